@@ -1,0 +1,1 @@
+"""Turn a WeightSnapshot into a GradientReport. Imports `shared` only: no learner, and no ray."""

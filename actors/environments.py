@@ -1,0 +1,199 @@
+"""Atari and Gymnasium vector environments behind one interface, with one autoreset rule (NEXT_STEP)."""
+
+import difflib
+import os
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ale_py
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from shared.config import EnvironmentConfig
+from shared.errors import setting_error
+
+_SKIPPING_OPTIONS = ("frameskip", "frame_skip")
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What a network needs to know of an environment, and what a reader needs to know of its protocol."""
+
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    actions: int
+    action_set: tuple[str, ...]
+    is_atari: bool
+
+
+class StepResult(NamedTuple):
+    """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
+
+    `lost_life` marks environments that lost a life in this step, whether or not the episode ended.
+    """
+
+    observations: npt.NDArray[np.generic]
+    rewards: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    lost_life: npt.NDArray[np.bool_]
+
+
+class VectorEnvironment:
+    """`count` copies of an environment, stepped together; autoreset is NEXT_STEP.
+
+    Args:
+        config: which environment, by which protocol. Rewards are not clipped here.
+        count: B.
+        threads: of ale-py's vector environment. Other environments step in the calling thread.
+    """
+
+    def __init__(self, config: EnvironmentConfig, count: int, threads: int = 1) -> None:
+        game = atari_game(config.id)
+        self._environment: gymnasium.vector.VectorEnv
+        options: dict[str, Any] = config.options
+        if game is None:
+            # The vector forms that some environments register have autoreset rules of their own.
+            self._environment = SyncVectorEnv(
+                [lambda: gymnasium.make(config.id, **options)] * count, autoreset_mode=AutoresetMode.NEXT_STEP
+            )
+        else:
+            self._environment = AtariVectorEnv(
+                game,
+                count,
+                num_threads=threads,
+                max_num_frames_per_episode=config.max_episode_frames,
+                repeat_action_probability=config.sticky_action_probability,
+                full_action_space=config.full_action_space,
+                autoreset_mode=AutoresetMode.NEXT_STEP,
+                img_height=config.screen_size,
+                img_width=config.screen_size,
+                stack_num=config.frame_stack,
+                frameskip=config.frame_skip,
+                noop_max=config.max_noops,
+                use_fire_reset=config.fire_on_reset,
+                # Both hide what is needed: true returns, and where an episode really ends.
+                reward_clipping=False,
+                episodic_life=False,
+            )
+        self._config = config
+        self._lives = np.zeros(count, np.int32)
+        self._is_atari = game is not None
+        self.count = count
+
+    def spec(self) -> EnvironmentSpec:
+        """Describe one environment.
+
+        Raises:
+            ConfigurationError: its actions are not discrete, or its observations are neither images nor vectors.
+        """
+        environment_id = self._config.id
+        actions = self._environment.single_action_space
+        observations = self._environment.single_observation_space
+        if not isinstance(actions, gymnasium.spaces.Discrete):
+            raise setting_error(
+                "environment.id", environment_id, f"actions are {actions}, and actor-critic here needs discrete ones"
+            )
+        if int(actions.start) != 0:
+            raise setting_error("environment.id", environment_id, f"actions start at {actions.start}, not at 0")
+        if not isinstance(observations, gymnasium.spaces.Box) or (len(observations.shape) != 1 and not self._is_atari):
+            raise setting_error("environment.id", environment_id, f"observations are {observations}, not vectors")
+        names = tuple(str(i) for i in range(int(actions.n)))
+        if isinstance(self._environment, AtariVectorEnv):
+            names = tuple(ale_py.Action(action).name for action in self._environment.ale.get_action_set())
+        dtype = "uint8" if self._is_atari else "float32"
+        return EnvironmentSpec(observations.shape, dtype, len(names), names, self._is_atari)
+
+    def reset(self, seed: int) -> npt.NDArray[np.generic]:
+        """Reset all environments; environment i is seeded with seed + i. Returns observations [B, …]."""
+        observations, info = self._environment.reset(seed=seed)
+        if self._is_atari:
+            self._lives = info["lives"].copy()
+        return self._cast(observations)
+
+    def step(self, actions: npt.NDArray[np.int32]) -> StepResult:
+        """Take actions int32 [B]. Environments whose episode ended in the previous step ignore theirs and reset."""
+        observations, rewards, terminated, truncated, info = self._environment.step(actions)
+        lost_life = np.zeros(self.count, bool)
+        if self._is_atari:
+            lost_life = info["lives"] < self._lives
+            self._lives = info["lives"].copy()
+        return StepResult(self._cast(observations), rewards.astype(np.float32), terminated, truncated, lost_life)
+
+    def close(self) -> None:
+        """Release the environments."""
+        self._environment.close()
+
+    def _cast(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return observations if self._is_atari else observations.astype(np.float32, copy=False)
+
+
+def atari_game(environment_id: str) -> str | None:
+    """The ROM name behind a registered Atari id, None for any other registered id."""
+    _register()
+    spec = gymnasium.spec(environment_id)
+    return spec.kwargs["game"] if spec.entry_point == "ale_py.env:AtariEnv" else None
+
+
+def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
+    """Check an environment's settings by building one copy, and describe it.
+
+    Raises:
+        ConfigurationError: the id is not registered, its actions are not discrete, its observations are neither
+            images nor vectors, or it would skip frames twice.
+    """
+    _register()
+    if config.id not in gymnasium.registry:
+        near = difflib.get_close_matches(config.id, gymnasium.registry, n=3, cutoff=0.5)
+        near += difflib.get_close_matches(f"ALE/{config.id}-v5", gymnasium.registry, n=2, cutoff=0.6)
+        advice = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else "see gymnasium.registry for the ids"
+        raise setting_error("environment.id", config.id, f"no such environment; {advice}")
+    _refuse_double_frame_skip(config)
+    if atari_game(config.id) is not None and config.options:
+        raise setting_error("environment.options", config.options, "Atari is set by the other --environment settings")
+    try:
+        environments = VectorEnvironment(config, 1)
+    except Exception as error:
+        raise setting_error("environment.id", config.id, f"cannot be made: {_one_line(error)}") from error
+    try:
+        return environments.spec()
+    finally:
+        environments.close()
+
+
+def _refuse_double_frame_skip(config: EnvironmentConfig) -> None:
+    spec = gymnasium.spec(config.id)
+    skipping = [name for name in _SKIPPING_OPTIONS if name in config.options]
+    if skipping and config.frame_skip > 1:
+        raise setting_error(
+            "environment.options",
+            f"{skipping[0]} {config.options[skipping[0]]}",
+            f"would skip frames twice with --environment.frame-skip {config.frame_skip}; set only the latter",
+        )
+    if atari_game(config.id) is None:
+        if config.frame_skip != 1:
+            raise setting_error(
+                "environment.frame_skip", config.frame_skip, f"frames are skipped for Atari only; set 1 for {config.id}"
+            )
+    elif not config.id.startswith("ALE/") and spec.kwargs.get("frameskip") != 1:
+        raise setting_error(
+            "environment.id",
+            config.id,
+            f"skips {spec.kwargs['frameskip']} frames itself, so --environment.frame-skip {config.frame_skip} would "
+            f"skip twice; use ALE/{spec.name}-v5",
+        )
+
+
+def _register() -> None:
+    # Stella's banner goes to stderr at error level only; ale-py reads the level from this function.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    if "ALE/Pong-v5" not in gymnasium.registry:
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+        gymnasium.register_envs(ale_py)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,86 @@
+"""Collect T vector steps into one Rollout, and the episodes that end on the way."""
+
+import numpy as np
+import numpy.typing as npt
+
+from actors.environments import StepResult
+from shared.types import EpisodeStats, Rollout
+
+
+class RolloutBuilder:
+    """Buffers for one rollout, reused for every rollout of an actor.
+
+    The autoreset state lives here: a vector step after an episode's end only resets, is masked, and is no agent
+    step.
+
+    Args:
+        unroll_length: T.
+        environments: B.
+        observation_shape, observation_dtype: of one observation.
+        discount: γ.
+        clip_rewards: clip what training sees to [-1, 1]; episode returns are never clipped.
+        terminal_on_life_loss: discount 0 where a life was lost, without ending the episode.
+    """
+
+    def __init__(
+        self,
+        unroll_length: int,
+        environments: int,
+        observation_shape: tuple[int, ...],
+        observation_dtype: str,
+        *,
+        discount: float,
+        clip_rewards: bool,
+        terminal_on_life_loss: bool,
+    ) -> None:
+        shape = (unroll_length, environments)
+        self._observations = np.empty((unroll_length + 1, environments, *observation_shape), observation_dtype)
+        self._actions = np.empty(shape, np.int32)
+        self._rewards = np.empty(shape, np.float32)
+        self._discounts = np.empty(shape, np.float32)
+        self._mask = np.empty(shape, np.float32)
+        self._discount = discount
+        self._clip_rewards = clip_rewards
+        self._terminal_on_life_loss = terminal_on_life_loss
+        self._t = 0
+        self._resets_next = np.zeros(environments, bool)
+        self._episode_returns = np.zeros(environments, np.float64)
+        self._episode_lengths = np.zeros(environments, np.int64)
+        self._finished: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
+
+    def add(self, observations: npt.NDArray[np.generic], actions: npt.NDArray[np.int32], result: StepResult) -> None:
+        """Add one vector step: `actions` [B] were taken in `observations` [B, …] and led to `result`."""
+        t, live = self._t, ~self._resets_next
+        self._observations[t] = observations
+        self._actions[t] = actions
+        self._rewards[t] = np.clip(result.rewards, -1.0, 1.0) if self._clip_rewards else result.rewards
+        terminal = result.terminated
+        if self._terminal_on_life_loss:
+            terminal = terminal | (result.lost_life & live)
+        self._discounts[t] = np.where(terminal, 0.0, self._discount)
+        self._mask[t] = live
+        self._t += 1
+
+        self._episode_returns += result.rewards * live
+        self._episode_lengths += live
+        ended = result.terminated | result.truncated
+        if ended.any():
+            self._finished.append((self._episode_returns[ended], self._episode_lengths[ended]))
+            self._episode_returns[ended] = 0.0
+            self._episode_lengths[ended] = 0
+        self._resets_next = ended
+
+    def finish(self, last_observations: npt.NDArray[np.generic]) -> Rollout:
+        """End the rollout with the observations [B, …] to bootstrap from. Its arrays are valid until the next `add`."""
+        assert self._t == len(self._actions), "a rollout is finished when T steps have been added"
+        self._observations[-1] = last_observations
+        self._t = 0
+        return Rollout(self._observations, self._actions, self._rewards, self._discounts, self._mask)
+
+    def take_episodes(self) -> EpisodeStats:
+        """The episodes that ended since the last call."""
+        returns, lengths = zip(*self._finished, strict=True) if self._finished else ((), ())
+        self._finished = []
+        return EpisodeStats(
+            np.concatenate([np.empty(0, np.float64), *returns]), np.concatenate([np.empty(0, np.int64), *lengths])
+        )

@@ -1,0 +1,1 @@
+"""Run it: locally, on Ray, from the command line. Composes `actors` and `learner`; only this package imports ray."""

@@ -1,0 +1,104 @@
+"""Divide the cores of a machine among actors, TensorFlow's pools, environment threads and the learner."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.config import RunConfig
+from shared.errors import setting_error
+
+# What one actor process was seen to hold with 32 Atari environments, rounded up.
+_ACTOR_BYTES = 900 * 2**20
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine_bytes() -> int:
+    """Physical memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one machine of the cluster offers."""
+
+    cores: float
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ThreadBudget:
+    """Who may run how many threads. An actor's two kinds of threads take turns, so it needs the larger of both."""
+
+    cores: int
+    actors: int
+    tensorflow_threads: int
+    environment_threads: int
+    learner_threads: int
+
+    @property
+    def busy_threads(self) -> int:
+        """Threads that want a core at the same time while the learner is idle, as it mostly is."""
+        return self.actors * max(self.tensorflow_threads, self.environment_threads)
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether the actors alone want more cores than there are."""
+        return self.busy_threads > self.cores
+
+    def describe(self) -> str:
+        """One line for the screen."""
+        return (
+            f"{self.actors} actor{'s' * (self.actors > 1)} x (TensorFlow {self.tensorflow_threads}, environments "
+            f"{self.environment_threads}) + learner {self.learner_threads} threads on {self.cores} cores"
+        )
+
+    def warning(self) -> str | None:
+        """What to change when the machine is oversubscribed."""
+        if not self.oversubscribed:
+            return None
+        return (
+            f"{self.busy_threads} actor threads share {self.cores} cores: more actors will not be faster; "
+            f"--actors auto would start {automatic_actors(self.cores)}"
+        )
+
+
+def automatic_actors(cores: int) -> int:
+    """One actor per core; from four cores on, one core is left to the learner, which is busy by then."""
+    return max(1, cores - 1 if cores >= 4 else cores)
+
+
+def thread_budget(config: RunConfig, nodes: Sequence[Node] | None = None) -> ThreadBudget:
+    """Decide how many actors run with how many threads.
+
+    Args:
+        config: of the run.
+        nodes: of the cluster that was joined; None for this machine alone, which may be oversubscribed.
+
+    Raises:
+        ConfigurationError: the actors cannot be placed.
+    """
+    actor = config.actor
+    if nodes is None:
+        cores, places = usable_cores(), machine_bytes() // _ACTOR_BYTES
+        what = f"of about {_ACTOR_BYTES >> 20} MiB each in the {machine_bytes() >> 30} GiB of this machine"
+    else:
+        cores = int(sum(node.cores for node in nodes))
+        places = sum(int(node.cores / actor.cores) for node in nodes)
+        what = f"of {actor.cores:g} cores each on the cluster's {len(nodes)} nodes; lower it or --actor.cores"
+    actors = min(automatic_actors(cores), max(places, 1)) if config.actors == "auto" else config.actors
+    if config.executor == "inline" and config.actors == "auto":
+        actors = 1
+    if actors > places:
+        raise setting_error("actors", actors, f"there is room for {places} actors {what}")
+    return ThreadBudget(
+        cores=cores,
+        actors=actors,
+        tensorflow_threads=actor.tensorflow_threads,
+        environment_threads=actor.environment_threads,
+        # The fused update is bound by memory; a second thread helps only where a core is free for it.
+        learner_threads=2 if cores > actors else 1,
+    )

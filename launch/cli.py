@@ -1,0 +1,154 @@
+"""The command line: `tributary train | evaluate | presets`."""
+
+import contextlib
+import difflib
+import io
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from launch.evaluate import EvaluateArguments, evaluate
+from launch.presets import DEFAULT_PRESET, PRESETS
+from launch.run_folder import RunFolder, write_json
+from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, train
+from shared.errors import ConfigurationError
+
+_Arguments = TypeVar("_Arguments")
+
+_HELP = """\
+usage: tributary COMMAND [ARGUMENTS]
+
+commands:
+  train [PRESET]   train an agent (presets: {presets}; default {default})
+  evaluate RUN     play whole episodes with the weights of a run
+  presets          list the presets
+
+tributary COMMAND --help shows all settings of a command.
+"""
+
+# 40M, 2.5k, 1e6: counts are long, and zeros are easily miscounted.
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:([kM])|e(\d+))")
+_SUFFIXES = {"k": 1e3, "M": 1e6}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    command, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    try:
+        if command in ("-h", "--help"):
+            print(_HELP.format(presets=", ".join(PRESETS), default=DEFAULT_PRESET), end="")
+            return EXIT_DONE
+        if command not in _COMMANDS:
+            raise ConfigurationError(f"unknown command {command}{_nearest(command, _COMMANDS)}; see tributary --help")
+        return _COMMANDS[command](rest)
+    except ConfigurationError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _train(arguments: Sequence[str]) -> int:
+    preset, rest = DEFAULT_PRESET, list(arguments)
+    named = bool(rest) and not rest[0].startswith("-")
+    if named:
+        preset = rest.pop(0)
+        if preset not in PRESETS:
+            raise ConfigurationError(f"unknown preset {preset}{_nearest(preset, PRESETS)}; see tributary presets")
+    base = PRESETS[preset].config
+    run = _option(rest, "--resume")
+    if run is not None:
+        if named:
+            raise ConfigurationError(
+                f"preset {preset} with --resume {run}: a resumed run has its settings; name no preset"
+            )
+        base = RunFolder(Path(run)).read_config()
+    return train(_parse(TrainArguments, "train [PRESET]", rest, TrainArguments(config=base)), preset)
+
+
+def _evaluate(arguments: Sequence[str]) -> int:
+    return evaluate(_parse(EvaluateArguments, "evaluate", arguments))
+
+
+@dataclass(frozen=True)
+class PresetsArguments:
+    """List the presets."""
+
+    json: Path | None = None
+    """File to write them to, with all their settings."""
+
+
+def _presets(arguments: Sequence[str]) -> int:
+    parsed = _parse(PresetsArguments, "presets", arguments)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("preset", "environment", "network", "description"):
+        table.add_column(heading, no_wrap=heading != "description")
+    for name, preset in PRESETS.items():
+        default = " (default)" * (name == DEFAULT_PRESET)
+        table.add_row(name + default, preset.config.environment.id, preset.config.network.name, preset.description)
+    Console().print(table)
+    if parsed.json is not None:
+        import msgspec
+
+        write_json(parsed.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})
+    return EXIT_DONE
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"train": _train, "evaluate": _evaluate, "presets": _presets}
+
+
+def _parse(kind: type[_Arguments], command: str, arguments: Sequence[str], default: Any = None) -> _Arguments:
+    """Parse by tyro, and turn what it prints of a mistake into one line."""
+    options = {} if default is None else {"default": default}
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(kind, prog=f"tributary {command}", args=[_plain_count(a) for a in arguments], **options)
+    except SystemExit as exit_:
+        if exit_.code in (0, None):
+            raise
+        raise ConfigurationError(_one_line(captured.getvalue())) from None
+
+
+def _one_line(boxed: str) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
+    text = re.split(r"Argument helptext|For full helptext|─{20,}\s*│?\s*\n.*helptext", text)[0]
+    words = re.sub(r"[\u2500-\u257f]+", " ", text).split()
+    line = re.sub(
+        r"^(Parsing error|Value error|Unrecognized options|Missing arguments?|Invalid choice)\b:?", "", " ".join(words)
+    )
+    return line.strip() or "wrong usage"
+
+
+def _plain_count(argument: str) -> str:
+    match = _COUNT.fullmatch(argument)
+    if match is None:
+        return argument
+    number, suffix, exponent = match.groups()
+    value = float(number) * (_SUFFIXES[suffix] if suffix else 10.0 ** int(exponent))
+    return str(int(value)) if value.is_integer() else argument
+
+
+def _option(arguments: Sequence[str], name: str) -> str | None:
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{name}="):
+            return argument.partition("=")[2]
+        if argument == name and i + 1 < len(arguments):
+            return arguments[i + 1]
+    return None
+
+
+def _nearest(name: str, names: Sequence[str] | dict[str, Any]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f", did you mean {near[0]}?" if near else f", there are {', '.join(names)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""What a run shows while it trains: a live table on a terminal, plain lines when piped."""
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from launch.progress import Progress
+from shared.config import RunConfig
+
+_PLAIN_LINE_SECONDS = 10.0
+
+
+class Display:
+    """Shows progress and messages. Use as a context.
+
+    Args:
+        config: of the run; it says how much is to be done.
+        console: where to.
+    """
+
+    def __init__(self, config: RunConfig, console: Console) -> None:
+        self._config = config
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=2, transient=False) if console.is_terminal else None
+        self._last_line = -_PLAIN_LINE_SECONDS
+
+    def __enter__(self) -> "Display":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def message(self, text: str) -> None:
+        """Print one line above the table."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, progress: Progress) -> None:
+        """Show the state of the run."""
+        if self._live is not None:
+            self._live.update(progress_table(progress, self._config))
+        elif progress.frames and progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:
+            self._last_line = progress.elapsed_seconds
+            self.message(progress_line(progress, self._config))
+
+
+def seconds_left(progress: Progress, config: RunConfig) -> float | None:
+    """Seconds until the frames or the time run out, at the present speed; None while it is unknown."""
+    if not progress.frames_per_second:
+        return None
+    left = max(0.0, (config.total_frames - progress.frames) / progress.frames_per_second)
+    if config.stop_after_seconds is not None:
+        left = min(left, max(0.0, config.stop_after_seconds - progress.elapsed_seconds))
+    return left
+
+
+def progress_line(progress: Progress, config: RunConfig) -> str:
+    """One plain line: the same numbers as the table."""
+    p = progress
+    return (
+        f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
+        f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | return {_number(p.mean_return_100, '.2f')} | "
+        f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
+        f"dropped {_dropped(p)} | entropy {_number(p.entropy, '.3f')} | "
+        f"explained variance {_number(p.explained_variance, '.2f')} | left {duration(seconds_left(p, config))}"
+    )
+
+
+def progress_table(progress: Progress, config: RunConfig) -> Table:
+    """The live table."""
+    p = progress
+    table = Table(title=f"{config.environment.id}  {duration(p.elapsed_seconds)}", show_header=False, expand=False)
+    for _ in range(2):
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+    stages = p.stage_microseconds
+    share = 100.0 * p.frames / config.total_frames
+    rows: list[tuple[str, str, str, str]] = [
+        ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
+        ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
+        ("updates", f"{p.updates:,}", "updates/s", f"{p.updates_per_second:,.1f}"),
+        ("return, last 100", _number(p.mean_return_100, ".2f"), "episodes", f"{p.episodes:,}"),
+        ("policy lag mean / max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", _dropped(p)),
+        ("actors alive", f"{p.actors_alive}", "actors replaced", f"{p.actor_restarts}"),
+        ("entropy", _number(p.entropy, ".3f"), "explained variance", _number(p.explained_variance, ".3f")),
+        ("gradient norm", _number(p.gradient_norm, ".3f"), "dead units", _number(p.dead_units, ".1%")),
+        ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", _number(p.evaluation_return, ".2f")),
+        ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
+        ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
+        ("learner", f"{p.learner_milliseconds:.2f} ms/gradient", "time left", duration(seconds_left(p, config))),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
+    """The last lines of a run: its result, where it is, and what to do next."""
+    evaluation = summary["evaluation"]
+    lines = [
+        f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])}: "
+        f"{summary['frames']:,} frames, {summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
+        f"{summary['updates']:,} updates",
+        f"mean return of the last {min(100, summary['episodes'])} training episodes: "
+        f"{_number(summary['mean_return_100'], '.2f')}",
+    ]
+    if evaluation is not None:
+        lines.append(
+            f"last evaluation: mean return {evaluation['mean_return']:.2f} over {evaluation['episodes']} episodes"
+        )
+    return [
+        *lines,
+        f"run folder:   {run}",
+        f"curves:       tensorboard --logdir {run}",
+        f"evaluate:     tributary evaluate {run}",
+        f"continue:     tributary train --resume {run}",
+    ]
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as h:mm:ss."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _dropped(progress: Progress) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in progress.agent_steps_dropped.items()) or "0"
+
+
+def _stage(stages: dict[str, float], *names: str) -> str:
+    return f"{sum(stages.get(name, 0.0) for name in names):.0f} µs/agent step"

@@ -1,0 +1,62 @@
+"""The same loop in one process and one thread: deterministic for a seed. For tests, debugging and small tasks."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from actors.actor import Actor
+from actors.environments import EnvironmentSpec
+from actors.evaluator import Evaluator
+from launch.coordinator import Completion
+from shared.config import RunConfig
+from shared.types import WeightSnapshot
+
+
+class InlineExecutor:
+    """Runs each dispatched call when its completion is asked for, first in first out.
+
+    Calls carry the snapshot that was published when they were dispatched, as they do between processes, so policy
+    lag is what it would be if the actors took turns. An actor that raises, raises here: there is no process to
+    replace.
+    """
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
+        ids = range(first_actor_id, first_actor_id + actors)
+        self._actors = {actor_id: Actor(config, spec, actor_id) for actor_id in ids}
+        self._evaluator = Evaluator(config, spec, config.evaluation) if config.evaluation.every_frames else None
+        self._calls: deque[tuple[Actor | Evaluator, WeightSnapshot]] = deque()
+        self._snapshot: WeightSnapshot | None = None
+
+    @property
+    def actor_ids(self) -> Sequence[int]:
+        return list(self._actors)
+
+    @property
+    def calls_in_flight(self) -> int:
+        return len(self._calls)
+
+    def publish(self, snapshot: WeightSnapshot) -> None:
+        self._snapshot = snapshot
+
+    def dispatch(self, actor_id: int) -> None:
+        self._call(self._actors[actor_id])
+
+    def evaluate(self) -> None:
+        assert self._evaluator is not None, "the settings ask for no evaluations"
+        self._call(self._evaluator)
+
+    def next_completion(self) -> Completion | None:
+        callee, snapshot = self._calls.popleft()
+        return callee.run(snapshot)
+
+    def replace(self, actor_id: int) -> int:
+        raise AssertionError(f"inline actor {actor_id} does not fail apart from its process")
+
+    def close(self) -> None:
+        for actor in self._actors.values():
+            actor.close()
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+    def _call(self, callee: Actor | Evaluator) -> None:
+        assert self._snapshot is not None, "publish comes before dispatch"
+        self._calls.append((callee, self._snapshot))

@@ -1,0 +1,23 @@
+"""Tuned settings per task: a preset is an instance of `RunConfig`, and every setting of it can be changed."""
+
+from typing import NamedTuple
+
+from launch.presets import atari, classic
+from shared.config import RunConfig
+
+
+class Preset(NamedTuple):
+    """A named starting point. `description` is one line."""
+
+    description: str
+    config: RunConfig
+
+
+PRESETS: dict[str, Preset] = {
+    "pong": Preset("Pong to a mean return of 18; the default", atari.PONG),
+    "breakout": Preset("Breakout, 40 M frames; training treats a lost life as terminal", atari.BREAKOUT),
+    "atari": Preset("any game: --environment.id ALE/…-v5; 80 M frames", atari.ATARI),
+    "cartpole": Preset("CartPole-v1 to a mean of 475 over 100 evaluation episodes", classic.CARTPOLE),
+}
+
+DEFAULT_PRESET = "pong"

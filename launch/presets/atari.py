@@ -1,0 +1,22 @@
+"""Presets for Atari."""
+
+from dataclasses import replace
+
+from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, OptimizerConfig, RunConfig
+
+PONG = RunConfig(
+    total_frames=40_000_000,
+    stop_at_return=18.0,
+    environment=EnvironmentConfig(id="ALE/Pong-v5"),
+    method=MethodConfig(return_lambda=0.95, standardise_advantages=True),
+    optimizer=OptimizerConfig(learning_rate=7e-4, epsilon=1e-5, bias_correction=True, max_gradient_norm=0.5),
+    actor=ActorConfig(environments=16, unroll_length=10),
+)
+
+ATARI = replace(PONG, total_frames=80_000_000, stop_at_return=None)
+
+BREAKOUT = replace(
+    ATARI,
+    total_frames=40_000_000,
+    environment=EnvironmentConfig(id="ALE/Breakout-v5", terminal_on_life_loss=True),
+)

@@ -1,0 +1,54 @@
+"""Set up a process before TensorFlow is imported in it: threads, device, and what it prints."""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
+_NOTICES = re.compile(
+    rb"I\d{4} |WARNING: All log messages before absl|E\d{4} .*(cuInit|cuFFT|cuDNN|cuBLAS)|"
+    rb"To enable the following instructions"
+)
+
+
+def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
+    """Import TensorFlow with `threads` threads for each of its pools, on the CPU or with the GPU that Ray assigned.
+
+    Without `gpu` the process sees none: TensorFlow would otherwise reserve the memory of all it finds. TensorFlow's
+    start-up notices are not shown; its warnings and errors are.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if not gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    with _without_notices():
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+        for device in tf.config.list_physical_devices("GPU"):
+            tf.config.experimental.set_memory_growth(device, True)
+        # The devices are made, and announce themselves, with the first tensor.
+        tf.zeros(())
+
+
+@contextmanager
+def _without_notices() -> Iterator[None]:
+    """Hold back what C++ writes to stderr, and let through all but the start-up notices."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as held:
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held:
+                if not _NOTICES.match(line):
+                    os.write(2, line)

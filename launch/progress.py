@@ -1,0 +1,46 @@
+"""What a running session tells the driver, as plain values."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run at one moment. Rates and means are over the last logging interval.
+
+    Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
+    `learner_milliseconds` what one gradient costs the learner.
+    """
+
+    frames: int = 0
+    agent_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    elapsed_seconds: float = 0.0
+    mean_return_100: float | None = None
+    frames_per_second: float = 0.0
+    agent_steps_per_second: float = 0.0
+    updates_per_second: float = 0.0
+    policy_lag_mean: float = 0.0
+    policy_lag_max: int = 0
+    agent_steps_applied: int = 0
+    agent_steps_dropped: dict[str, int] = field(default_factory=dict)
+    actors_alive: int = 0
+    actor_restarts: int = 0
+    stage_microseconds: dict[str, float] = field(default_factory=dict)
+    learner_milliseconds: float = 0.0
+    learning_rate: float = 0.0
+    gradient_norm: float | None = None
+    policy_loss: float | None = None
+    value_loss: float | None = None
+    entropy: float | None = None
+    explained_variance: float | None = None
+    dead_units: float | None = None
+    evaluation_return: float | None = None
+
+
+class View(NamedTuple):
+    """The progress, and the messages since the last view."""
+
+    progress: Progress
+    messages: list[str]

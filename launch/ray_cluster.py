@@ -1,0 +1,53 @@
+"""Start or join a Ray cluster, and start the learner on it."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Read when ray is imported.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+import ray
+
+from actors.environments import EnvironmentSpec
+from launch.budget import Node, ThreadBudget
+from launch.ray_processes import LearnerProcess
+from shared.config import RunConfig
+
+# The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
+_LEARNER_THREADS = 3
+_LOCAL_OBJECT_STORE_BYTES = 2**30
+
+
+def connect(config: RunConfig, actors: int) -> None:
+    """Start Ray on this machine for this run alone, or join the cluster at `config.address`.
+
+    Raises:
+        ConnectionError: there is no cluster at the address.
+    """
+    quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
+    if config.address == "local":
+        # As many slots as actors: how many the machine should have was decided, and warned about, before.
+        cores = max(1, int(actors * config.actor.cores + 0.999))
+        ray.init("local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, **quiet)
+    else:
+        ray.init(config.address, log_to_driver=True, logging_level="error")
+
+
+def cluster_nodes() -> Sequence[Node]:
+    """The machines of the cluster that was joined."""
+    return [
+        Node(node["Resources"].get("CPU", 0.0), int(node["Resources"].get("memory", 0)))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def start_learner(config: RunConfig, spec: EnvironmentSpec, folder: Path, budget: ThreadBudget, *, resume: bool) -> Any:
+    """Start the learner's process, with a GPU if `learner.device` asks for one or the cluster has one."""
+    gpu = config.learner.device == "gpu" or (
+        config.learner.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1
+    )
+    remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, max_restarts=0)(LearnerProcess)
+    return remote.remote(config, spec, str(folder), budget, resume, gpu)

@@ -1,0 +1,165 @@
+"""What a run leaves on disk: settings, manifest, checkpoints, metrics and summary. Nothing in it can execute."""
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from actors.environments import EnvironmentSpec
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, setting_error
+
+_PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
+
+
+class RunFolder:
+    """The folder of one run. Use as a context: it is locked while the run is alive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock: IO[str] | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def best_weights(self) -> Path:
+        """The weights of the best evaluation, if there was one."""
+        return self.path / "best.npz"
+
+    @property
+    def summary(self) -> Path:
+        """Written when the run ends."""
+        return self.path / "summary.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object per line and logging interval."""
+        return self.path / "metrics.jsonl"
+
+    def create(self, config: RunConfig, manifest: dict[str, Any]) -> None:
+        """Make the folder and write what is known before training.
+
+        Raises:
+            ConfigurationError: something is there already.
+        """
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise setting_error(
+                "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {self.path}"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise setting_error("run_dir", self.path, f"cannot be made: {error.strerror}") from error
+        self.write_config(config)
+        write_json(self.path / "manifest.json", manifest)
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the resolved settings."""
+        write_json(self.path / "config.json", msgspec.to_builtins(config))
+
+    def read_config(self, setting: str = "resume") -> RunConfig:
+        """The resolved settings of an earlier run.
+
+        Raises:
+            ConfigurationError: the folder is not a run's, or its settings cannot be read.
+        """
+        file = self.path / "config.json"
+        if not file.is_file():
+            raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=RunConfig)
+        except msgspec.DecodeError as error:
+            raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
+
+    def __enter__(self) -> "RunFolder":
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ConfigurationError(
+                f"run folder {self.path} is in use by another process; stop that run first"
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._lock is not None
+        self._lock.close()
+
+
+def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan: str) -> dict[str, Any]:
+    """How the run's numbers come about: versions, hardware, seeds, and the environment's protocol."""
+    environment = config.environment
+    protocol: dict[str, Any] = {
+        "id": environment.id,
+        "actions": list(spec.action_set),
+        "observation_shape": list(spec.observation_shape),
+        "observation_dtype": spec.observation_dtype,
+        "autoreset": "next_step",
+        "rewards_clipped_for_training": environment.clip_rewards,
+        "returns_clipped": False,
+        "frame_skip": environment.frame_skip,
+    }
+    if spec.is_atari:
+        protocol |= {
+            "frame_stack": environment.frame_stack,
+            "screen_size": environment.screen_size,
+            "greyscale": True,
+            "max_pool_frames": min(2, environment.frame_skip),
+            "sticky_action_probability": environment.sticky_action_probability,
+            "max_noops": environment.max_noops,
+            "fire_on_reset": environment.fire_on_reset,
+            "terminal_on_life_loss": environment.terminal_on_life_loss,
+            "full_action_space": environment.full_action_space,
+            "max_episode_frames": environment.max_episode_frames,
+        }
+    else:
+        protocol["options"] = environment.options
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "preset": preset,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "hardware": hardware(),
+        "threads": thread_plan,
+        "seeds": {
+            "run": config.seed,
+            "actor_blocks": "actor i seeds its environments from seed * 1000003 + i * environments on",
+        },
+        "environment_protocol": protocol,
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """The machine, as a reader of a figure needs to know it."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cpu": model, "cores": cores, "memory_gib": round(memory / 2**30, 1), "system": sys.platform}
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write a JSON file in one step: a reader sees the old file or the new one."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(values, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

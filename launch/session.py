@@ -1,0 +1,233 @@
+"""One training run from start to summary: the coordinator's loop, with logging, checkpoints and stopping around it."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.environments import EnvironmentSpec
+from actors.policy import Policy
+from launch.coordinator import ActorsLostError, Coordinator, Executor, Replaced
+from launch.metrics import Metrics, MetricsWriter, lag_summary
+from launch.progress import Progress, View
+from launch.run_folder import RunFolder, write_json
+from learner.checkpoint import Checkpoints
+from learner.learner import Learner, Outcome
+from shared.config import RunConfig
+from shared.types import EvaluationResult
+
+ExecutorFactory = Callable[[int], Executor]
+
+
+class TrainingSession:
+    """Learner, coordinator and everything around their loop. `view` and `interrupt` may be called from other threads.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        folder: of the run.
+        make_executor: starts the actors, with ids from its argument on.
+        resume: start from the newest checkpoint in `folder`.
+    """
+
+    def __init__(
+        self, config: RunConfig, spec: EnvironmentSpec, folder: Path, make_executor: ExecutorFactory, *, resume: bool
+    ) -> None:
+        self._config = config
+        self._folder = RunFolder(folder)
+        network = Policy(config.network, spec, weight_seed=config.seed, seed=config.seed)
+        initial = network.layout.flatten([variable.numpy() for variable in network.network.variables])
+        self.learner = Learner(config, network.layout, initial)
+        self._earlier_seconds = 0.0
+        self._earlier_restarts = 0
+        self._best_evaluation: float | None = None
+        self._last_evaluation: dict[str, Any] | None = None
+        self._checkpoints = Checkpoints(
+            self._folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore_state
+        )
+        self._started = time.monotonic()
+        if resume:
+            self._checkpoints.restore()
+        # The learner's graphs are built while the actors' processes start.
+        self._executor = make_executor(self.learner.next_actor_id)
+        self._coordinator = Coordinator(
+            self.learner,
+            self._executor,
+            calls_per_actor=config.actor.calls_in_flight,
+            max_restarts=config.actor.max_restarts,
+        )
+        self._metrics = Metrics(self.learner)
+        self._writer = MetricsWriter(folder)
+        self._interrupted = threading.Event()
+        self._messages: deque[str] = deque()
+        self._latest = Progress()
+        self._started = time.monotonic()
+        self._status = "running"
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._earlier_seconds + time.monotonic() - self._started
+
+    def interrupt(self) -> None:
+        """Ask the run to finish cleanly and save."""
+        self._interrupted.set()
+
+    def view(self) -> View:
+        """The progress, and the messages that no view has shown yet."""
+        messages = [self._messages.popleft() for _ in range(len(self._messages))]
+        return View(self._latest, messages)
+
+    def run(self) -> dict[str, Any]:
+        """Train until a condition to stop holds; save, and return the summary that was written.
+
+        Raises:
+            ActorsLostError: more actors died than may be replaced. The run was saved before.
+        """
+        try:
+            self._loop()
+            self.learner.finish()
+        except ActorsLostError as error:
+            self._status = "failed"
+            self._say(str(error))
+            self.learner.finish()
+            raise
+        finally:
+            self._executor.close()
+            summary = self._finish()
+        return summary
+
+    def _loop(self) -> None:
+        now = self.elapsed_seconds
+        shown = logged = saved = now
+        evaluated_frames = self.learner.frames
+        config = self._config
+        for event in self._coordinator.run():
+            now = self.elapsed_seconds
+            if isinstance(event, Outcome):
+                self._metrics.add(event)
+            elif isinstance(event, EvaluationResult):
+                self._take_evaluation(event)
+            elif isinstance(event, Replaced):
+                self._say(
+                    f"actor {event.failed.actor_id}: {event.failed.reason}; actor {event.replacement_id} replaces it"
+                )
+            if now - shown >= min(1.0, config.log_every_seconds):
+                self._latest, shown = self._progress(), now
+            if now - logged >= config.log_every_seconds:
+                self._log()
+                logged = now
+            if now - saved >= config.checkpoint.every_seconds:
+                self._checkpoints.save(self.learner.version)
+                saved = self.elapsed_seconds
+            if (
+                config.evaluation.every_frames
+                and not self._coordinator.evaluating
+                and self.learner.frames - evaluated_frames >= config.evaluation.every_frames
+                and self._status == "running"
+            ):
+                evaluated_frames = self.learner.frames
+                self._coordinator.evaluate()
+            self._stop_if_due()
+
+    def _stop_if_due(self) -> None:
+        if self._status != "running":
+            return
+        config = self._config
+        measured = self.learner.mean_return if len(self.learner.recent_returns) == 100 else None
+        if config.stop_measure == "evaluation":
+            measured = self._last_evaluation["mean_return"] if self._last_evaluation else None
+        if self._interrupted.is_set():
+            self._status = "interrupted"
+        elif config.stop_at_return is not None and measured is not None and measured >= config.stop_at_return:
+            self._status = "return_reached"
+        elif self.learner.frames >= config.total_frames:
+            self._status = "frames_reached"
+        elif config.stop_after_seconds is not None and self.elapsed_seconds >= config.stop_after_seconds:
+            self._status = "time_reached"
+        if self._status != "running":
+            self._coordinator.stop()
+
+    def _take_evaluation(self, result: EvaluationResult) -> None:
+        returns = result.episodes.returns
+        self._last_evaluation = {
+            "version": result.version,
+            "episodes": len(returns),
+            "policy": self._config.evaluation.policy,
+            "mean_return": float(np.mean(returns)),
+            "median_return": float(np.median(returns)),
+            "standard_error": float(np.std(returns, ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else None,
+        }
+        mean = self._last_evaluation["mean_return"]
+        self._metrics.add_evaluation(mean)
+        self._say(f"evaluation of update {result.version}: mean return {mean:.1f} over {len(returns)} episodes")
+        if self._best_evaluation is None or mean > self._best_evaluation:
+            self._best_evaluation = mean
+            part = self._folder.best_weights.with_suffix(".part.npz")
+            np.savez(part, version=result.version, parameters=result.parameters, mean_return=mean)
+            part.replace(self._folder.best_weights)
+
+    def _progress(self) -> Progress:
+        return self._metrics.progress(
+            self.elapsed_seconds,
+            len(self._executor.actor_ids),
+            self._earlier_restarts + self._coordinator.actor_restarts,
+        )
+
+    def _log(self) -> None:
+        row = self._latest = self._progress()
+        self._writer.write(row)
+        warning = self._metrics.next_interval(row)
+        if warning is not None:
+            self._say(f"warning: {warning}")
+
+    def _finish(self) -> dict[str, Any]:
+        self._log()
+        self._writer.close()
+        self._checkpoints.save(self.learner.version)
+        learner, ledger = self.learner, self.learner.ledger
+        lag_mean, lag_max = lag_summary(learner.lag_counts)
+        elapsed = self.elapsed_seconds
+        summary = {
+            "status": self._status if self._status != "running" else "failed",
+            "agent_steps_sampled": ledger.sampled,
+            "agent_steps_applied": ledger.applied,
+            "agent_steps_dropped": dict(ledger.dropped),
+            "frames": learner.frames,
+            "updates": ledger.updates,
+            "gradients_applied": ledger.gradients_applied,
+            "agent_steps_per_second": ledger.sampled / elapsed,
+            "frames_per_second": learner.frames / elapsed,
+            "policy_lag_mean": lag_mean,
+            "policy_lag_max": lag_max,
+            "mean_return_100": learner.mean_return,
+            "episodes": learner.episodes,
+            "evaluation": self._last_evaluation,
+            "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
+            "wall_seconds": elapsed,
+        }
+        write_json(self._folder.summary, summary)
+        return summary
+
+    def _say(self, message: str) -> None:
+        self._messages.append(message)
+        with open(self._folder.path / "log.txt", "a") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            **self.learner.state(),
+            "elapsed_seconds": self.elapsed_seconds,
+            "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
+            "best_evaluation": self._best_evaluation,
+        }
+
+    def _restore_state(self, state: dict[str, Any]) -> None:
+        self.learner.restore_state(state)
+        self._earlier_seconds = state["elapsed_seconds"]
+        self._earlier_restarts = state["actor_restarts"]
+        self._best_evaluation = state["best_evaluation"]

@@ -1,0 +1,246 @@
+"""`tributary train`: check everything first, start the processes, show progress, stop cleanly."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from actors.environments import EnvironmentSpec, environment_spec
+from launch.budget import ThreadBudget, thread_budget
+from launch.display import Display, summary_lines
+from launch.process import prepare_tensorflow
+from launch.progress import View
+from launch.run_folder import RunFolder, manifest, write_json
+from shared.config import RunConfig
+from shared.errors import setting_error
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+_VIEW_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train with asynchronous n-step actor-critic. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    run_dir: Path | None = None
+    """Folder of the run. Default: runs/<preset>-<time>."""
+    resume: Path | None = None
+    """Folder of a run to go on with from its last checkpoint. Its settings are the defaults."""
+    json: Path | None = None
+    """File to write the summary to, besides the run folder's summary.json."""
+
+
+def train(arguments: TrainArguments, preset: str) -> int:
+    """Run `tributary train`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: a mistake in the settings, found before any worker started.
+    """
+    config = arguments.config
+    console = Console()
+    spec = environment_spec(config.environment)
+    _check_network(config, spec)
+    folder = _resumed_folder(arguments, config, spec) if arguments.resume else _new_folder(arguments, preset)
+    if config.executor == "inline":
+        return _train_inline(arguments, config, spec, folder, preset, console)
+    return _train_on_ray(arguments, config, spec, folder, preset, console)
+
+
+def _train_inline(
+    arguments: TrainArguments,
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: RunFolder,
+    preset: str,
+    console: Console,
+) -> int:
+    budget = thread_budget(config)
+    _open_folder(arguments, config, spec, folder, preset, budget, console)
+    prepare_tensorflow(1, gpu=False)
+    from launch.inline_executor import InlineExecutor
+    from launch.session import TrainingSession
+
+    with folder:
+        session = TrainingSession(
+            config,
+            spec,
+            folder.path,
+            lambda first_id: InlineExecutor(config, spec, budget.actors, first_id),
+            resume=arguments.resume is not None,
+        )
+        result: list[dict[str, Any]] = []
+        worker = threading.Thread(target=lambda: result.append(session.run()), daemon=True)
+        worker.start()
+
+        def wait() -> dict[str, Any] | None:
+            worker.join(_VIEW_SECONDS)
+            if worker.is_alive():
+                return None
+            if not result:
+                raise RuntimeError("training failed; see the error above")
+            return result[0]
+
+        summary = _watch(config, console, wait, session.view, session.interrupt)
+    return _conclude(arguments, summary, folder, console)
+
+
+def _train_on_ray(
+    arguments: TrainArguments,
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: RunFolder,
+    preset: str,
+    console: Console,
+) -> int:
+    budget = thread_budget(config) if config.address == "local" else None
+    # Importing ray takes a second or two: after all that can be checked without it.
+    import ray
+
+    from launch.ray_cluster import cluster_nodes, connect, start_learner
+
+    try:
+        connect(config, budget.actors if budget else 0)
+        budget = budget or thread_budget(config, cluster_nodes())
+        _open_folder(arguments, config, spec, folder, preset, budget, console)
+        with folder:
+            learner = start_learner(config, spec, folder.path, budget, resume=arguments.resume is not None)
+            result = learner.run.remote()
+
+            def wait() -> dict[str, Any] | None:
+                ready, _ = ray.wait([result], timeout=_VIEW_SECONDS)
+                return ray.get(result) if ready else None
+
+            summary = _watch(
+                config,
+                console,
+                wait,
+                lambda: ray.get(learner.view.remote()),
+                lambda: ray.get(learner.interrupt.remote()),
+            )
+        return _conclude(arguments, summary, folder, console)
+    except ConnectionError as error:
+        raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
+    except ray.exceptions.RayError as error:
+        console.print(f"training failed: {_last_line(error)}", style="red", markup=False, soft_wrap=True)
+        console.print(f"run folder:   {folder.path}", markup=False, soft_wrap=True)
+        return EXIT_FAILED
+    finally:
+        ray.shutdown()
+
+
+def _watch(
+    config: RunConfig,
+    console: Console,
+    wait: Callable[[], dict[str, Any] | None],
+    view: Callable[[], View],
+    interrupt: Callable[[], None],
+) -> dict[str, Any]:
+    """Show progress until `wait` returns the summary; pass the first interrupt on."""
+    with Display(config, console) as display, _interrupts() as interrupted:
+        passed_on = False
+        while True:
+            summary = wait()
+            seen = view()
+            for message in seen.messages:
+                display.message(message)
+            display.update(seen.progress)
+            if summary is not None:
+                return summary
+            if interrupted.is_set() and not passed_on:
+                passed_on = True
+                display.message("finishing the rollouts under way and saving; Ctrl-C again leaves at once")
+                interrupt()
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into an event; the second raises KeyboardInterrupt."""
+    event = threading.Event()
+
+    def handle(_signal: int, _frame: object) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {kind: signal.signal(kind, handle) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def _new_folder(arguments: TrainArguments, preset: str) -> RunFolder:
+    return RunFolder(arguments.run_dir or Path("runs") / f"{preset}-{datetime.now():%Y%m%d-%H%M%S}")
+
+
+def _resumed_folder(arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec) -> RunFolder:
+    """Check that the newest checkpoint fits the network that the settings make."""
+    assert arguments.resume is not None
+    if arguments.run_dir is not None:
+        raise setting_error("run_dir", arguments.run_dir, "a resumed run stays in its folder; leave --run-dir out")
+    folder = RunFolder(arguments.resume)
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+    from learner.checkpoint import read_checkpoint
+
+    read_checkpoint(folder.checkpoints, Policy(config.network, spec, weight_seed=config.seed, seed=0).layout)
+    return folder
+
+
+def _open_folder(
+    arguments: TrainArguments,
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: RunFolder,
+    preset: str,
+    budget: ThreadBudget,
+    console: Console,
+) -> None:
+    if arguments.resume is not None:
+        with folder:
+            folder.write_config(config)
+    else:
+        folder.create(config, manifest(config, spec, preset, budget.describe()))
+    console.print(f"run folder:   {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"threads:      {budget.describe()}", markup=False, highlight=False, soft_wrap=True)
+    warning = budget.warning()
+    if warning is not None:
+        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def _conclude(arguments: TrainArguments, summary: dict[str, Any], folder: RunFolder, console: Console) -> int:
+    path = folder.path
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    for line in summary_lines(summary, str(shown)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if arguments.json is not None:
+        write_json(arguments.json, summary)
+    return EXIT_INTERRUPTED if summary["status"] == "interrupted" else EXIT_DONE
+
+
+def _check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Refuse a network that cannot take the observations, without importing TensorFlow."""
+    images = len(spec.observation_shape) == 3
+    if images != (config.network.name != "mlp"):
+        wanted = "a3c_cnn or nature_cnn" if images else "mlp"
+        raise setting_error(
+            "network.name",
+            config.network.name,
+            f"{config.environment.id} gives observations of shape {spec.observation_shape}; use {wanted}",
+        )
+    if images and spec.observation_shape[-1] < 36:
+        raise setting_error("environment.screen_size", spec.observation_shape[-1], "must be at least 36 for a CNN")
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,89 @@
+"""Accumulate gradients in a graph-mode variable, and apply when K of them have arrived."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from learner.optimizer import RMSProp
+from shared.config import LearnerConfig, OptimizerConfig
+from shared.types import Float32Array
+
+
+class PushResult(NamedTuple):
+    """What became of one gradient.
+
+    `finite` is False when it was refused; `applied` is True when it completed an update, and then `gradient_norm`
+    is the global norm of the accumulated gradient before clipping (else that of the pushed one alone).
+    """
+
+    finite: bool
+    applied: bool
+    gradient_norm: float
+
+
+class GradientAccumulator:
+    """Parameters, their optimizer, and the sum of the gradients that wait for the next update.
+
+    `push` is one graph call. The gradient enters it as an argument, computed by another graph, so no gradient in it
+    can see weights that it has already changed.
+
+    Args:
+        parameters: initial float32 [P].
+        learner: K, and whether the K gradients are summed or averaged.
+        optimizer: RMSProp's constants, and the norm to clip to.
+    """
+
+    def __init__(self, parameters: Float32Array, learner: LearnerConfig, optimizer: OptimizerConfig) -> None:
+        self.parameters = tf.Variable(parameters, name="parameters")
+        self.accumulated = tf.Variable(tf.zeros_like(self.parameters), name="accumulated")
+        self.pending = tf.Variable(0, dtype=tf.int32, name="pending")
+        self.optimizer = RMSProp(len(parameters), optimizer)
+        self._gradients_per_update = learner.gradients_per_update
+        self._scale = 1.0 / learner.gradients_per_update if learner.accumulation == "mean" else 1.0
+        self._max_gradient_norm = optimizer.max_gradient_norm
+        self.push_graph = tf.function(
+            self._push, input_signature=[tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32)]
+        )
+
+    def push(self, gradient: Float32Array, learning_rate: float) -> PushResult:
+        """Add a gradient float32 [P]; apply the sum, and reset it to exact zero, if it is the K-th.
+
+        A gradient whose norm is not finite changes nothing.
+        """
+        finite, applied, norm = self.push_graph(gradient, np.float32(learning_rate)).numpy().tolist()
+        return PushResult(bool(finite), bool(applied), norm)
+
+    def discard(self) -> None:
+        """Forget the gradients that wait for an update."""
+        self.accumulated.assign(tf.zeros_like(self.accumulated))
+        self.pending.assign(0)
+
+    def _push(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Tensor:
+        norm = tf.norm(gradient)
+        finite = tf.math.is_finite(norm)
+
+        def add() -> tf.Tensor:
+            if self._gradients_per_update == 1:
+                return self._apply(gradient, norm, learning_rate)
+            self.accumulated.assign_add(gradient)
+            pending = self.pending.assign_add(1)
+            return tf.cond(pending >= self._gradients_per_update, lambda: self._apply_sum(learning_rate), hold)
+
+        def hold() -> tf.Tensor:
+            return tf.stack([1.0, 0.0, norm])
+
+        return tf.cond(finite, add, lambda: tf.stack([0.0, 0.0, norm]))
+
+    def _apply_sum(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        gradient = self.accumulated.read_value() * self._scale
+        with tf.control_dependencies([gradient]):
+            reset = [self.accumulated.assign(tf.zeros_like(gradient)), self.pending.assign(0)]
+        with tf.control_dependencies(reset):
+            return self._apply(gradient, tf.norm(gradient), learning_rate)
+
+    def _apply(self, gradient: tf.Tensor, norm: tf.Tensor, learning_rate: tf.Tensor) -> tf.Tensor:
+        if self._max_gradient_norm is not None:
+            gradient *= self._max_gradient_norm / tf.maximum(norm, self._max_gradient_norm)
+        self.optimizer.apply(self.parameters, gradient, learning_rate)
+        return tf.stack([1.0, 1.0, norm])

@@ -1,0 +1,281 @@
+"""The settings of a run: one tree of frozen dataclasses, validated when built.
+
+Each docstring below a field is its help text on the command line. Presets (`launch/presets`) are instances of
+`RunConfig`; a run folder holds the resolved instance as `config.json`.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shared.errors import setting_error
+
+
+def _at_least(setting: str, value: float | None, minimum: float) -> None:
+    if value is not None and not (math.isfinite(value) and value >= minimum):
+        raise setting_error(setting, value, f"must be at least {minimum:g}")
+
+
+def _positive(setting: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise setting_error(setting, value, "must be greater than 0")
+
+
+def _between(setting: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise setting_error(setting, value, f"must be between {low:g} and {high:g}")
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """What the agent plays, and the protocol it is played by."""
+
+    id: str = "ALE/Pong-v5"
+    """Gymnasium id. ALE ids are stepped by ale-py's C++ vector environment under the settings below."""
+    frame_skip: int = 4
+    """Atari: frames that each action is repeated for; the last two are max-pooled. Other environments: 1."""
+    frame_stack: int = 4
+    """Atari: observations stacked into what the network sees."""
+    screen_size: int = 84
+    """Atari: side of the square greyscale observation, in pixels."""
+    sticky_action_probability: float = 0.0
+    """Atari: probability that a frame repeats the previous action (0.25 in Machado et al. 2018)."""
+    max_noops: int = 30
+    """Atari: each episode starts with fewer than this many no-ops, drawn uniformly."""
+    fire_on_reset: bool = True
+    """Atari: press FIRE after a reset in games that wait for it."""
+    terminal_on_life_loss: bool = False
+    """Atari: training treats a lost life as terminal. The episode, and its return, go on."""
+    full_action_space: bool = False
+    """Atari: all 18 actions instead of the game's minimal set."""
+    max_episode_frames: int = 108_000
+    """Atari: frames after which an episode is truncated (108,000 are 30 minutes)."""
+    clip_rewards: bool = True
+    """Training sees rewards clipped to [-1, 1]. Returns are always reported unclipped."""
+    options: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Other environments: keyword arguments of `gymnasium.make`."""
+
+    def __post_init__(self) -> None:
+        _at_least("environment.frame_skip", self.frame_skip, 1)
+        _at_least("environment.frame_stack", self.frame_stack, 1)
+        _at_least("environment.screen_size", self.screen_size, 1)
+        _between("environment.sticky_action_probability", self.sticky_action_probability, 0.0, 1.0)
+        _at_least("environment.max_noops", self.max_noops, 0)
+        _at_least("environment.max_episode_frames", self.max_episode_frames, 1)
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The function from observations to policy and value."""
+
+    name: Literal["a3c_cnn", "nature_cnn", "mlp"] = "a3c_cnn"
+    """a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units; nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units; mlp."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """mlp: units of each hidden layer, in each of two trunks: one for the policy, one for the value."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the layers. Parameters, heads, loss and optimizer are float32 always."""
+
+    def __post_init__(self) -> None:
+        if not self.hidden_sizes:
+            raise setting_error("network.hidden_sizes", "()", "must have at least one layer")
+        for units in self.hidden_sizes:
+            _at_least("network.hidden_sizes", units, 1)
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """The loss that actors differentiate."""
+
+    discount: float = 0.99
+    """γ."""
+    return_lambda: float = 1.0
+    """λ of the returns; 1 is the paper's n-step return."""
+    value_cost: float = 0.5
+    """Weight of the squared error of the value."""
+    entropy_cost: float = 0.01
+    """Weight β of the entropy bonus."""
+    reduction: Literal["sum", "mean"] = "mean"
+    """Over the agent steps of a rollout. The paper sums; a mean suits many environments per actor."""
+    standardise_advantages: bool = False
+    """Scale the advantages of a rollout to mean 0 and standard deviation 1, in the policy's term."""
+
+    def __post_init__(self) -> None:
+        _between("method.discount", self.discount, 0.0, 1.0)
+        _between("method.return_lambda", self.return_lambda, 0.0, 1.0)
+        _at_least("method.value_cost", self.value_cost, 0.0)
+        _at_least("method.entropy_cost", self.entropy_cost, 0.0)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Shared RMSProp in the A3C form: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε)."""
+
+    learning_rate: float = 7e-4
+    """η at frame 0."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """linear: annealed to 0 by global frames."""
+    annealing_frames: int | None = None
+    """Frames at which a linear schedule reaches 0. Default: the total frames of the run."""
+    decay: float = 0.99
+    """α."""
+    epsilon: float = 0.1
+    """ε, inside the root."""
+    momentum: float = 0.0
+    """Momentum of the step, 0 in the paper."""
+    initial_mean_square: float = 0.0
+    """g before the first update: 0 as in the paper, or 1 as in TensorFlow 1, which warms the rate up."""
+    bias_correction: bool = False
+    """Divide g by 1 - α^t, so that the first updates are not 1/√(1-α) times too large (g starts at 0)."""
+    max_gradient_norm: float | None = 40.0
+    """Global norm that a gradient is clipped to before the update. None: not clipped."""
+
+    def __post_init__(self) -> None:
+        _positive("optimizer.learning_rate", self.learning_rate)
+        _at_least("optimizer.annealing_frames", self.annealing_frames, 1)
+        if not 0.0 <= self.decay < 1.0:
+            raise setting_error("optimizer.decay", self.decay, "must be at least 0 and less than 1")
+        _positive("optimizer.epsilon", self.epsilon)
+        if not 0.0 <= self.momentum < 1.0:
+            raise setting_error("optimizer.momentum", self.momentum, "must be at least 0 and less than 1")
+        _at_least("optimizer.initial_mean_square", self.initial_mean_square, 0.0)
+        if self.bias_correction and self.initial_mean_square:
+            raise setting_error(
+                "optimizer.bias_correction", True, "corrects a mean square that starts at 0, not at another value"
+            )
+        _positive("optimizer.max_gradient_norm", self.max_gradient_norm)
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How gradients become updates."""
+
+    gradients_per_update: int = 1
+    """K: gradients that are accumulated before they are applied. 1 applies each as it arrives."""
+    accumulation: Literal["sum", "mean"] = "sum"
+    """Whether the K gradients are summed or averaged."""
+    max_policy_lag: int | None = None
+    """Gradients computed with weights older than this many updates are dropped. None: none is too old."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where updates run. auto: a GPU when the cluster has one."""
+
+    def __post_init__(self) -> None:
+        _at_least("learner.gradients_per_update", self.gradients_per_update, 1)
+        _at_least("learner.max_policy_lag", self.max_policy_lag, 0)
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """One actor: a process that steps its environments and computes gradients."""
+
+    environments: int = 32
+    """Environments that one actor steps as a batch."""
+    unroll_length: int = 20
+    """Steps of each environment between two gradients, t_max in the paper (where it is 5)."""
+    calls_in_flight: int = 1
+    """Rollouts asked of one actor at a time. 2 hides the learner's latency, and adds a version of lag."""
+    cores: float = 1.0
+    """CPU cores that Ray reserves for one actor."""
+    environment_threads: int = 1
+    """Threads of ale-py's vector environment in one actor."""
+    tensorflow_threads: int = 1
+    """Threads of TensorFlow in one actor."""
+    max_restarts: int = 10
+    """Actors that may die and be replaced before the run stops."""
+
+    def __post_init__(self) -> None:
+        _at_least("actor.environments", self.environments, 1)
+        _at_least("actor.unroll_length", self.unroll_length, 1)
+        _between("actor.calls_in_flight", self.calls_in_flight, 1, 2)
+        _positive("actor.cores", self.cores)
+        _at_least("actor.environment_threads", self.environment_threads, 1)
+        _at_least("actor.tensorflow_threads", self.tensorflow_threads, 1)
+        _at_least("actor.max_restarts", self.max_restarts, 0)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Whole episodes with fixed weights, while training goes on."""
+
+    every_frames: int = 0
+    """Frames between two evaluations. 0: none during training."""
+    episodes: int = 100
+    """Episodes of one evaluation, their returns unclipped."""
+    environments: int = 20
+    """Environments that play them side by side."""
+    policy: Literal["sampled", "greedy"] = "sampled"
+    """Actions sampled from the policy, or its most probable ones."""
+
+    def __post_init__(self) -> None:
+        _at_least("evaluation.every_frames", self.every_frames, 0)
+        _at_least("evaluation.episodes", self.episodes, 1)
+        _at_least("evaluation.environments", self.environments, 1)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept so that a run can go on."""
+
+    every_seconds: float = 120.0
+    """Seconds between checkpoints. One is always saved at the end."""
+    keep: int = 3
+    """Newest checkpoints that are kept."""
+
+    def __post_init__(self) -> None:
+        _positive("checkpoint.every_seconds", self.every_seconds)
+        _at_least("checkpoint.keep", self.keep, 1)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Train with asynchronous n-step actor-critic."""
+
+    actors: int | Literal["auto"] = "auto"
+    """Actor processes. auto: one per core, less one where there are four or more."""
+    total_frames: int = 40_000_000
+    """Global frames (agent steps x frame skip) after which training stops."""
+    stop_at_return: float | None = None
+    """Stop as soon as the mean unclipped return over 100 episodes reaches this."""
+    stop_measure: Literal["training", "evaluation"] = "training"
+    """Whose episodes --stop-at-return looks at: training's last 100, or an evaluation's."""
+    stop_after_seconds: float | None = None
+    """Stop after this many seconds of training, those before a resume included."""
+    seed: int = 1
+    """Seed of weights, environments and actions."""
+    executor: Literal["ray", "inline"] = "ray"
+    """ray: actors as processes. inline: all in one process, one after another, deterministic for a seed."""
+    address: str = "local"
+    """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
+    log_every_seconds: float = 10.0
+    """Seconds between rows of metrics.jsonl and TensorBoard points."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        if self.actors != "auto":
+            _at_least("actors", self.actors, 1)
+        _at_least("total_frames", self.total_frames, 1)
+        if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
+            raise setting_error("stop_at_return", self.stop_at_return, "must be a finite number")
+        _positive("stop_after_seconds", self.stop_after_seconds)
+        _between("seed", self.seed, 0, 2**31 - 1)
+        _positive("log_every_seconds", self.log_every_seconds)
+        if self.stop_measure == "evaluation" and self.stop_at_return is not None and not self.evaluation.every_frames:
+            raise setting_error(
+                "stop_measure", self.stop_measure, "needs evaluations: set --evaluation.every-frames above 0"
+            )
+
+    @property
+    def annealing_frames(self) -> int:
+        """Frames at which a linear learning rate reaches 0."""
+        return self.optimizer.annealing_frames or self.total_frames
+
+    @property
+    def frames_per_agent_step(self) -> int:
+        """Frames that one agent step takes."""
+        return self.environment.frame_skip

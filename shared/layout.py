@@ -1,0 +1,94 @@
+"""Named tensors as one flat float32 vector: the form in which weights and gradients travel and are learned."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.types import Float32Array
+
+
+class NamedVariable(Protocol):
+    """A variable as Keras has it: a path that names it, and a static shape."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """Where each named tensor lies in the flat vector of parameters.
+
+    Two processes whose layouts have the same `fingerprint` agree on the name, shape and place of every weight.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, variables: Sequence[NamedVariable]) -> "ParameterLayout":
+        """Lay out an explicit list of variables, in its order.
+
+        Raises:
+            ValueError: two variables have the same name.
+        """
+        names = tuple(variable.path for variable in variables)
+        if len(set(names)) != len(names):
+            raise ValueError(f"parameter names must be unique, got {names}")
+        return cls(names, tuple(tuple(int(n) for n in variable.shape) for variable in variables))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of scalars of each tensor."""
+        return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each tensor starts in the flat vector."""
+        return tuple(int(n) for n in np.cumsum((0, *self.sizes[:-1]))) if self.sizes else ()
+
+    @cached_property
+    def size(self) -> int:
+        """P, the length of the flat vector."""
+        return sum(self.sizes)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that differ when any name, shape or place differs."""
+        text = ";".join(f"{name}{shape}" for name, shape in zip(self.names, self.shapes, strict=True))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def flatten(self, tensors: Sequence[npt.ArrayLike]) -> Float32Array:
+        """Join tensors, given in the order of the layout, into a new float32 [P].
+
+        Raises:
+            ValueError: the number of tensors or a shape differs from the layout's.
+        """
+        if len(tensors) != len(self.shapes):
+            raise ValueError(f"expected {len(self.shapes)} tensors, got {len(tensors)}")
+        flat = np.empty(self.size, np.float32)
+        for name, shape, offset, tensor in zip(self.names, self.shapes, self.offsets, tensors, strict=True):
+            array = np.asarray(tensor, np.float32)
+            if array.shape != shape:
+                raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
+            flat[offset : offset + array.size] = array.ravel()
+        return flat
+
+    def split(self, flat: Float32Array) -> list[Float32Array]:
+        """Views of a float32 [P] as the tensors of the layout, in its order.
+
+        Raises:
+            ValueError: the vector has another length.
+        """
+        if flat.shape != (self.size,):
+            raise ValueError(f"expected a vector of {self.size} parameters, got shape {flat.shape}")
+        return [
+            flat[offset : offset + size].reshape(shape)
+            for offset, size, shape in zip(self.offsets, self.sizes, self.shapes, strict=True)
+        ]

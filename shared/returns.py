@@ -1,0 +1,72 @@
+"""Targets for values and advantages, as pure TensorFlow functions of time-major tensors."""
+
+import tensorflow as tf
+
+
+def lambda_returns(
+    rewards: tf.Tensor,
+    discounts: tf.Tensor,
+    values: tf.Tensor,
+    bootstrap_value: tf.Tensor,
+    mask: tf.Tensor,
+    return_lambda: float,
+) -> tf.Tensor:
+    """λ-returns of a rollout, of which the paper's n-step return is the case λ = 1.
+
+    With V_T = `bootstrap_value` and G_T = V_T, going backwards in time:
+
+        G_t = r_t + d_t · ((1 - λ) · V_{t+1} + λ · G_{t+1})    where mask_t = 1
+        G_t = V_t                                              where mask_t = 0
+
+    λ = 1 gives R ← r + γR of Mnih et al. 2016 (arXiv 1602.01783, Algorithm S3): every step looks ahead to the end
+    of the rollout, t_max - t steps. λ = 0 gives one-step targets. Between them G_t - V_t is the advantage of
+    Schulman et al. 2016 (arXiv 1506.02438, eq. 16).
+
+    A masked step is the reset after an episode's end, seen from the true last observation. Its return is its own
+    value, so that an episode that was truncated (d_t = γ) bootstraps from V_{t+1} whatever λ is, one that
+    terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
+
+    Args:
+        rewards: float32 [T, B], r_t follows the action at time t. T is static.
+        discounts: float32 [T, B], γ · (1 - terminated_t).
+        values: float32 [T, B], V_t.
+        bootstrap_value: float32 [B], V_T.
+        mask: float32 [T, B], 1 for agent steps and 0 for resets.
+        return_lambda: λ in [0, 1].
+
+    Returns:
+        float32 [T, B]. Gradient flows into whatever the arguments depend on: a loss that holds targets constant,
+        as all of ours do, stops it.
+
+    Raises:
+        ValueError: T is unknown when the graph is traced, or a rank is not the one given above.
+    """
+    for name, tensor, rank in (
+        ("rewards", rewards, 2),
+        ("discounts", discounts, 2),
+        ("values", values, 2),
+        ("mask", mask, 2),
+        ("bootstrap_value", bootstrap_value, 1),
+    ):
+        if tensor.shape.rank != rank:
+            raise ValueError(f"{name} must have rank {rank}, got shape {tensor.shape}")
+    unroll_length = rewards.shape[0]
+    if unroll_length is None:
+        raise ValueError(f"the unroll length of rewards must be static, got shape {rewards.shape}")
+    # Unrolled: T small operations are several times cheaper than a while loop, and the cumulative-product form
+    # divides by discounts that are zero at terminals.
+    next_value, next_return = bootstrap_value, bootstrap_value
+    reversed_returns = []
+    for t in reversed(range(unroll_length)):
+        target = rewards[t] + discounts[t] * ((1.0 - return_lambda) * next_value + return_lambda * next_return)
+        next_value = values[t]
+        next_return = mask[t] * target + (1.0 - mask[t]) * next_value
+        reversed_returns.append(next_return)
+    return tf.stack(reversed_returns[::-1])
+
+
+def n_step_returns(
+    rewards: tf.Tensor, discounts: tf.Tensor, values: tf.Tensor, bootstrap_value: tf.Tensor, mask: tf.Tensor
+) -> tf.Tensor:
+    """The paper's returns, R ← r + γR from the bootstrap value on: `lambda_returns` with λ = 1."""
+    return lambda_returns(rewards, discounts, values, bootstrap_value, mask, 1.0)
