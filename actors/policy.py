@@ -23,7 +23,9 @@ class Policy:
     """
 
     def __init__(self, network_config: NetworkConfig, spec: EnvironmentSpec, *, weight_seed: int, seed: int) -> None:
-        self.network = ActorCriticNetwork(network_config, spec.observation_shape, spec.actions, weight_seed)
+        self.network = ActorCriticNetwork(
+            network_config, spec.observation_shape, spec.actions, weight_seed, spec.observation_mean
+        )
         self.layout = ParameterLayout.of(self.network.variables)
         self._generator = tf.random.Generator.from_seed(seed)
         observations = tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)

@@ -106,7 +106,8 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
     evaluation = summary["evaluation"]
     lines = [
         f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])}: "
-        f"{summary['frames']:,} frames, {summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
+        f"{summary['frames']:,} frames, "
+        f"{summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
         f"{summary['updates']:,} updates",
         f"mean return of the last {min(100, summary['episodes'])} training episodes: "
         f"{_number(summary['mean_return_100'], '.2f')}",

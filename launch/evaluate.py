@@ -50,7 +50,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
         environments=config.evaluation.environments,
         policy=policy,
     )
-    spec = environment_spec(config.environment)
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
     prepare_tensorflow(1, gpu=False)
     from actors.evaluator import Evaluator
 

@@ -85,7 +85,7 @@ class Metrics:
         )
 
     def next_interval(self, row: Progress) -> str | None:
-        """Start a new interval after `row` was logged. Returns a warning if the rows so far look like a dead network."""
+        """Start a new interval after `row`. Returns a warning if the rows so far look like a dead network."""
         self._start_interval(row.elapsed_seconds)
         suspicious = (
             row.dead_units is not None

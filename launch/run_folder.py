@@ -6,11 +6,13 @@ import json
 import os
 import platform
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import numpy as np
 
 from actors.environments import EnvironmentSpec
 from shared.config import RunConfig
@@ -46,22 +48,56 @@ class RunFolder:
         """One JSON object per line and logging interval."""
         return self.path / "metrics.jsonl"
 
-    def create(self, config: RunConfig, manifest: dict[str, Any]) -> None:
-        """Make the folder and write what is known before training.
+    @property
+    def observation_mean(self) -> Path:
+        """What the network subtracts from observations, if it does."""
+        return self.path / "observation_mean.npy"
+
+    def check_free(self) -> None:
+        """Refuse a folder in which something is already.
 
         Raises:
-            ConfigurationError: something is there already.
+            ConfigurationError: it is not free.
         """
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise setting_error(
                 "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {self.path}"
             )
+
+    def create(self, config: RunConfig, spec: EnvironmentSpec, manifest: dict[str, Any]) -> None:
+        """Make the folder and write what is known before training.
+
+        Raises:
+            ConfigurationError: it is not free, or cannot be made.
+        """
+        self.check_free()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise setting_error("run_dir", self.path, f"cannot be made: {error.strerror}") from error
         self.write_config(config)
+        if spec.observation_mean is not None:
+            np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)
         write_json(self.path / "manifest.json", manifest)
+
+    def with_observation_mean(self, config: RunConfig, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """The spec as an earlier run completed it.
+
+        Raises:
+            ConfigurationError: the mean that the run's network subtracts is missing or damaged.
+        """
+        if not centres_observations(config, spec):
+            return spec
+        try:
+            mean = np.load(self.observation_mean, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{self.observation_mean} cannot be read: {error}") from error
+        if mean.shape != spec.observation_shape:
+            raise ConfigurationError(
+                f"{self.observation_mean} has shape {mean.shape}, and observations {spec.observation_shape}; leave "
+                f"--environment as it was"
+            )
+        return replace(spec, observation_mean=mean.astype(np.float32))
 
     def write_config(self, config: RunConfig) -> None:
         """Write the resolved settings."""
@@ -97,6 +133,11 @@ class RunFolder:
         self._lock.close()
 
 
+def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:
+    """Whether the run's network subtracts a mean observation."""
+    return spec.is_atari and config.network.centre_observations
+
+
 def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan: str) -> dict[str, Any]:
     """How the run's numbers come about: versions, hardware, seeds, and the environment's protocol."""
     environment = config.environment
@@ -115,6 +156,7 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
             "frame_stack": environment.frame_stack,
             "screen_size": environment.screen_size,
             "greyscale": True,
+            "mean_of_random_play_subtracted": config.network.centre_observations,
             "max_pool_frames": min(2, environment.frame_skip),
             "sticky_action_probability": environment.sticky_action_probability,
             "max_noops": environment.max_noops,

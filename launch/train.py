@@ -4,7 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from actors.environments import EnvironmentSpec, environment_spec
+from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.budget import ThreadBudget, thread_budget
 from launch.display import Display, summary_lines
 from launch.process import prepare_tensorflow
 from launch.progress import View
-from launch.run_folder import RunFolder, manifest, write_json
+from launch.run_folder import RunFolder, centres_observations, manifest, write_json
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -48,7 +48,15 @@ def train(arguments: TrainArguments, preset: str) -> int:
     console = Console()
     spec = environment_spec(config.environment)
     _check_network(config, spec)
-    folder = _resumed_folder(arguments, config, spec) if arguments.resume else _new_folder(arguments, preset)
+    if arguments.resume is not None:
+        folder = RunFolder(arguments.resume)
+        spec = folder.with_observation_mean(config, spec)
+        _check_checkpoint(arguments, config, spec, folder)
+    else:
+        folder = _new_folder(arguments, preset)
+        folder.check_free()
+        if centres_observations(config, spec):
+            spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
     if config.executor == "inline":
         return _train_inline(arguments, config, spec, folder, preset, console)
     return _train_on_ray(arguments, config, spec, folder, preset, console)
@@ -182,18 +190,15 @@ def _new_folder(arguments: TrainArguments, preset: str) -> RunFolder:
     return RunFolder(arguments.run_dir or Path("runs") / f"{preset}-{datetime.now():%Y%m%d-%H%M%S}")
 
 
-def _resumed_folder(arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec) -> RunFolder:
+def _check_checkpoint(arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec, folder: RunFolder) -> None:
     """Check that the newest checkpoint fits the network that the settings make."""
-    assert arguments.resume is not None
     if arguments.run_dir is not None:
         raise setting_error("run_dir", arguments.run_dir, "a resumed run stays in its folder; leave --run-dir out")
-    folder = RunFolder(arguments.resume)
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint
 
     read_checkpoint(folder.checkpoints, Policy(config.network, spec, weight_seed=config.seed, seed=0).layout)
-    return folder
 
 
 def _open_folder(
@@ -209,7 +214,7 @@ def _open_folder(
         with folder:
             folder.write_config(config)
     else:
-        folder.create(config, manifest(config, spec, preset, budget.describe()))
+        folder.create(config, spec, manifest(config, spec, preset, budget.describe()))
     console.print(f"run folder:   {folder.path}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"threads:      {budget.describe()}", markup=False, highlight=False, soft_wrap=True)
     warning = budget.warning()

@@ -72,6 +72,8 @@ class NetworkConfig:
     """a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units; nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units; mlp."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """mlp: units of each hidden layer, in each of two trunks: one for the policy, one for the value."""
+    centre_observations: bool = True
+    """Images: subtract the mean observation of random play, measured once before training."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the layers. Parameters, heads, loss and optimizer are float32 always."""
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
@@ -25,6 +27,10 @@ _CONVOLUTIONS = {
 }
 
 
+# Centred images vary by a quarter of their range at most; this brings them to about unit range.
+_CENTRED_SCALE = 4.0
+
+
 class ActorCriticNetwork:
     """A Keras model with a policy head and a value head, and its weights in an explicit order.
 
@@ -34,18 +40,27 @@ class ActorCriticNetwork:
             others are float32 [n] vectors.
         actions: A, the number of discrete actions.
         seed: of the initial weights: the same seed gives the same weights in every process.
+        observation_mean: of `observation_shape`, subtracted from images; what is left varies little, and is scaled
+            up by 4. None: images are scaled to [0, 1] only.
 
     Layers start orthogonal (gain √2) and the policy head nearly uniform (gain 0.01), so that the first policy does
     not depend on the observation; biases start at 0.
     """
 
-    def __init__(self, config: NetworkConfig, observation_shape: Sequence[int], actions: int, seed: int) -> None:
+    def __init__(
+        self,
+        config: NetworkConfig,
+        observation_shape: Sequence[int],
+        actions: int,
+        seed: int,
+        observation_mean: npt.NDArray[np.float32] | None = None,
+    ) -> None:
         self._policy = "mixed_bfloat16" if config.precision == "bfloat16" else "float32"
         self._seed = seed
         if config.name == "mlp":
             self.model = self._mlp(config.hidden_sizes, tuple(observation_shape), actions)
         else:
-            self.model = self._cnn(config.name, tuple(observation_shape), actions)
+            self.model = self._cnn(config.name, tuple(observation_shape), actions, observation_mean)
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -64,14 +79,23 @@ class ActorCriticNetwork:
     def _dense(self, name: str, units: int, gain: float, activation: str | None, dtype: str) -> keras.layers.Dense:
         return keras.layers.Dense(units, activation, kernel_initializer=self._orthogonal(gain), dtype=dtype, name=name)
 
-    def _cnn(self, name: str, observation_shape: tuple[int, ...], actions: int) -> keras.Model:
+    def _cnn(
+        self,
+        name: str,
+        observation_shape: tuple[int, ...],
+        actions: int,
+        observation_mean: npt.NDArray[np.float32] | None,
+    ) -> keras.Model:
         if len(observation_shape) != 3:
             raise setting_error("network.name", name, f"needs images, and observations have shape {observation_shape}")
         convolutions, units = _CONVOLUTIONS[name]
         inputs = keras.Input(observation_shape, dtype="uint8", name="observations")
         # ale-py stacks frames first, and TensorFlow's CPU convolutions want channels last. Scaling comes first:
         # oneDNN transposes floats, not bytes.
-        x = keras.layers.Rescaling(1 / 255, dtype=self._policy, name="scale")(inputs)
+        scale, offset = 1 / 255, 0.0
+        if observation_mean is not None:
+            scale, offset = _CENTRED_SCALE / 255, -_CENTRED_SCALE / 255 * observation_mean
+        x = keras.layers.Rescaling(scale, offset, dtype=self._policy, name="scale")(inputs)
         x = keras.layers.Permute((2, 3, 1), dtype=self._policy, name="channels_last")(x)
         for i, (filters, kernel, stride) in enumerate(convolutions, start=1):
             if min(x.shape[1:3]) < kernel:
