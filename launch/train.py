@@ -1,13 +1,15 @@
 """`tributary train`: check everything first, start the processes, show progress, stop cleanly."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 from rich.console import Console
@@ -48,6 +50,8 @@ def train(arguments: TrainArguments, preset: str) -> int:
     console = Console()
     spec = environment_spec(config.environment)
     _check_network(config, spec)
+    here = config.executor == "inline" or config.address == "local"
+    budget = thread_budget(config) if here else None
     if arguments.resume is not None:
         folder = RunFolder(arguments.resume)
         spec = folder.with_observation_mean(config, spec)
@@ -57,88 +61,88 @@ def train(arguments: TrainArguments, preset: str) -> int:
         folder.check_free()
         if centres_observations(config, spec):
             spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
+    run = _Run(arguments, config, spec, folder, preset, console)
     if config.executor == "inline":
-        return _train_inline(arguments, config, spec, folder, preset, console)
-    return _train_on_ray(arguments, config, spec, folder, preset, console)
+        assert budget is not None
+        return _train_inline(run, budget)
+    return _train_on_ray(run, budget)
 
 
-def _train_inline(
-    arguments: TrainArguments,
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: RunFolder,
-    preset: str,
-    console: Console,
-) -> int:
-    budget = thread_budget(config)
-    _open_folder(arguments, config, spec, folder, preset, budget, console)
+class _Run(NamedTuple):
+    """What the ways to run share."""
+
+    arguments: TrainArguments
+    config: RunConfig
+    spec: EnvironmentSpec
+    folder: RunFolder
+    preset: str
+    console: Console
+
+
+def _train_inline(run: _Run, budget: ThreadBudget) -> int:
+    _open_folder(run, budget)
     prepare_tensorflow(1, gpu=False)
     from launch.inline_executor import InlineExecutor
     from launch.session import TrainingSession
 
-    with folder:
+    config, spec = run.config, run.spec
+    with run.folder:
         session = TrainingSession(
             config,
             spec,
-            folder.path,
+            run.folder.path,
             lambda first_id: InlineExecutor(config, spec, budget.actors, first_id),
-            resume=arguments.resume is not None,
+            resume=run.arguments.resume is not None,
         )
-        result: list[dict[str, Any]] = []
-        worker = threading.Thread(target=lambda: result.append(session.run()), daemon=True)
-        worker.start()
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(session.run)
 
-        def wait() -> dict[str, Any] | None:
-            worker.join(_VIEW_SECONDS)
-            if worker.is_alive():
+            def wait() -> dict[str, Any] | None:
+                with suppress(TimeoutError):
+                    return result.result(_VIEW_SECONDS)
                 return None
-            if not result:
-                raise RuntimeError("training failed; see the error above")
-            return result[0]
 
-        summary = _watch(config, console, wait, session.view, session.interrupt)
-    return _conclude(arguments, summary, folder, console)
+            try:
+                summary = _watch(config, run.console, wait, session.view, session.interrupt)
+            except KeyboardInterrupt:
+                # The second Ctrl-C leaves at once, and the training thread would be waited for.
+                os._exit(EXIT_INTERRUPTED)
+    return _conclude(run, summary)
 
 
-def _train_on_ray(
-    arguments: TrainArguments,
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: RunFolder,
-    preset: str,
-    console: Console,
-) -> int:
-    budget = thread_budget(config) if config.address == "local" else None
+def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
     from launch.ray_cluster import cluster_nodes, connect, start_learner
 
+    config, console = run.config, run.console
     try:
         connect(config, budget.actors if budget else 0)
         budget = budget or thread_budget(config, cluster_nodes())
-        _open_folder(arguments, config, spec, folder, preset, budget, console)
-        with folder:
-            learner = start_learner(config, spec, folder.path, budget, resume=arguments.resume is not None)
+        _open_folder(run, budget)
+        with run.folder:
+            resume = run.arguments.resume is not None
+            learner = start_learner(config, run.spec, run.folder.path, budget, resume=resume)
             result = learner.run.remote()
 
             def wait() -> dict[str, Any] | None:
                 ready, _ = ray.wait([result], timeout=_VIEW_SECONDS)
                 return ray.get(result) if ready else None
 
-            summary = _watch(
-                config,
-                console,
-                wait,
-                lambda: ray.get(learner.view.remote()),
-                lambda: ray.get(learner.interrupt.remote()),
-            )
-        return _conclude(arguments, summary, folder, console)
+            def view() -> View:
+                return ray.get(learner.view.remote())
+
+            def interrupt() -> None:
+                ray.get(learner.interrupt.remote())
+
+            summary = _watch(config, console, wait, view, interrupt)
+        return _conclude(run, summary)
     except ConnectionError as error:
         raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
     except ray.exceptions.RayError as error:
-        console.print(f"training failed: {_last_line(error)}", style="red", markup=False, soft_wrap=True)
-        console.print(f"run folder:   {folder.path}", markup=False, soft_wrap=True)
+        _print(console, f"training failed: {_last_line(error)}")
+        _print(console, f"run folder:   {run.folder.path}")
         return EXIT_FAILED
     finally:
         ray.shutdown()
@@ -201,35 +205,32 @@ def _check_checkpoint(arguments: TrainArguments, config: RunConfig, spec: Enviro
     read_checkpoint(folder.checkpoints, Policy(config.network, spec, weight_seed=config.seed, seed=0).layout)
 
 
-def _open_folder(
-    arguments: TrainArguments,
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: RunFolder,
-    preset: str,
-    budget: ThreadBudget,
-    console: Console,
-) -> None:
-    if arguments.resume is not None:
+def _open_folder(run: _Run, budget: ThreadBudget) -> None:
+    folder, config = run.folder, run.config
+    if run.arguments.resume is not None:
         with folder:
             folder.write_config(config)
     else:
-        folder.create(config, spec, manifest(config, spec, preset, budget.describe()))
-    console.print(f"run folder:   {folder.path}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"threads:      {budget.describe()}", markup=False, highlight=False, soft_wrap=True)
+        folder.create(config, run.spec, manifest(config, run.spec, run.preset, budget.describe()))
+    _print(run.console, f"run folder:   {folder.path}")
+    _print(run.console, f"threads:      {budget.describe()}")
     warning = budget.warning()
     if warning is not None:
-        console.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        _print(run.console, f"warning: {warning}")
 
 
-def _conclude(arguments: TrainArguments, summary: dict[str, Any], folder: RunFolder, console: Console) -> int:
-    path = folder.path
+def _conclude(run: _Run, summary: dict[str, Any]) -> int:
+    path = run.folder.path
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     for line in summary_lines(summary, str(shown)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if arguments.json is not None:
-        write_json(arguments.json, summary)
+        _print(run.console, line)
+    if run.arguments.json is not None:
+        write_json(run.arguments.json, summary)
     return EXIT_INTERRUPTED if summary["status"] == "interrupted" else EXIT_DONE
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_network(config: RunConfig, spec: EnvironmentSpec) -> None:

@@ -12,7 +12,7 @@ from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 from shared.types import Float32Array
 
-_STATE_KEY = "state/py_state/.ATTRIBUTES/py_state"
+_STATE_KEY = "state/.ATTRIBUTES/py_state"
 _PARAMETERS_KEY = "variables/parameters/.ATTRIBUTES/VARIABLE_VALUE"
 
 

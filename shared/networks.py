@@ -92,10 +92,12 @@ class ActorCriticNetwork:
         inputs = keras.Input(observation_shape, dtype="uint8", name="observations")
         # ale-py stacks frames first, and TensorFlow's CPU convolutions want channels last. Scaling comes first:
         # oneDNN transposes floats, not bytes.
-        scale, offset = 1 / 255, 0.0
-        if observation_mean is not None:
-            scale, offset = _CENTRED_SCALE / 255, -_CENTRED_SCALE / 255 * observation_mean
-        x = keras.layers.Rescaling(scale, offset, dtype=self._policy, name="scale")(inputs)
+        if observation_mean is None:
+            rescaling = keras.layers.Rescaling(1 / 255, dtype=self._policy, name="scale")
+        else:
+            scale = _CENTRED_SCALE / 255
+            rescaling = keras.layers.Rescaling(scale, -scale * observation_mean, dtype=self._policy, name="scale")
+        x = rescaling(inputs)
         x = keras.layers.Permute((2, 3, 1), dtype=self._policy, name="channels_last")(x)
         for i, (filters, kernel, stride) in enumerate(convolutions, start=1):
             if min(x.shape[1:3]) < kernel:

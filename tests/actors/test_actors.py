@@ -1,0 +1,182 @@
+"""Environments, rollouts, gradients: what an actor reports is what it saw."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from actors.actor import Actor
+from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
+from actors.evaluator import Evaluator
+from actors.policy import Policy, PolicyGradient, dead_units, explained_variance
+from actors.rollout import RolloutBuilder
+from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, RunConfig
+from shared.errors import ConfigurationError
+from shared.types import WeightSnapshot
+
+
+def step(reward=(0.0,), terminated=(False,), truncated=(False,), lost_life=(False,)) -> StepResult:
+    count = len(reward)
+    return StepResult(
+        np.zeros((count, 1), np.float32),
+        np.array(reward, np.float32),
+        np.array(terminated),
+        np.array(truncated),
+        np.array(lost_life),
+    )
+
+
+def builder(unroll_length: int, **changes) -> RolloutBuilder:
+    settings = {"discount": 0.9, "clip_rewards": True, "terminal_on_life_loss": False} | changes
+    return RolloutBuilder(unroll_length, 1, (1,), "float32", **settings)
+
+
+def fill(rollouts: RolloutBuilder, *steps: StepResult):
+    for t, result in enumerate(steps):
+        rollouts.add(np.full((1, 1), t, np.float32), np.array([t], np.int32), result)
+    return rollouts.finish(np.full((1, 1), len(steps), np.float32))
+
+
+def test_rewards_are_clipped_and_returns_are_not() -> None:
+    rollouts = builder(3)
+    rollout = fill(rollouts, step((5.0,)), step((-3.0,)), step((0.5,), terminated=(True,)))
+    np.testing.assert_array_equal(rollout.rewards[:, 0], [1.0, -1.0, 0.5])
+    np.testing.assert_array_equal(rollout.observations[:, 0, 0], [0, 1, 2, 3])
+    episodes = rollouts.take_episodes()
+    assert episodes.returns.tolist() == [2.5]
+    assert episodes.lengths.tolist() == [3]
+    assert rollouts.take_episodes().returns.size == 0
+
+
+@pytest.mark.parametrize(("end", "discount"), [("terminated", 0.0), ("truncated", 0.9)])
+def test_the_step_after_an_end_is_masked_and_counts_for_nothing(end: str, discount: float) -> None:
+    rollouts = builder(2)
+    first = fill(rollouts, step((1.0,)), step((1.0,), **{end: (True,)}))
+    np.testing.assert_allclose(first.discounts[:, 0], [0.9, discount])
+    np.testing.assert_array_equal(first.mask[:, 0], [1, 1])
+    second = fill(rollouts, step((0.0,)), step((1.0,), terminated=(True,)))
+    np.testing.assert_array_equal(second.mask[:, 0], [0, 1])
+    episodes = rollouts.take_episodes()
+    assert episodes.returns.tolist() == [2.0, 1.0]
+    assert episodes.lengths.tolist() == [2, 1]
+
+
+def test_a_lost_life_is_terminal_for_training_only_if_asked() -> None:
+    lost = step((1.0,), lost_life=(True,))
+    assert fill(builder(1), lost).discounts[0, 0] == np.float32(0.9)
+    rollouts = builder(2, terminal_on_life_loss=True)
+    rollout = fill(rollouts, lost, step((1.0,), terminated=(True,)))
+    np.testing.assert_array_equal(rollout.discounts[:, 0], [0.0, 0.0])
+    np.testing.assert_array_equal(rollout.mask[:, 0], [1, 1])
+    assert rollouts.take_episodes().returns.tolist() == [2.0]
+
+
+def test_cartpole_and_pong_reset_in_the_step_after_the_end() -> None:
+    cartpole = VectorEnvironment(EnvironmentConfig(id="CartPole-v1", frame_skip=1), 1)
+    cartpole.reset(0)
+    while not (result := cartpole.step(np.zeros(1, np.int32))).terminated[0]:
+        pass
+    assert abs(result.observations[0, 2]) > 0.2
+    after = cartpole.step(np.ones(1, np.int32))
+    assert np.abs(after.observations).max() <= 0.05
+    assert after.rewards[0] == 0.0
+    pong = VectorEnvironment(EnvironmentConfig(max_episode_frames=80, max_noops=0), 1)
+    pong.reset(0)
+    while not (result := pong.step(np.zeros(1, np.int32))).truncated[0]:
+        assert not result.terminated[0]
+    after = pong.step(np.zeros(1, np.int32))
+    assert not after.truncated[0]
+    assert not np.array_equal(after.observations, result.observations)
+
+
+def test_breakout_reports_lost_lives_without_ending_the_episode() -> None:
+    breakout = VectorEnvironment(EnvironmentConfig(id="ALE/Breakout-v5"), 1)
+    breakout.reset(0)
+    lives = 0
+    while not (result := breakout.step(np.array([1], np.int32))).terminated[0]:
+        lives += int(result.lost_life[0])
+    assert lives + int(result.lost_life[0]) == 5
+
+
+def test_specs() -> None:
+    pong = environment_spec(EnvironmentConfig())
+    assert pong.observation_shape == (4, 84, 84)
+    assert pong.action_set == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
+    assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == 18
+    legacy = environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4"))
+    assert legacy == pong
+
+
+def test_double_frame_skip_in_options_is_refused() -> None:
+    config = EnvironmentConfig(id="CartPole-v1", options={"frameskip": 4})
+    with pytest.raises(ConfigurationError, match="skip frames twice"):
+        environment_spec(config)
+
+
+def test_the_mean_observation_is_reproducible_and_in_range() -> None:
+    first, second = (measure_observation_mean(EnvironmentConfig(), 3) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert first.shape == (4, 84, 84)
+    assert first.dtype == np.float32
+    assert 0 <= first.min() < first.max() <= 255
+
+
+def test_gradient_descends_the_loss_and_traces_once(cartpole: RunConfig) -> None:
+    spec = environment_spec(cartpole.environment)
+    policy = Policy(cartpole.network, spec, weight_seed=1, seed=1)
+    gradient = PolicyGradient(policy, cartpole.method, 5, 3, spec)
+    random = np.random.default_rng(0)
+    rollouts = RolloutBuilder(5, 3, (4,), "float32", discount=0.99, clip_rewards=False, terminal_on_life_loss=False)
+    false = np.zeros(3, bool)
+    for _ in range(5):
+        observation = random.normal(size=(3, 4)).astype(np.float32)
+        result = StepResult(observation, np.ones(3, np.float32), false, false, false)
+        rollouts.add(observation, random.integers(0, 2, 3).astype(np.int32), result)
+    rollout = rollouts.finish(observation)
+    flat = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    first, before = gradient(rollout)
+    assert np.linalg.norm(first) > 0
+    policy.assign(flat - 0.02 * first)
+    _, after = gradient(rollout)
+    assert after.value_loss < before.value_loss
+    assert gradient._graph.experimental_get_tracing_count() == 1
+
+
+def test_statistics() -> None:
+    ones = np.ones((2, 1), np.float32)
+    returns = np.array([[1.0], [3.0]], np.float32)
+    assert float(explained_variance(returns, returns, ones)) == 1.0
+    assert float(explained_variance(returns, 0 * ones, ones)) == 0.0
+    assert float(explained_variance(ones, 0 * ones, ones)) == 0.0
+    assert float(dead_units(np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]], np.float32))) == pytest.approx(1 / 3)
+
+
+def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -> None:
+    config = replace(cartpole, actor=ActorConfig(environments=4, unroll_length=40))
+    spec = environment_spec(config.environment)
+    actor = Actor(config, spec, actor_id=7)
+    policy = Policy(config.network, spec, weight_seed=config.seed, seed=0)
+    weights = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    reports = [actor.run(WeightSnapshot(version, weights)) for version in (3, 5)]
+    assert [(r.actor_id, r.sequence, r.version) for r in reports] == [(7, 1, 3), (7, 2, 5)]
+    for report in reports:
+        assert report.gradient.shape == (policy.layout.size,)
+        assert report.gradient.dtype == np.float32
+        assert report.layout_fingerprint == policy.layout.fingerprint
+        # A CartPole episode's return is its length; every reset costs one of the 160 vector steps.
+        np.testing.assert_array_equal(report.episodes.returns, report.episodes.lengths)
+        assert 160 - len(report.episodes.returns) <= report.agent_steps <= 160 - len(report.episodes.returns) + 4
+        assert min(report.stage_seconds) >= 0.0
+    assert reports[0].episodes.returns.size > 0
+
+
+def test_evaluation_plays_exactly_its_episodes(cartpole: RunConfig) -> None:
+    spec = environment_spec(cartpole.environment)
+    evaluation = EvaluationConfig(episodes=7, environments=3)
+    evaluator = Evaluator(cartpole, spec, evaluation)
+    policy = Policy(cartpole.network, spec, weight_seed=1, seed=0)
+    weights = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    first = evaluator.run(WeightSnapshot(4, weights))
+    assert first.version == 4
+    assert len(first.episodes.returns) == 7
+    np.testing.assert_array_equal(first.episodes.returns, first.episodes.lengths)

@@ -1,0 +1,32 @@
+"""One thread for TensorFlow, so that sums are added in one order, and small configurations that tests share."""
+
+from dataclasses import replace
+
+import pytest
+
+from launch.presets import PRESETS
+from launch.process import prepare_tensorflow
+from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
+
+prepare_tensorflow(1, gpu=False)
+
+
+@pytest.fixture
+def cartpole() -> RunConfig:
+    """CartPole with a network and rollouts small enough for hundreds of updates a second."""
+    return RunConfig(
+        actors=1,
+        total_frames=100_000,
+        environment=EnvironmentConfig(id="CartPole-v1", frame_skip=1, clip_rewards=False),
+        network=NetworkConfig(name="mlp", hidden_sizes=(16,)),
+        optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-5, bias_correction=True, max_gradient_norm=0.5),
+        actor=ActorConfig(environments=3, unroll_length=5),
+        evaluation=EvaluationConfig(episodes=4, environments=2),
+        log_every_seconds=0.2,
+    )
+
+
+@pytest.fixture
+def pong() -> RunConfig:
+    """Pong as preset, in rollouts short enough for 200 updates in a test."""
+    return replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=4))

@@ -1,0 +1,123 @@
+"""Mistakes cost one line and exit code 2, before any worker starts."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.budget import Node, automatic_actors, thread_budget
+from launch.cli import main
+from launch.presets import PRESETS
+from launch.run_folder import RunFolder
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+MISTAKES = {
+    "train pnog": "unknown preset pnog, did you mean pong?",
+    "trian": "unknown command trian, did you mean train?",
+    "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
+    "train --environment.id Pong": "ALE/Pong-v5",
+    "train cartpole --environment.id Pendulum-v1": "needs discrete ones",
+    "train --actor.environments 0": "--actor.environments 0: must be at least 1",
+    "train --actor.unroll-length -5": "--actor.unroll-length -5: must be at least 1",
+    "train --actors 0": "--actors 0: must be at least 1",
+    "train --optimizer.learning-rate 0": "must be greater than 0",
+    "train --optimizer.learning-rate nan": "must be greater than 0",
+    "train --learner.gradients-per-update 0": "must be at least 1",
+    "train --total-frames many": "--total-frames",
+    "train --total-frames 1.5": "--total-frames",
+    "train --environment.id Pong-v4": "would skip twice",
+    "train cartpole --environment.frame-skip 4": "frames are skipped for Atari only",
+    "train --actors 1000": "there is room for",
+    "train --network.name mlp": "use a3c_cnn or nature_cnn",
+    "train cartpole --network.name a3c_cnn": "use mlp",
+    "train --network.name resnet": "a3c_cnn",
+    "train --no-such-setting 1": "--no-such-setting",
+    "train --resume no-such-folder": "is not the folder of a run",
+    "train pong --resume no-such-folder": "name no preset",
+    "train --stop-measure evaluation": "needs evaluations",
+    "evaluate no-such-folder": "is not the folder of a run",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_is_one_line_and_code_2(
+    command: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launch.train._train_on_ray", lambda *_: pytest.fail("a worker would have started"))
+    assert main(command.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert MISTAKES[command] in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_driver_does_without_tensorflow_and_ray_until_it_needs_them() -> None:
+    check = "import sys, launch.cli; sys.exit(bool({'tensorflow', 'ray'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_run_folder_is_not_overwritten_and_not_shared(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "something").touch()
+    assert main(["train", "cartpole", "--executor", "inline", "--run-dir", str(tmp_path)]) == 2
+    assert f"go on with it: --resume {tmp_path}" in capsys.readouterr().err
+    with RunFolder(tmp_path), pytest.raises(ConfigurationError, match="in use"), RunFolder(tmp_path):
+        pass
+
+
+def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run, result = tmp_path / "run", tmp_path / "result.json"
+    small = ["--executor", "inline", "--total-frames", "1k", "--actor.environments", "4", "--actor.unroll-length", "5"]
+    assert main(["train", "cartpole", *small, "--run-dir", str(run), "--json", str(result)]) == 0
+    summary = json.loads(result.read_text())
+    assert summary == json.loads((run / "summary.json").read_text())
+    assert summary["frames"] >= 1000
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert manifest["environment_protocol"]["id"] == "CartPole-v1"
+    assert manifest["versions"]["tensorflow"]
+    assert "tributary evaluate" in capsys.readouterr().out
+
+    assert main(["evaluate", str(run), "--episodes", "3", "--json", str(result)]) == 0
+    assert len(json.loads(result.read_text())["returns"]) == 3
+
+    assert main(["train", "--resume", str(run), "--total-frames", "1500"]) == 0
+    assert json.loads((run / "summary.json").read_text())["frames"] >= 1500
+    assert main(["train", "--resume", str(run), "--network.hidden-sizes", "32"]) == 2
+    assert "of another network" in capsys.readouterr().err
+    assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
+
+
+def test_a_settings_file_survives_a_round_trip(tmp_path: Path) -> None:
+    config = replace(PRESETS["pong"].config, actors=3, stop_after_seconds=5.0)
+    folder = RunFolder(tmp_path)
+    folder.write_config(config)
+    assert folder.read_config() == config
+    (tmp_path / "config.json").write_text('{"seed": "x"}')
+    with pytest.raises(ConfigurationError, match=r"config\.json cannot be read"):
+        folder.read_config()
+
+
+def test_cores_are_divided_on_purpose() -> None:
+    assert [automatic_actors(cores) for cores in (1, 2, 3, 4, 16)] == [1, 2, 3, 3, 15]
+    config = RunConfig(actors=3)
+    nodes = [Node(2.0, 0), Node(1.0, 0)]
+    assert thread_budget(config, nodes).actors == 3
+    with pytest.raises(ConfigurationError, match="there is room for 3 actors"):
+        thread_budget(replace(config, actors=4), nodes)
+    here = len(os.sched_getaffinity(0))
+    assert thread_budget(replace(config, actors=here)).warning() is None
+    assert "share" in (thread_budget(replace(config, actors=here + 1)).warning() or "")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_name_environments_that_exist(preset: str) -> None:
+    from actors.environments import environment_spec
+
+    assert environment_spec(PRESETS[preset].config.environment).actions >= 2

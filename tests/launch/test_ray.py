@@ -1,0 +1,89 @@
+"""Real Ray processes: the account, a killed actor, Ctrl-C, resume."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TRIBUTARY = [sys.executable, "-m", "launch.cli"]
+SMALL = (
+    "train cartpole --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None"
+)
+_DEADLINE_SECONDS = 120
+
+
+def start(arguments: str, run: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*TRIBUTARY, *arguments.split(), "--stop-measure", "training", "--run-dir", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(condition, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.1)
+
+
+def rows(run: Path) -> list[dict]:
+    file = run / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def summary_of(run: Path) -> dict:
+    summary = json.loads((run / "summary.json").read_text())
+    dropped = sum(summary["agent_steps_dropped"].values())
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
+    return summary
+
+
+def test_4_actors_and_k_3_account_for_every_agent_step(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(f"{SMALL} --actors 4 --learner.gradients-per-update 3 --total-frames 20k", run)
+    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert process.returncode == 0, output
+    summary = summary_of(run)
+    assert summary["status"] == "frames_reached"
+    assert summary["frames"] >= 20_000
+    assert summary["gradients_applied"] == 3 * summary["updates"]
+    assert set(summary["agent_steps_dropped"]) <= {"unfinished_update"}
+    assert "mean return of the last" in output
+    for noise in ("oneDNN", "cuda", "absl", "Traceback", "pid="):
+        assert noise not in output, output
+
+
+def test_a_killed_actor_is_replaced_and_ctrl_c_saves_for_a_resume(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(f"{SMALL} --actors 2 --total-frames 100M --log-every-seconds 0.5", run)
+    wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 0, process)
+    victim = subprocess.run(["pgrep", "-f", "ray::ActorProcess"], capture_output=True, text=True, check=True)
+    os.kill(int(victim.stdout.split()[0]), signal.SIGKILL)
+    wait_for(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
+    at_death = rows(run)[-1]["agent_steps"]
+    wait_for(lambda: rows(run)[-1]["agent_steps"] > at_death, process)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert process.returncode == 130, output
+    assert "replaces it" in output
+    summary = summary_of(run)
+    assert summary["status"] == "interrupted"
+    assert summary["actor_restarts"] == 1
+
+    resumed = subprocess.run(
+        [*TRIBUTARY, "train", "--resume", str(run), "--total-frames", str(summary["frames"] + 5000)],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_SECONDS,
+        check=False,
+    )
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    after = summary_of(run)
+    assert after["updates"] > summary["updates"]
+    assert after["frames"] >= summary["frames"] + 5000

@@ -1,0 +1,122 @@
+"""Whole runs in one process: determinism, the account, resume, and what a run folder holds."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.environments import environment_spec, measure_observation_mean
+from actors.policy import Policy
+from launch.coordinator import Coordinator
+from launch.inline_executor import InlineExecutor
+from launch.metrics import Metrics
+from launch.progress import Progress
+from launch.session import TrainingSession
+from learner.learner import Learner
+from shared.config import EvaluationConfig, LearnerConfig, RunConfig
+
+
+def parameters_after(config: RunConfig, updates: int) -> bytes:
+    spec = environment_spec(config.environment)
+    if spec.is_atari:
+        spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
+    policy = Policy(config.network, spec, weight_seed=config.seed, seed=0)
+    weights = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    learner = Learner(config, policy.layout, weights)
+    executor = InlineExecutor(config, spec, actors=2)
+    for _ in Coordinator(learner, executor, calls_per_actor=1, max_restarts=0).run():
+        if learner.version == updates:
+            break
+    executor.close()
+    assert not np.array_equal(learner.snapshot().parameters, weights)
+    return learner.snapshot().parameters.tobytes()
+
+
+@pytest.mark.parametrize("task", ["cartpole", "pong"])
+def test_200_updates_are_bit_equal_for_a_seed(task: str, request: pytest.FixtureRequest) -> None:
+    config = request.getfixturevalue(task)
+    assert parameters_after(config, 200) == parameters_after(config, 200)
+
+
+def test_another_seed_gives_other_parameters(cartpole: RunConfig) -> None:
+    assert parameters_after(cartpole, 20) != parameters_after(replace(cartpole, seed=2), 20)
+
+
+def session(config: RunConfig, folder: Path, actors: int = 1, resume: bool = False) -> TrainingSession:
+    spec = environment_spec(config.environment)
+    folder.mkdir(exist_ok=True)
+
+    def make_executor(first_actor_id: int) -> InlineExecutor:
+        return InlineExecutor(config, spec, actors, first_actor_id)
+
+    return TrainingSession(config, spec, folder, make_executor, resume=resume)
+
+
+def test_sampled_is_applied_plus_dropped_with_4_actors_and_k_3(cartpole: RunConfig, tmp_path: Path) -> None:
+    config = replace(cartpole, total_frames=700, learner=LearnerConfig(gradients_per_update=3, max_policy_lag=0))
+    summary = session(config, tmp_path, actors=4).run()
+    dropped = summary["agent_steps_dropped"]
+    assert set(dropped) <= {"too_old", "unfinished_update"}
+    assert dropped["too_old"] > 0
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + sum(dropped.values())
+    assert summary["gradients_applied"] == 3 * summary["updates"]
+    assert summary["frames"] >= 700
+
+
+def test_a_run_folder_holds_what_a_reader_needs(cartpole: RunConfig, tmp_path: Path) -> None:
+    config = replace(
+        cartpole, total_frames=600, evaluation=EvaluationConfig(every_frames=200, episodes=3, environments=3)
+    )
+    summary = session(config, tmp_path).run()
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert summary["status"] == "frames_reached"
+    assert summary["evaluation"]["episodes"] == 3
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["frames"] == summary["frames"]
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
+        assert best["parameters"].dtype == np.float32
+
+
+def test_resume_goes_on_where_the_run_stopped(cartpole: RunConfig, tmp_path: Path) -> None:
+    first = session(replace(cartpole, total_frames=500), tmp_path)
+    before = first.run()
+    resumed = session(replace(cartpole, total_frames=900), tmp_path, resume=True)
+    np.testing.assert_array_equal(resumed.learner.snapshot().parameters, first.learner.snapshot().parameters)
+    assert resumed.learner.version == before["updates"]
+    assert resumed.learner.frames == before["frames"]
+    after = resumed.run()
+    assert after["frames"] >= 900
+    assert after["updates"] > before["updates"]
+    assert after["wall_seconds"] > before["wall_seconds"]
+    assert after["agent_steps_sampled"] == after["agent_steps_applied"] + sum(after["agent_steps_dropped"].values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"stop_at_return": 5.0}, "return_reached"),
+        ({"stop_after_seconds": 0.01}, "time_reached"),
+    ],
+)
+def test_other_conditions_to_stop(cartpole: RunConfig, tmp_path: Path, changes: dict, status: str) -> None:
+    assert session(replace(cartpole, **changes), tmp_path).run()["status"] == status
+
+
+def test_an_interrupt_finishes_and_saves(cartpole: RunConfig, tmp_path: Path) -> None:
+    interrupted = session(cartpole, tmp_path)
+    interrupted.interrupt()
+    assert interrupted.run()["status"] == "interrupted"
+    assert (tmp_path / "checkpoints" / "checkpoint").is_file()
+
+
+def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig) -> None:
+    policy = Policy(cartpole.network, environment_spec(cartpole.environment), weight_seed=1, seed=0)
+    learner = Learner(cartpole, policy.layout, np.zeros(policy.layout.size, np.float32))
+    metrics = Metrics(learner)
+    sick, healthy = Progress(dead_units=0.85, explained_variance=0.0), Progress(dead_units=0.85, explained_variance=0.5)
+    warnings = [metrics.next_interval(row) for row in (sick, healthy, *[sick] * 8)]
+    assert [i for i, warning in enumerate(warnings) if warning] == [7]
+    assert "85% of the hidden units are dead" in warnings[7]

@@ -1,0 +1,119 @@
+"""The accumulator and RMSProp: exact sums, exact zeros, one trace, and the paper's equations in NumPy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from learner.accumulator import GradientAccumulator
+from shared.config import LearnerConfig, OptimizerConfig
+
+P = 1000
+OPTIMIZER = OptimizerConfig(epsilon=0.1, max_gradient_norm=None)
+
+
+def accumulator(k: int, optimizer: OptimizerConfig = OPTIMIZER, accumulation: str = "sum") -> GradientAccumulator:
+    start = np.random.default_rng(0).normal(size=P).astype(np.float32)
+    return GradientAccumulator(start, LearnerConfig(gradients_per_update=k, accumulation=accumulation), optimizer)
+
+
+def gradients(count: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, P)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("accumulation", "scale"), [("sum", 1.0), ("mean", 0.25)])
+def test_n_pushes_equal_one_push_of_the_sum(accumulation: str, scale: float) -> None:
+    many, one = accumulator(4, accumulation=accumulation), accumulator(1)
+    pushed = gradients(4)
+    results = [many.push(gradient, 0.01) for gradient in pushed]
+    one.push(pushed.sum(axis=0) * np.float32(scale), 0.01)
+    assert [result.applied for result in results] == [False, False, False, True]
+    difference = np.abs(many.parameters.numpy() - one.parameters.numpy())
+    assert difference.max() <= 1e-5 * np.abs(one.parameters.numpy()).max()
+    np.testing.assert_array_equal(many.accumulated.numpy(), np.zeros(P, np.float32))
+    assert int(many.pending) == 0
+
+
+def test_below_k_the_parameters_are_unchanged_to_the_bit() -> None:
+    held = accumulator(3)
+    before = held.parameters.numpy().tobytes()
+    for gradient in gradients(2):
+        assert not held.push(gradient, 0.01).applied
+    assert held.parameters.numpy().tobytes() == before
+    np.testing.assert_allclose(held.accumulated.numpy(), gradients(2).sum(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_one_trace_after_a_thousand_submits(k: int) -> None:
+    used = accumulator(k)
+    gradient = gradients(1)[0]
+    for i in range(1000):
+        used.push(gradient, 1e-4 * (1000 - i))
+    assert used.push_graph.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_non_finite_gradient_changes_nothing(bad: float) -> None:
+    held = accumulator(2)
+    held.push(gradients(1)[0], 0.01)
+    before = [v.numpy().tobytes() for v in (held.parameters, held.accumulated, held.optimizer.mean_square)]
+    gradient = gradients(1)[0]
+    gradient[7] = bad
+    result = held.push(gradient, 0.01)
+    assert not result.finite
+    assert not result.applied
+    assert [v.numpy().tobytes() for v in (held.parameters, held.accumulated, held.optimizer.mean_square)] == before
+    assert int(held.pending) == 1
+
+
+def naive_rmsprop(config: OptimizerConfig, start: np.ndarray, pushed: np.ndarray, rate: float) -> np.ndarray:
+    theta, g, m = start.astype(np.float64), np.full(P, config.initial_mean_square), np.zeros(P)
+    for t, gradient in enumerate(pushed.astype(np.float64), start=1):
+        norm = np.linalg.norm(gradient)
+        if config.max_gradient_norm is not None and norm > config.max_gradient_norm:
+            gradient = gradient * config.max_gradient_norm / norm
+        g = config.decay * g + (1 - config.decay) * gradient**2
+        corrected = g / (1 - config.decay**t) if config.bias_correction else g
+        m = config.momentum * m + rate * gradient / np.sqrt(corrected + config.epsilon)
+        theta = theta - m
+    return theta
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epsilon": 1e-7, "bias_correction": True},
+        {"initial_mean_square": 1.0},
+        {"momentum": 0.9, "decay": 0.95},
+        {"max_gradient_norm": 5.0},
+        {"max_gradient_norm": 1000.0},
+    ],
+)
+def test_rmsprop_equals_the_equations(changes: dict) -> None:
+    config = replace(OPTIMIZER, **changes)
+    updated = accumulator(1, config)
+    start = updated.parameters.numpy()
+    pushed = gradients(100)
+    for gradient in pushed:
+        updated.push(gradient, 1e-3)
+    expected = naive_rmsprop(config, start, pushed, 1e-3)
+    assert np.abs(updated.parameters.numpy() - expected).max() <= 2e-6 * np.abs(expected).max()
+
+
+def test_the_first_step_is_ten_times_the_rate_unless_it_is_corrected() -> None:
+    """g/√(0.01 g²) = 10."""
+    gradient = np.full(P, 2.0, np.float32)
+    for corrected, size in ((False, 10.0), (True, 1.0)):
+        updated = accumulator(1, replace(OPTIMIZER, epsilon=1e-12, bias_correction=corrected))
+        before = updated.parameters.numpy()
+        updated.push(gradient, 0.01)
+        np.testing.assert_allclose(before - updated.parameters.numpy(), 0.01 * size, rtol=1e-3)
+
+
+def test_the_reported_norm_is_that_of_the_sum_before_clipping() -> None:
+    clipped = accumulator(2, replace(OPTIMIZER, max_gradient_norm=0.1))
+    pushed = gradients(2)
+    clipped.push(pushed[0], 0.01)
+    result = clipped.push(pushed[1], 0.01)
+    assert result.gradient_norm == pytest.approx(np.linalg.norm(pushed.sum(axis=0)), rel=1e-5)

@@ -1,0 +1,141 @@
+"""Admission, the account of agent steps, and checkpoints."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from learner.checkpoint import Checkpoints, read_checkpoint
+from learner.learner import Learner
+from shared.config import LearnerConfig, RunConfig
+from shared.errors import ConfigurationError
+from shared.layout import ParameterLayout
+from shared.types import EpisodeStats, GradientReport, RolloutStatistics, StageSeconds
+
+LAYOUT = ParameterLayout(("w",), ((5,),))
+
+
+def make_learner(config: RunConfig, **learner: object) -> Learner:
+    return Learner(replace(config, learner=LearnerConfig(**learner)), LAYOUT, np.ones(5, np.float32))
+
+
+def report(sequence: int = 1, version: int = 0, actor_id: int = 0, returns: tuple = (), **changes) -> GradientReport:
+    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
+    whole = GradientReport(
+        actor_id,
+        sequence,
+        version,
+        LAYOUT.fingerprint,
+        np.full(5, 0.5, np.float32),
+        10,
+        episodes,
+        StageSeconds(0, 0, 0, 0, 0),
+        RolloutStatistics(0, 0, 0, 0, 0),
+    )
+    return whole._replace(**changes)
+
+
+def test_every_refusal_has_its_name_and_is_accounted(cartpole: RunConfig) -> None:
+    learner = make_learner(cartpole, max_policy_lag=1)
+    for sequence in (1, 2, 3):
+        assert learner.submit(report(sequence, version=learner.version)).dropped is None
+    before = learner.snapshot()
+    refused = {
+        "duplicate": report(3, version=3),
+        "too_old": report(4, version=1),
+        "unknown_version": report(5, version=4),
+        "non_finite": report(6, version=3, gradient=np.full(5, np.nan, np.float32)),
+    }
+    for reason, bad in refused.items():
+        assert learner.submit(bad).dropped == reason
+    wrong = [
+        report(7, version=3, layout_fingerprint="0" * 16),
+        report(8, version=3, gradient=np.zeros(4, np.float32)),
+        report(9, version=3, gradient=np.zeros(5, np.float64)),
+    ]
+    assert [learner.submit(bad).dropped for bad in wrong] == ["wrong_layout"] * 3
+    assert learner.ledger.dropped == {**dict.fromkeys(refused, 10), "wrong_layout": 30}
+    assert learner.ledger.sampled == 100
+    assert learner.ledger.applied == 30
+    assert learner.snapshot() is before
+    assert learner.submit(report(10, version=2)).policy_lag == 1
+
+
+def test_the_same_sequence_of_another_actor_is_no_duplicate(cartpole: RunConfig) -> None:
+    learner = make_learner(cartpole)
+    assert learner.submit(report(1, actor_id=0)).dropped is None
+    assert learner.submit(report(1, actor_id=1)).dropped is None
+
+
+def test_unfinished_updates_are_dropped_at_the_end(cartpole: RunConfig) -> None:
+    learner = make_learner(cartpole, gradients_per_update=3)
+    for sequence in range(1, 6):
+        learner.submit(report(sequence))
+    assert (learner.ledger.applied, learner.ledger.pending, learner.version) == (30, 20, 1)
+    learner.finish()
+    assert (learner.ledger.applied, learner.ledger.pending) == (30, 0)
+    assert learner.ledger.dropped == {"unfinished_update": 20}
+
+
+def test_learning_rate_falls_with_global_frames(cartpole: RunConfig) -> None:
+    learner = make_learner(replace(cartpole, total_frames=40))
+    rates = [learner.submit(report(sequence, version=sequence - 1)).learning_rate for sequence in range(1, 6)]
+    np.testing.assert_allclose(rates, [1e-3, 7.5e-4, 5e-4, 2.5e-4, 0.0], atol=1e-12)
+
+
+def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None:
+    learner = make_learner(cartpole)
+    learner.submit(report(1, returns=tuple(range(60))))
+    learner.submit(report(2, returns=tuple(range(60, 120))))
+    assert learner.mean_return == np.mean(range(20, 120))
+    assert learner.episodes == 120
+
+
+def test_snapshots_are_read_only_and_fresh(cartpole: RunConfig) -> None:
+    learner = make_learner(cartpole)
+    first = learner.snapshot()
+    with pytest.raises(ValueError, match="read-only"):
+        first.parameters[0] = 2.0
+    learner.submit(report())
+    assert learner.snapshot().version == 1
+    np.testing.assert_array_equal(first.parameters, np.ones(5, np.float32))
+
+
+def checkpoints(learner: Learner, folder: Path) -> Checkpoints:
+    return Checkpoints(folder, 2, learner.variables(), learner.state, learner.restore_state)
+
+
+def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path) -> None:
+    learner = make_learner(cartpole, gradients_per_update=2)
+    for sequence in range(1, 6):
+        learner.submit(report(sequence, returns=(float(sequence),)))
+    checkpoints(learner, tmp_path).save(learner.version)
+    other = make_learner(cartpole, gradients_per_update=2)
+    checkpoints(other, tmp_path).restore()
+    assert other.state() == learner.state()
+    for name, variable in learner.variables().items():
+        np.testing.assert_array_equal(other.variables()[name].numpy(), variable.numpy(), err_msg=name)
+    for each in (learner, other):
+        each.submit(report(6))
+    np.testing.assert_array_equal(other.snapshot().parameters, learner.snapshot().parameters)
+    assert other.submit(report(6)).dropped == "duplicate"
+
+
+def test_only_the_newest_checkpoints_stay(cartpole: RunConfig, tmp_path: Path) -> None:
+    learner = make_learner(cartpole)
+    kept = checkpoints(learner, tmp_path)
+    for sequence in range(1, 5):
+        learner.submit(report(sequence))
+        kept.save(learner.version)
+    assert sorted(p.name for p in tmp_path.glob("*.index")) == ["update-3.index", "update-4.index"]
+    assert read_checkpoint(tmp_path, LAYOUT)[0] == 4
+
+
+def test_a_checkpoint_of_another_network_is_refused(cartpole: RunConfig, tmp_path: Path) -> None:
+    learner = make_learner(cartpole)
+    checkpoints(learner, tmp_path).save(0)
+    with pytest.raises(ConfigurationError, match="of another network"):
+        read_checkpoint(tmp_path, ParameterLayout(("w",), ((6,),)))
+    with pytest.raises(ConfigurationError, match="no checkpoint"):
+        read_checkpoint(tmp_path / "empty", LAYOUT)

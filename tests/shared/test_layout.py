@@ -1,0 +1,79 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.config import NetworkConfig
+from shared.layout import ParameterLayout
+from shared.networks import ActorCriticNetwork
+
+shapes = st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(shapes=shapes, seed=st.integers(0, 99))
+def test_round_trip_through_live_variables(shapes: list[tuple[int, ...]], seed: int) -> None:
+    variables = [keras.Variable(np.zeros(shape, np.float32), name=f"v{i}") for i, shape in enumerate(shapes)]
+    layout = ParameterLayout.of(variables)
+    flat = np.random.default_rng(seed).normal(size=layout.size).astype(np.float32)
+    for variable, part in zip(variables, layout.split(flat), strict=True):
+        variable.assign(part)
+    np.testing.assert_array_equal(layout.flatten([v.numpy() for v in variables]), flat)
+
+
+def test_offsets_and_size_are_written_out() -> None:
+    layout = ParameterLayout(("a", "b", "c"), ((2, 3), (), (4,)))
+    assert layout.sizes == (6, 1, 4)
+    assert layout.offsets == (0, 6, 7)
+    assert layout.size == 11
+
+
+def test_fingerprint_tells_names_shapes_and_order_apart() -> None:
+    layouts = [
+        ParameterLayout(("a", "b"), ((2,), (3,))),
+        ParameterLayout(("a", "c"), ((2,), (3,))),
+        ParameterLayout(("a", "b"), ((3,), (2,))),
+        ParameterLayout(("b", "a"), ((2,), (3,))),
+    ]
+    assert len({layout.fingerprint for layout in layouts}) == 4
+
+
+def test_wrong_lengths_and_shapes_are_refused() -> None:
+    layout = ParameterLayout(("a",), ((2,),))
+    with pytest.raises(ValueError, match="vector of 2 parameters"):
+        layout.split(np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="a: expected shape"):
+        layout.flatten([np.zeros(3)])
+    with pytest.raises(ValueError, match="expected 1 tensors"):
+        layout.flatten([])
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("a3c_cnn", 677_943), ("nature_cnn", 1_687_719)])
+def test_networks_have_the_papers_sizes(name: str, parameters: int) -> None:
+    network = ActorCriticNetwork(NetworkConfig(name=name), (4, 84, 84), 6, seed=1)
+    assert ParameterLayout.of(network.variables).size == parameters
+
+
+def test_the_same_seed_gives_the_same_network() -> None:
+    def weights(seed: int) -> list[np.ndarray]:
+        network = ActorCriticNetwork(NetworkConfig(name="mlp", hidden_sizes=(8,)), (4,), 2, seed)
+        return [v.numpy() for v in network.variables]
+
+    for first, second in zip(weights(1), weights(1), strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(weights(1)[0], weights(2)[0])
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_pixels_are_scaled_and_centred(centred: bool) -> None:
+    mean = np.full((4, 84, 84), 51.0, np.float32) if centred else None
+    network = ActorCriticNetwork(NetworkConfig(), (4, 84, 84), 6, 1, mean)
+    inner = keras.Model(network.model.input, network.model.get_layer("channels_last").output)
+    image = np.zeros((1, 4, 84, 84), np.uint8)
+    image[0, 2, 3, 5] = 102
+    pixels = inner(image).numpy()
+    assert pixels.shape == (1, 84, 84, 4)
+    expected = 4 * (102 - 51) / 255 if centred else 102 / 255
+    assert pixels[0, 3, 5, 2] == pytest.approx(expected, abs=1e-6)
+    assert pixels[0, 0, 0, 0] == pytest.approx(-4 * 51 / 255 if centred else 0.0, abs=1e-6)

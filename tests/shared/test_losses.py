@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shared.distributions import categorical_entropy, categorical_log_prob, categorical_sample
+from shared.losses import actor_critic_loss
+from shared.schedules import linear_anneal
+
+T, B, A = 3, 2, 4
+SETTINGS = {"value_cost": 0.5, "entropy_cost": 0.01, "reduction": "mean", "standardise_advantages": False}
+
+
+def batch(seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        "logits": random.normal(size=(T, B, A)).astype(np.float32),
+        "values": random.normal(size=(T, B)).astype(np.float32),
+        "actions": random.integers(0, A, (T, B)).astype(np.int32),
+        "returns": random.normal(size=(T, B)).astype(np.float32),
+        "mask": np.array([[1, 1], [1, 0], [1, 1]], np.float32),
+    }
+
+
+def loss(data: dict[str, np.ndarray], **changes):
+    return actor_critic_loss(**{k: tf.constant(v) for k, v in data.items()}, **{**SETTINGS, **changes})
+
+
+def naive(
+    data: dict[str, np.ndarray], constant: dict[str, np.ndarray] | None = None, standardise: bool = False
+) -> float:
+    """Sum over agent steps of the paper's three terms; advantages are taken from `constant`."""
+    constant = constant or data
+    live = [(t, b) for t in range(T) for b in range(B) if data["mask"][t, b]]
+    advantages = {i: float(constant["returns"][i] - constant["values"][i]) for i in live}
+    if standardise:
+        mean, deviation = np.mean(list(advantages.values())), np.std(list(advantages.values()))
+        advantages = {i: (a - mean) / deviation for i, a in advantages.items()}
+    total = 0.0
+    for i in live:
+        logits = data["logits"][i].astype(np.float64)
+        probs = np.exp(logits) / np.exp(logits).sum()
+        total += -np.log(probs[data["actions"][i]]) * advantages[i]
+        total += 0.5 * float(data["returns"][i] - data["values"][i]) ** 2
+        total -= 0.01 * -(probs * np.log(probs)).sum()
+    return total
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_equals_the_written_out_sum(standardise: bool) -> None:
+    data = batch()
+    expected = naive(data, standardise=standardise)
+    summed = loss(data, reduction="sum", standardise_advantages=standardise)
+    mean = loss(data, reduction="mean", standardise_advantages=standardise)
+    assert float(summed.total) == pytest.approx(expected, rel=1e-5)
+    assert float(mean.total) == pytest.approx(expected / 5, rel=1e-5)
+    assert float(mean.policy) == float(summed.policy)
+
+
+def test_masked_steps_count_for_nothing() -> None:
+    data, changed = batch(), batch()
+    changed["logits"][1, 1] = 7.0, 0.0, -3.0, 1.0
+    changed["values"][1, 1] = 99.0
+    changed["returns"][1, 1] = -99.0
+    assert float(loss(data).total) == float(loss(changed).total)
+
+
+def test_a_wholly_masked_rollout_has_no_loss_and_no_gradient() -> None:
+    data = {**batch(), "mask": np.zeros((T, B), np.float32)}
+    logits = tf.constant(data["logits"])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        total = loss({**data, "logits": logits}, standardise_advantages=True).total
+    assert float(total) == 0.0
+    np.testing.assert_array_equal(tape.gradient(total, logits), np.zeros((T, B, A)))
+
+
+def test_gradient_equals_finite_differences_with_advantages_held_constant() -> None:
+    data = batch(1)
+    logits, values = tf.constant(data["logits"]), tf.constant(data["values"])
+    with tf.GradientTape() as tape:
+        tape.watch([logits, values])
+        total = loss({**data, "logits": logits, "values": values}, reduction="sum").total
+    by_logits, by_values = tape.gradient(total, [logits, values])
+    step = 1e-3
+    for name, gradient in (("logits", by_logits), ("values", by_values)):
+        for index in np.ndindex(data[name].shape):
+            up, down = (dict(data, **{name: data[name].astype(np.float64)}) for _ in range(2))
+            up[name][index] += step
+            down[name][index] -= step
+            slope = (naive(up, data) - naive(down, data)) / (2 * step)
+            assert float(gradient[index]) == pytest.approx(slope, abs=2e-4), (name, index)
+
+
+def test_returns_receive_no_gradient() -> None:
+    data = batch()
+    returns = tf.constant(data["returns"])
+    with tf.GradientTape() as tape:
+        tape.watch(returns)
+        total = loss({**data, "returns": returns}).total
+    assert tape.gradient(total, returns) is None
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    data = batch()
+    with pytest.raises(ValueError, match=r"actions of shape \(6,\) do not fit values of shape \(3, 2\)"):
+        loss({**data, "actions": data["actions"].ravel()})
+    with pytest.raises(ValueError, match=r"actions of shape \(2, 1\)"):
+        categorical_log_prob(tf.zeros((2, 3)), tf.zeros((2, 1), tf.int32))
+
+
+def test_entropy_of_equal_logits_is_ln_2_with_zero_gradient() -> None:
+    logits = tf.constant([[3.0, 3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        entropy = categorical_entropy(logits)
+    assert float(entropy[0]) == pytest.approx(np.log(2.0))
+    np.testing.assert_allclose(tape.gradient(entropy, logits), [[0.0, 0.0]], atol=1e-7)
+
+
+def test_samples_follow_the_policy() -> None:
+    probs = np.array([0.1, 0.6, 0.3])
+    logits = tf.constant(np.tile(np.log(probs), (30_000, 1)), tf.float32)
+    actions = categorical_sample(logits, tf.random.Generator.from_seed(1)).numpy()
+    np.testing.assert_allclose(np.bincount(actions, minlength=3) / 30_000, probs, atol=0.012)
+
+
+def test_learning_rate_is_annealed_by_frames_and_stays_at_zero() -> None:
+    assert [linear_anneal(8.0, f, 100) for f in (0, 25, 100, 200)] == [8.0, 6.0, 0.0, 0.0]

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.returns import lambda_returns, n_step_returns
+
+
+def naive_lambda_returns(rewards, discounts, values, bootstrap_value, mask, lam):
+    """As in the mathematics: each return by its own recursion, no reuse."""
+    steps, batch = rewards.shape
+    all_values = np.concatenate([values, bootstrap_value[None]])
+
+    def naive_return(t, b):
+        if t == steps or not mask[t, b]:
+            return all_values[t, b]
+        return rewards[t, b] + discounts[t, b] * ((1 - lam) * all_values[t + 1, b] + lam * naive_return(t + 1, b))
+
+    return np.array([[naive_return(t, b) for b in range(batch)] for t in range(steps)])
+
+
+def column(*numbers: float) -> tf.Tensor:
+    return tf.constant(numbers, tf.float32, (len(numbers), 1))
+
+
+def test_n_step_returns_in_written_out_arithmetic() -> None:
+    returns = n_step_returns(
+        column(1.0, 0.0, 2.0), column(0.9, 0.9, 0.9), column(5.0, 6.0, 7.0), tf.constant([10.0]), column(1.0, 1.0, 1.0)
+    )
+    r2 = 2.0 + 0.9 * 10.0
+    r1 = 0.0 + 0.9 * r2
+    r0 = 1.0 + 0.9 * r1
+    np.testing.assert_allclose(returns[:, 0], [r0, r1, r2], rtol=1e-6)
+
+
+def test_lambda_returns_in_written_out_arithmetic() -> None:
+    returns = lambda_returns(
+        column(1.0, 2.0), column(0.9, 0.8), column(5.0, 6.0), tf.constant([10.0]), column(1.0, 1.0), 0.5
+    )
+    g1 = 2.0 + 0.8 * 10.0
+    g0 = 1.0 + 0.9 * (0.5 * 6.0 + 0.5 * g1)
+    np.testing.assert_allclose(returns[:, 0], [g0, g1], rtol=1e-6)
+
+
+def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
+    """Episode ends at t = 1, t = 2 resets, t = 3 starts the next episode."""
+    arguments = {
+        "rewards": column(1.0, 2.0, 0.0, 100.0),
+        "values": column(5.0, 6.0, 7.0, 8.0),
+        "bootstrap_value": tf.constant([10.0]),
+        "mask": column(1.0, 1.0, 0.0, 1.0),
+    }
+    terminated = n_step_returns(discounts=column(0.9, 0.0, 0.9, 0.9), **arguments)[:, 0]
+    truncated = n_step_returns(discounts=column(0.9, 0.9, 0.9, 0.9), **arguments)[:, 0]
+    np.testing.assert_allclose(terminated, [1 + 0.9 * 2, 2.0, 7.0, 100 + 0.9 * 10], rtol=1e-6)
+    last = 2.0 + 0.9 * 7.0
+    np.testing.assert_allclose(truncated, [1 + 0.9 * last, last, 7.0, 100 + 0.9 * 10], rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    steps=st.integers(1, 6),
+    batch=st.integers(1, 3),
+    lam=st.sampled_from([0.0, 0.3, 0.95, 1.0]),
+    seed=st.integers(0, 999),
+)
+def test_equals_the_naive_recursion_and_eager_equals_graph(steps: int, batch: int, lam: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape = (steps, batch)
+    rewards, values = random.normal(size=(2, *shape)).astype(np.float32)
+    discounts = random.choice([0.0, 0.9, 0.99], shape).astype(np.float32)
+    mask = random.choice([0.0, 1.0], shape, p=[0.2, 0.8]).astype(np.float32)
+    bootstrap = random.normal(size=batch).astype(np.float32)
+    expected = naive_lambda_returns(rewards, discounts, values, bootstrap, mask, lam)
+    arguments = [tf.constant(x) for x in (rewards, discounts, values, bootstrap, mask)]
+    eager = lambda_returns(*arguments, lam)
+    np.testing.assert_allclose(eager, expected, rtol=1e-5, atol=1e-6)
+    unknown_batch = [tf.TensorSpec((steps, None), tf.float32)] * 3
+    signature = [*unknown_batch, tf.TensorSpec((None,), tf.float32), tf.TensorSpec((steps, None), tf.float32)]
+    graph = tf.function(lambda *a: lambda_returns(*a, lam), input_signature=signature)(*arguments)
+    np.testing.assert_allclose(graph, eager, rtol=1e-6, atol=1e-6)
+
+
+def test_limits() -> None:
+    values, bootstrap, ones = column(3.0, 4.0), tf.constant([5.0]), column(1.0, 1.0)
+    rewards = column(1.0, 2.0)
+    np.testing.assert_allclose(lambda_returns(rewards, 0 * ones, values, bootstrap, ones, 0.7), rewards)
+    np.testing.assert_allclose(lambda_returns(rewards, ones, values, bootstrap, 0 * ones, 0.7), values)
+    one_step = lambda_returns(rewards, ones, values, bootstrap, ones, 0.0)
+    np.testing.assert_allclose(one_step[:, 0], [1.0 + 4.0, 2.0 + 5.0])
+
+
+def test_wrong_ranks_and_unknown_lengths_are_refused() -> None:
+    ones = column(1.0, 1.0)
+    with pytest.raises(ValueError, match="bootstrap_value must have rank 1"):
+        n_step_returns(ones, ones, ones, ones, ones)
+    signature = [tf.TensorSpec((None, None), tf.float32)] * 3 + [tf.TensorSpec((None,), tf.float32)]
+    graph = tf.function(lambda r, d, v, b: n_step_returns(r, d, v, b, tf.ones_like(r)), input_signature=signature)
+    with pytest.raises(ValueError, match="must be static"):
+        graph(ones, ones, ones, tf.constant([1.0]))

@@ -1,0 +1,38 @@
+"""Imports go one way: launch -> actors, learner -> shared; only launch imports ray."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ALLOWED = {
+    "shared": {"shared"},
+    "actors": {"actors", "shared"},
+    "learner": {"learner", "shared"},
+    "launch": {"launch", "actors", "learner", "shared", "ray"},
+}
+
+
+def imported_packages(source: str) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_imports_go_one_way(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    forbidden = {"shared", "actors", "learner", "launch", "ray"} - ALLOWED[package]
+    for file in files:
+        assert not imported_packages(file.read_text()) & forbidden, file
+
+
+def test_only_the_ray_modules_import_ray() -> None:
+    users = {f.name for f in (ROOT / "launch").rglob("*.py") if "ray" in imported_packages(f.read_text())}
+    assert users == {"ray_cluster.py", "ray_executor.py", "train.py"}
