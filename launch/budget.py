@@ -100,5 +100,5 @@ def thread_budget(config: RunConfig, nodes: Sequence[Node] | None = None) -> Thr
         tensorflow_threads=actor.tensorflow_threads,
         environment_threads=actor.environment_threads,
         # The fused update is bound by memory; a second thread helps only where a core is free for it.
-        learner_threads=2 if cores > actors else 1,
+        learner_threads=2 if cores > actors and config.executor == "ray" else 1,
     )

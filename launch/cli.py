@@ -16,7 +16,7 @@ from rich.table import Table
 
 from launch.evaluate import EvaluateArguments, evaluate
 from launch.presets import DEFAULT_PRESET, PRESETS
-from launch.run_folder import RunFolder, write_json
+from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, train
 from shared.errors import ConfigurationError
 
@@ -87,6 +87,7 @@ class PresetsArguments:
 
 def _presets(arguments: Sequence[str]) -> int:
     parsed = _parse(PresetsArguments, "presets", arguments)
+    check_json_file(parsed.json)
     table = Table(box=None, pad_edge=False)
     for heading in ("preset", "environment", "network", "description"):
         table.add_column(heading, no_wrap=heading != "description")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from actors.environments import environment_spec
 from launch.process import prepare_tensorflow
-from launch.run_folder import RunFolder, write_json
+from launch.run_folder import RunFolder, check_json_file, write_json
 from shared.config import EvaluationConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.types import WeightSnapshot
@@ -40,6 +40,9 @@ def evaluate(arguments: EvaluateArguments) -> int:
     Raises:
         ConfigurationError: the folder holds no run, or no weights that fit it.
     """
+    check_json_file(arguments.json)
+    if arguments.episodes < 1:
+        raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
     config = folder.read_config("run")
     if arguments.seed is not None:

@@ -14,6 +14,7 @@ from actors.environments import EnvironmentSpec
 from launch.budget import Node, ThreadBudget
 from launch.ray_processes import LearnerProcess
 from shared.config import RunConfig
+from shared.errors import setting_error
 
 # The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
 _LEARNER_THREADS = 3
@@ -33,6 +34,16 @@ def connect(config: RunConfig, actors: int) -> None:
         ray.init("local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, **quiet)
     else:
         ray.init(config.address, log_to_driver=True, logging_level="error")
+
+
+def check_devices(config: RunConfig) -> None:
+    """Refuse a device that the cluster lacks: Ray would wait for it without end.
+
+    Raises:
+        ConfigurationError: a GPU is asked for and there is none.
+    """
+    if config.learner.device == "gpu" and ray.cluster_resources().get("GPU", 0) < 1:
+        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
 
 
 def cluster_nodes() -> Sequence[Node]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
 from launch.coordinator import Completion, Failed
@@ -67,7 +67,7 @@ class RayExecutor:
         actor_id = self._calls.pop(ready[0])
         try:
             return ray.get(ready[0])
-        except (RayError, GetTimeoutError) as error:
+        except RayError as error:
             if actor_id == _EVALUATOR:
                 raise
             return Failed(actor_id, _reason(error))
@@ -81,7 +81,6 @@ class RayExecutor:
     def close(self) -> None:
         for actor in (*self._actors.values(), *([self._evaluator] if self._evaluator else [])):
             ray.kill(actor, no_restart=True)
-        self._actors.clear()
 
     def _start_actor(self) -> int:
         actor_id = next(self._ids)

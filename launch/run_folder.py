@@ -3,7 +3,6 @@
 import fcntl
 import importlib.metadata
 import json
-import os
 import platform
 import sys
 from dataclasses import replace
@@ -15,6 +14,7 @@ import msgspec
 import numpy as np
 
 from actors.environments import EnvironmentSpec
+from launch.budget import machine_bytes, usable_cores
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -188,9 +188,22 @@ def hardware() -> dict[str, Any]:
     if cpuinfo.is_file():
         names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": model, "cores": cores, "memory_gib": round(memory / 2**30, 1), "system": sys.platform}
+    return {
+        "cpu": model,
+        "cores": usable_cores(),
+        "memory_gib": round(machine_bytes() / 2**30, 1),
+        "system": sys.platform,
+    }
+
+
+def check_json_file(path: Path | None) -> None:
+    """Refuse a `--json` file that could not be written when its time comes.
+
+    Raises:
+        ConfigurationError: its folder does not exist, or it is a folder itself.
+    """
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise setting_error("json", path, "must be a file in a folder that exists")
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -90,14 +90,12 @@ class TrainingSession:
         """
         try:
             self._loop()
-            self.learner.finish()
         except ActorsLostError as error:
-            self._status = "failed"
             self._say(str(error))
-            self.learner.finish()
             raise
         finally:
             self._executor.close()
+            self.learner.finish()
             summary = self._finish()
         return summary
 

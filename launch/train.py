@@ -19,7 +19,7 @@ from launch.budget import ThreadBudget, thread_budget
 from launch.display import Display, summary_lines
 from launch.process import prepare_tensorflow
 from launch.progress import View
-from launch.run_folder import RunFolder, centres_observations, manifest, write_json
+from launch.run_folder import RunFolder, centres_observations, check_json_file, manifest, write_json
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -48,6 +48,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
     """
     config = arguments.config
     console = Console()
+    check_json_file(arguments.json)
     spec = environment_spec(config.environment)
     _check_network(config, spec)
     here = config.executor == "inline" or config.address == "local"
@@ -114,11 +115,12 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.ray_cluster import cluster_nodes, connect, start_learner
+    from launch.ray_cluster import check_devices, cluster_nodes, connect, start_learner
 
     config, console = run.config, run.console
     try:
         connect(config, budget.actors if budget else 0)
+        check_devices(config)
         budget = budget or thread_budget(config, cluster_nodes())
         _open_folder(run, budget)
         with run.folder:

@@ -267,6 +267,8 @@ class RunConfig:
         _positive("stop_after_seconds", self.stop_after_seconds)
         _between("seed", self.seed, 0, 2**31 - 1)
         _positive("log_every_seconds", self.log_every_seconds)
+        if self.executor == "inline" and self.learner.device == "gpu":
+            raise setting_error("learner.device", "gpu", "the inline executor runs on the CPU")
         if self.stop_measure == "evaluation" and self.stop_at_return is not None and not self.evaluation.every_frames:
             raise setting_error(
                 "stop_measure", self.stop_measure, "needs evaluations: set --evaluation.every-frames above 0"

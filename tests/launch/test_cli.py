@@ -40,6 +40,9 @@ MISTAKES = {
     "train --resume no-such-folder": "is not the folder of a run",
     "train pong --resume no-such-folder": "name no preset",
     "train --stop-measure evaluation": "needs evaluations",
+    "train --json no-such-folder/result.json": "in a folder that exists",
+    "train --executor inline --learner.device gpu": "runs on the CPU",
+    "evaluate no-such-folder --episodes 0": "--episodes 0: must be at least 1",
     "evaluate no-such-folder": "is not the folder of a run",
 }
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
@@ -37,6 +38,20 @@ def rows(run: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
 
+def actor_processes(driver: int) -> list[int]:
+    """Process ids of the Ray actors that descend from the driver."""
+    parents, names = {}, {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            pid = int(entry.name)
+            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            names[pid] = (entry / "cmdline").read_bytes()
+    descendants = {driver}
+    while grown := {pid for pid, parent in parents.items() if parent in descendants} - descendants:
+        descendants |= grown
+    return [pid for pid in descendants if names.get(pid, b"").startswith(b"ray::ActorProcess")]
+
+
 def summary_of(run: Path) -> dict:
     summary = json.loads((run / "summary.json").read_text())
     dropped = sum(summary["agent_steps_dropped"].values())
@@ -63,8 +78,7 @@ def test_a_killed_actor_is_replaced_and_ctrl_c_saves_for_a_resume(tmp_path: Path
     run = tmp_path / "run"
     process = start(f"{SMALL} --actors 2 --total-frames 100M --log-every-seconds 0.5", run)
     wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 0, process)
-    victim = subprocess.run(["pgrep", "-f", "ray::ActorProcess"], capture_output=True, text=True, check=True)
-    os.kill(int(victim.stdout.split()[0]), signal.SIGKILL)
+    os.kill(actor_processes(process.pid)[0], signal.SIGKILL)
     wait_for(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
     at_death = rows(run)[-1]["agent_steps"]
     wait_for(lambda: rows(run)[-1]["agent_steps"] > at_death, process)
