@@ -1,6 +1,7 @@
 """Start or join a Ray cluster, and start the learner on it."""
 
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from shared.errors import setting_error
 # The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
 _LEARNER_THREADS = 3
 _LOCAL_OBJECT_STORE_BYTES = 2**30
+_ANSWER_SECONDS = 5.0
 
 
 def connect(config: RunConfig, actors: int) -> None:
@@ -33,7 +35,25 @@ def connect(config: RunConfig, actors: int) -> None:
         cores = max(1, int(actors * config.actor.cores + 0.999))
         ray.init("local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, **quiet)
     else:
+        check_address(config.address)
         ray.init(config.address, log_to_driver=True, logging_level="error")
+
+
+def check_address(address: str) -> None:
+    """Refuse an address that nobody listens at: Ray would try for over a minute, and end the process.
+
+    Raises:
+        ConfigurationError: it is neither `auto` nor the HOST:PORT of something that answers.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise setting_error("address", address, "must be local, auto or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise setting_error("address", address, f"no Ray cluster answers there: {error}") from error
 
 
 def check_devices(config: RunConfig) -> None:

@@ -9,6 +9,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from launch.ray_cluster import check_address
+from shared.errors import ConfigurationError
+
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
 SMALL = (
     "train cartpole --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None"
@@ -101,3 +106,9 @@ def test_a_killed_actor_is_replaced_and_ctrl_c_saves_for_a_resume(tmp_path: Path
     after = summary_of(run)
     assert after["updates"] > summary["updates"]
     assert after["frames"] >= summary["frames"] + 5000
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "somewhere", "127.0.0.1:99999"])
+def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--address {address}: "):
+        check_address(address)
