@@ -2,19 +2,24 @@
 
 import time
 
+import numpy as np
+import numpy.typing as npt
+
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from actors.policy import Policy, PolicyGradient
+from actors.gradient import RolloutGradient
+from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
+from shared.moments import Moments
 from shared.types import GradientReport, StageSeconds, WeightSnapshot
 
 
 class Actor:
     """Steps a batch of environments and differentiates the loss over what it saw.
 
-    One call of `run` is one turn of the loop of a thread in Algorithm S3 of the paper (arXiv 1602.01783):
+    One call of `run` is one turn of the loop of a thread in Algorithms S2 and S3 of the paper (arXiv 1602.01783):
     synchronise the weights, act for t_max steps, accumulate gradients backwards from the bootstrapped return, and
-    hand them over. It holds environments and a network, and no training state.
+    hand them over. It holds environments and networks, and no training state.
 
     Args:
         config: of the run.
@@ -29,32 +34,42 @@ class Actor:
         self._environments = VectorEnvironment(config.environment, actor.environments, actor.environment_threads)
         # Each actor takes a block of consecutive seeds: environment i of a block has seed + i.
         seed = (config.seed * 1_000_003 + actor_id * actor.environments) % 2**31
-        self._policy = Policy(config.network, spec, weight_seed=config.seed, seed=seed)
-        self._gradient = PolicyGradient(self._policy, config.method, actor.unroll_length, actor.environments, spec)
+        self._policy = Policy(config, spec, environments=actor.environments, seed=seed)
+        self._gradient = RolloutGradient(config, spec, self._policy)
         self._builder = RolloutBuilder(
             actor.unroll_length,
             actor.environments,
             spec.observation_shape,
             spec.observation_dtype,
+            spec.actions,
             discount=config.method.discount,
+            reward_scale=config.environment.reward_scale,
             clip_rewards=config.environment.clip_rewards,
             terminal_on_life_loss=config.environment.terminal_on_life_loss,
         )
         self._unroll_length = actor.unroll_length
+        self._keeps_moments = config.network.observation_scaling == "running"
+        self._next_actions: npt.NDArray[np.generic] | None = None
         self._observations = self._environments.reset(seed)
         self._finished_at = time.perf_counter()
 
-    def run(self, snapshot: WeightSnapshot) -> GradientReport:
-        """Act for T steps with the weights of `snapshot`, and report the gradient over them."""
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport:
+        """Act for T steps with the weights of `snapshot`, and report the gradient over them.
+
+        `target` has the weights of the target network, for methods that use one.
+        """
         clock = time.perf_counter
         started = clock()
         wait = started - self._finished_at
-        self._policy.assign(snapshot.parameters)
+        self._policy.assign(snapshot.parameters, snapshot.frames)
+        if target is not None:
+            self._gradient.assign_target(target)
         synchronised = clock()
         acting = environment = 0.0
         observations, before = self._observations, synchronised
         for _ in range(self._unroll_length):
-            actions = self._policy.sample(observations)
+            actions = self._next_actions if self._next_actions is not None else self._policy.sample(observations)
+            self._next_actions = None
             acted = clock()
             result = self._environments.step(actions)
             self._builder.add(observations, actions, result)
@@ -64,8 +79,12 @@ class Actor:
             environment += stepped - acted
             before = stepped
         self._observations = observations
-        rollout = self._builder.finish(observations)
+        if self._policy.method.needs_next_actions:
+            # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
+            self._next_actions = self._policy.sample(observations)
+        rollout = self._builder.finish(observations, self._next_actions)
         gradient, statistics = self._gradient(rollout)
+        moments = Moments.of(rollout.observations[:-1]) if self._keeps_moments else None
         self._finished_at = clock()
         self._sequence += 1
         return GradientReport(
@@ -84,7 +103,13 @@ class Actor:
                 wait=wait,
             ),
             statistics=statistics,
+            observation_moments=moments,
         )
+
+    @property
+    def traces(self) -> int:
+        """How often its graphs were traced: as often as there are graphs, however long it runs."""
+        return self._policy.traces + self._gradient.traces
 
     def close(self) -> None:
         """Release the environments."""

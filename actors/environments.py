@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
+from shared.types import ActionSpec, Float32Array
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
 # 6,400 agent steps of random play, of which every tenth observation is kept: two seconds.
@@ -26,9 +27,11 @@ class EnvironmentSpec:
 
     observation_shape: tuple[int, ...]
     observation_dtype: str
-    actions: int
+    actions: ActionSpec
     action_set: tuple[str, ...]
     is_atari: bool
+    observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Lowest and highest values of a vector observation, ±inf where there is no bound. None for images."""
     observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """What to centre observations on, float32 of `observation_shape`; see `measure_observation_mean`."""
 
@@ -84,6 +87,11 @@ class VectorEnvironment:
                 episodic_life=False,
             )
         self._config = config
+        # Continuous actions come in units of half the range. Without two finite bounds they are taken as they are.
+        self._action_bounds: tuple[Float32Array, Float32Array] | None = None
+        space = self._environment.single_action_space
+        if isinstance(space, gymnasium.spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
+            self._action_bounds = space.low.astype(np.float32), space.high.astype(np.float32)
         self._lives = np.zeros(count, np.int32)
         self._is_atari = game is not None
         self.count = count
@@ -92,24 +100,32 @@ class VectorEnvironment:
         """Describe one environment.
 
         Raises:
-            ConfigurationError: its actions are not discrete, or its observations are neither images nor vectors.
+            ConfigurationError: its actions are neither a choice nor a vector, or its observations neither images nor
+                vectors.
         """
         environment_id = self._config.id
         actions = self._environment.single_action_space
         observations = self._environment.single_observation_space
-        if not isinstance(actions, gymnasium.spaces.Discrete):
+        if isinstance(actions, gymnasium.spaces.Discrete):
+            if int(actions.start) != 0:
+                raise setting_error("environment.id", environment_id, f"actions start at {actions.start}, not at 0")
+            action_spec = ActionSpec(int(actions.n))
+        elif isinstance(actions, gymnasium.spaces.Box) and len(actions.shape) == 1:
+            action_spec = ActionSpec(actions.shape[0], continuous=True)
+        else:
             raise setting_error(
-                "environment.id", environment_id, f"actions are {actions}, and actor-critic here needs discrete ones"
+                "environment.id", environment_id, f"actions are {actions}: neither a choice nor a vector"
             )
-        if int(actions.start) != 0:
-            raise setting_error("environment.id", environment_id, f"actions start at {actions.start}, not at 0")
         if not isinstance(observations, gymnasium.spaces.Box) or (len(observations.shape) != 1 and not self._is_atari):
             raise setting_error("environment.id", environment_id, f"observations are {observations}, not vectors")
-        names = tuple(str(i) for i in range(int(actions.n)))
+        names = tuple(str(i) for i in range(action_spec.size))
         if isinstance(self._environment, AtariVectorEnv):
             names = tuple(ale_py.Action(action).name for action in self._environment.ale.get_action_set())
         dtype = "uint8" if self._is_atari else "float32"
-        return EnvironmentSpec(observations.shape, dtype, len(names), names, self._is_atari)
+        bounds = None
+        if not self._is_atari:
+            bounds = tuple(observations.low.tolist()), tuple(observations.high.tolist())
+        return EnvironmentSpec(observations.shape, dtype, action_spec, names, self._is_atari, bounds)
 
     def reset(self, seed: int) -> npt.NDArray[np.generic]:
         """Reset all environments; environment i is seeded with seed + i. Returns observations [B, …]."""
@@ -118,8 +134,15 @@ class VectorEnvironment:
             self._lives = info["lives"].copy()
         return self._cast(observations)
 
-    def step(self, actions: npt.NDArray[np.int32]) -> StepResult:
-        """Take actions int32 [B]. Environments whose episode ended in the previous step ignore theirs and reset."""
+    def step(self, actions: npt.NDArray[np.generic]) -> StepResult:
+        """Take actions int32 [B], or float32 [B, D] in units of half the range, which are clipped to the bounds.
+
+        Environments whose episode ended in the previous step ignore theirs and reset.
+        """
+        if self._action_bounds is not None:
+            low, high = self._action_bounds
+            middle, half = 0.5 * (low + high), 0.5 * (high - low)
+            actions = np.clip(middle + half * actions.astype(np.float32), low, high)
         observations, rewards, terminated, truncated, info = self._environment.step(actions)
         lost_life = np.zeros(self.count, bool)
         if self._is_atari:
@@ -146,8 +169,8 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     """Check an environment's settings by building one copy, and describe it.
 
     Raises:
-        ConfigurationError: the id is not registered, its actions are not discrete, its observations are neither
-            images nor vectors, or it would skip frames twice.
+        ConfigurationError: the id is not registered, its actions or observations are of a kind that no method here
+            takes, or it would skip frames twice.
     """
     _register()
     if config.id not in gymnasium.registry:
@@ -177,7 +200,7 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArra
     """
     environments = VectorEnvironment(config, _MEAN_ENVIRONMENTS)
     generator = np.random.default_rng(seed)
-    actions = environments.spec().actions
+    actions = environments.spec().actions.size
     environments.reset(seed)
     kept = []
     for step in range(1, _MEAN_STEPS + 1):

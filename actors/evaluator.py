@@ -28,7 +28,7 @@ class Evaluator:
         self._count = min(evaluation.environments, evaluation.episodes)
         self._seed = (config.seed + _SEED_OFFSET) % 2**31
         self._environments = VectorEnvironment(config.environment, self._count, config.actor.environment_threads)
-        self._policy = Policy(config.network, spec, weight_seed=config.seed, seed=self._seed)
+        self._policy = Policy(config, spec, environments=self._count, seed=self._seed, training=False)
 
     @property
     def layout(self) -> ParameterLayout:
@@ -37,7 +37,7 @@ class Evaluator:
 
     def run(self, snapshot: WeightSnapshot) -> EvaluationResult:
         """Play the episodes with the weights of `snapshot`."""
-        self._policy.assign(snapshot.parameters)
+        self._policy.assign(snapshot.parameters, snapshot.frames)
         act = self._policy.greedy if self._evaluation.policy == "greedy" else self._policy.sample
         quota = np.full(self._count, self._evaluation.episodes // self._count)
         quota[: self._evaluation.episodes % self._count] += 1

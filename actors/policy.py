@@ -1,147 +1,95 @@
-"""The graphs of an actor: flat weights in, actions out, and from a rollout to the flat gradient."""
+"""A network that acts: flat weights in, actions out."""
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
-from shared.config import MethodConfig, NetworkConfig
-from shared.distributions import categorical_sample
+from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.losses import actor_critic_loss
-from shared.networks import ActorCriticNetwork
-from shared.returns import lambda_returns
-from shared.types import Float32Array, Rollout, RolloutStatistics
+from shared.methods import method_class
+from shared.methods.method import Method
+from shared.networks import Network, ObservationScale
+from shared.types import Float32Array
 
 
 class Policy:
-    """A network that acts. Each method is one graph call, traced once.
+    """The network of a method, and its ways to act. Each way is one graph call, traced once.
 
     Args:
-        network_config, spec: what to build.
-        seed: of the initial weights and of the sampled actions.
-    """
-
-    def __init__(self, network_config: NetworkConfig, spec: EnvironmentSpec, *, weight_seed: int, seed: int) -> None:
-        self.network = ActorCriticNetwork(
-            network_config, spec.observation_shape, spec.actions, weight_seed, spec.observation_mean
-        )
-        self.layout = ParameterLayout.of(self.network.variables)
-        self._generator = tf.random.Generator.from_seed(seed)
-        observations = tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)
-        self._assign = tf.function(self._assign_graph, input_signature=[tf.TensorSpec((self.layout.size,), tf.float32)])
-        self._sample = tf.function(self._sample_graph, input_signature=[observations])
-        self._greedy = tf.function(self._greedy_graph, input_signature=[observations])
-
-    def assign(self, parameters: Float32Array) -> None:
-        """Set all weights from a float32 [P]."""
-        self._assign(parameters)
-
-    def sample(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.int32]:
-        """Actions int32 [B], sampled from the policy, for observations [B, …]."""
-        return self._sample(observations).numpy()
-
-    def greedy(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.int32]:
-        """The most probable actions int32 [B], for observations [B, …]."""
-        return self._greedy(observations).numpy()
-
-    def _assign_graph(self, parameters: tf.Tensor) -> None:
-        parts = tf.split(parameters, self.layout.sizes)
-        for variable, part in zip(self.network.variables, parts, strict=True):
-            variable.assign(tf.reshape(part, variable.shape))
-
-    def _sample_graph(self, observations: tf.Tensor) -> tf.Tensor:
-        return categorical_sample(self.network(observations).logits, self._generator)
-
-    def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
-        return tf.argmax(self.network(observations).logits, axis=-1, output_type=tf.int32)
-
-
-class PolicyGradient:
-    """The gradient of the actor-critic loss over one rollout, as one graph call.
-
-    The graph returns the gradient and updates nothing: a `tf.function` that also applied it could read weights
-    that were already updated.
-
-    Args:
-        policy: whose network is differentiated.
-        config: the loss.
-        unroll_length, environments: T and B of the rollouts.
-        spec: of the environment.
+        config: of the run.
+        spec: of its environment.
+        environments: B, whose exploration may each have its own state.
+        seed: of the sampled actions.
+        training: False for an evaluator.
     """
 
     def __init__(
-        self, policy: Policy, config: MethodConfig, unroll_length: int, environments: int, spec: EnvironmentSpec
+        self, config: RunConfig, spec: EnvironmentSpec, *, environments: int = 1, seed: int = 0, training: bool = True
     ) -> None:
-        self._network = policy.network
-        self._config = config
-        steps = (unroll_length, environments)
-        self._graph = tf.function(
-            self._gradient_graph,
-            input_signature=[
-                tf.TensorSpec((unroll_length + 1, environments, *spec.observation_shape), spec.observation_dtype),
-                tf.TensorSpec(steps, tf.int32),
-                tf.TensorSpec(steps, tf.float32),
-                tf.TensorSpec(steps, tf.float32),
-                tf.TensorSpec(steps, tf.float32),
-            ],
-        )
+        self.method = method_class(config.method.name)(config, spec.actions)
+        self.network = build_network(config, spec, self.method)
+        self.layout = ParameterLayout.of(self.network.variables)
+        self._explorer = self.method.explorer(environments, seed, training=training)
+        observations = tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)
+        self._assign = assign_graph(self.network, self.layout)
+        self._sample = tf.function(self._sample_graph, input_signature=[observations], autograph=False)
+        self._greedy = tf.function(self._greedy_graph, input_signature=[observations], autograph=False)
 
-    def __call__(self, rollout: Rollout) -> tuple[Float32Array, RolloutStatistics]:
-        """The gradient float32 [P] of the rollout's loss, and its statistics."""
-        gradient, statistics = self._graph(*rollout)
-        return gradient.numpy(), RolloutStatistics(*statistics.numpy().tolist())
+    @property
+    def traces(self) -> int:
+        """How often its graphs were traced."""
+        return sum(graph.experimental_get_tracing_count() for graph in (self._assign, self._sample, self._greedy))
 
-    def _gradient_graph(
-        self, observations: tf.Tensor, actions: tf.Tensor, rewards: tf.Tensor, discounts: tf.Tensor, mask: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        steps = actions.shape
-        batch = tf.reshape(observations[:-1], (steps.num_elements(), *observations.shape[2:]))
-        bootstrap_value = self._network(observations[-1]).values
-        with tf.GradientTape() as tape:
-            output = self._network(batch)
-            logits = tf.reshape(output.logits, (*steps, -1))
-            values = tf.reshape(output.values, steps)
-            returns = lambda_returns(
-                rewards, discounts, tf.stop_gradient(values), bootstrap_value, mask, self._config.return_lambda
-            )
-            loss = actor_critic_loss(
-                logits,
-                values,
-                actions,
-                returns,
-                mask,
-                value_cost=self._config.value_cost,
-                entropy_cost=self._config.entropy_cost,
-                reduction=self._config.reduction,
-                standardise_advantages=self._config.standardise_advantages,
-            )
-        gradients = tape.gradient(loss.total, self._network.variables)
-        flat = tf.concat([tf.reshape(g, [-1]) for g in gradients], axis=0)
-        statistics = tf.stack(
-            [
-                loss.policy,
-                loss.value,
-                loss.entropy,
-                explained_variance(returns, values, mask),
-                dead_units(output.features),
-            ]
-        )
-        return flat, statistics
+    def initial_parameters(self) -> Float32Array:
+        """The weights it holds, float32 [P]: the initial ones before the first `assign`."""
+        return self.layout.flatten([variable.numpy() for variable in self.network.variables])
+
+    def assign(self, parameters: Float32Array, frames: int = 0) -> None:
+        """Set all weights from a float32 [P], and the time, in global frames, that exploration follows."""
+        self._assign(parameters)
+        self._explorer.begin(frames)
+
+    def sample(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """Actions int32 [B] or float32 [B, D], with exploration, for observations [B, …]."""
+        return self._sample(observations).numpy()
+
+    def greedy(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """Actions int32 [B] or float32 [B, D], without exploration, for observations [B, …]."""
+        return self._greedy(observations).numpy()
+
+    def _sample_graph(self, observations: tf.Tensor) -> tf.Tensor:
+        return self._explorer.sample(self.network(observations))
+
+    def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
+        return self.method.greedy(self.network(observations))
 
 
-def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """1 - Var(R - V) / Var(R) over agent steps, float32 scalar; 0 where the returns do not vary."""
-    agent_steps = tf.maximum(tf.reduce_sum(mask), 1.0)
+def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
+    """The network that a run's settings ask for, with its initial weights."""
+    scale = None
+    if spec.observation_bounds is not None and config.network.observation_scaling == "bounds":
+        low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
+        # Of a uniform draw: mean (a + b)/2, variance (b - a)²/12.
+        scale = ObservationScale(0.5 * (low + high), (high - low) / np.float32(12**0.5))
+    network = Network(
+        config.network,
+        spec.observation_shape,
+        method.heads(),
+        config.seed,
+        observation_mean=spec.observation_mean,
+        observation_scale=scale,
+    )
+    network.add_parameters(method.parameters(network.features))
+    return network
 
-    def variance(x: tf.Tensor) -> tf.Tensor:
-        mean = tf.reduce_sum(mask * x) / agent_steps
-        return tf.reduce_sum(mask * tf.square(x - mean)) / agent_steps
 
-    total = variance(returns)
-    return tf.where(total > 1e-12, 1.0 - variance(returns - values) / tf.maximum(total, 1e-12), 0.0)
+def assign_graph(network: Network, layout: ParameterLayout) -> tf.types.experimental.PolymorphicFunction:
+    """A graph that sets all variables of `network` from a float32 [P]."""
 
+    def assign(parameters: tf.Tensor) -> None:
+        parts = tf.split(parameters, layout.sizes)
+        for variable, part in zip(network.variables, parts, strict=True):
+            variable.assign(tf.reshape(part, variable.shape))
 
-def dead_units(features: tf.Tensor) -> tf.Tensor:
-    """Share of the units of float [N, H] that are 0 for every row: float32 scalar. Tanh units never count."""
-    return tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(features, 0), axis=0), tf.float32))
+    return tf.function(assign, input_signature=[tf.TensorSpec((layout.size,), tf.float32)], autograph=False)

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import StepResult
-from shared.types import EpisodeStats, Rollout
+from shared.types import ActionSpec, EpisodeStats, Rollout
 
 
 class RolloutBuilder:
@@ -17,8 +17,9 @@ class RolloutBuilder:
         unroll_length: T.
         environments: B.
         observation_shape, observation_dtype: of one observation.
+        actions: what one action is.
         discount: γ.
-        clip_rewards: clip what training sees to [-1, 1]; episode returns are never clipped.
+        reward_scale, clip_rewards: training sees rewards scaled, then clipped to [-1, 1]; episode returns are neither.
         terminal_on_life_loss: discount 0 where a life was lost, without ending the episode.
     """
 
@@ -28,18 +29,22 @@ class RolloutBuilder:
         environments: int,
         observation_shape: tuple[int, ...],
         observation_dtype: str,
+        actions: ActionSpec,
         *,
         discount: float,
+        reward_scale: float,
         clip_rewards: bool,
         terminal_on_life_loss: bool,
     ) -> None:
         shape = (unroll_length, environments)
         self._observations = np.empty((unroll_length + 1, environments, *observation_shape), observation_dtype)
-        self._actions = np.empty(shape, np.int32)
+        self._actions = np.empty((*shape, *actions.shape), actions.dtype)
+        self._no_actions = np.zeros((environments, *actions.shape), actions.dtype)
         self._rewards = np.empty(shape, np.float32)
         self._discounts = np.empty(shape, np.float32)
         self._mask = np.empty(shape, np.float32)
         self._discount = discount
+        self._reward_scale = reward_scale
         self._clip_rewards = clip_rewards
         self._terminal_on_life_loss = terminal_on_life_loss
         self._t = 0
@@ -48,12 +53,13 @@ class RolloutBuilder:
         self._episode_lengths = np.zeros(environments, np.int64)
         self._finished: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
 
-    def add(self, observations: npt.NDArray[np.generic], actions: npt.NDArray[np.int32], result: StepResult) -> None:
-        """Add one vector step: `actions` [B] were taken in `observations` [B, …] and led to `result`."""
+    def add(self, observations: npt.NDArray[np.generic], actions: npt.NDArray[np.generic], result: StepResult) -> None:
+        """Add one vector step: `actions` [B] or [B, D] were taken in `observations` [B, …] and led to `result`."""
         t, live = self._t, ~self._resets_next
         self._observations[t] = observations
         self._actions[t] = actions
-        self._rewards[t] = np.clip(result.rewards, -1.0, 1.0) if self._clip_rewards else result.rewards
+        rewards = result.rewards * np.float32(self._reward_scale)
+        self._rewards[t] = np.clip(rewards, -1.0, 1.0) if self._clip_rewards else rewards
         terminal = result.terminated
         if self._terminal_on_life_loss:
             terminal = terminal | (result.lost_life & live)
@@ -70,12 +76,19 @@ class RolloutBuilder:
             self._episode_lengths[ended] = 0
         self._resets_next = ended
 
-    def finish(self, last_observations: npt.NDArray[np.generic]) -> Rollout:
-        """End the rollout with the observations [B, …] to bootstrap from. Its arrays are valid until the next `add`."""
+    def finish(
+        self, last_observations: npt.NDArray[np.generic], next_actions: npt.NDArray[np.generic] | None = None
+    ) -> Rollout:
+        """End the rollout with the observations [B, …] to bootstrap from, and the actions that are taken in them.
+
+        Its arrays are valid until the next `add`.
+        """
         assert self._t == len(self._actions), "a rollout is finished when T steps have been added"
         self._observations[-1] = last_observations
         self._t = 0
-        return Rollout(self._observations, self._actions, self._rewards, self._discounts, self._mask)
+        if next_actions is None:
+            next_actions = self._no_actions
+        return Rollout(self._observations, self._actions, self._rewards, self._discounts, self._mask, next_actions)
 
     def take_episodes(self) -> EpisodeStats:
         """The episodes that ended since the last call."""

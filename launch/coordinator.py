@@ -32,9 +32,10 @@ class ActorsLostError(Exception):
 class Executor(Protocol):
     """Where rollouts run. A call that is dispatched is completed exactly once, by a report or a failure.
 
-    The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry; `dispatch`
-    asks an actor for one rollout; `evaluate` asks for one evaluation; `next_completion` waits for whichever call
-    ends first, and returns None if none does within a moment; `replace` puts a new actor in a dead one's place.
+    The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry, and
+    `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
+    `evaluate` asks for one evaluation; `next_completion` waits for whichever call ends first, and returns None if none
+    does within a moment; `replace` puts a new actor in a dead one's place.
     """
 
     @property
@@ -42,6 +43,7 @@ class Executor(Protocol):
     @property
     def calls_in_flight(self) -> int: ...
     def publish(self, snapshot: WeightSnapshot) -> None: ...
+    def publish_target(self, snapshot: WeightSnapshot) -> None: ...
     def dispatch(self, actor_id: int) -> None: ...
     def evaluate(self) -> None: ...
     def next_completion(self) -> Completion | None: ...
@@ -68,6 +70,7 @@ class Coordinator:
         self._calls_per_actor = calls_per_actor
         self._max_restarts = max_restarts
         self._published_version: int | None = None
+        self._published_target_version: int | None = None
         self._stopping = False
         self._evaluating = False
         self.actor_restarts = 0
@@ -120,6 +123,10 @@ class Coordinator:
         if self._published_version != self._learner.version:
             self._executor.publish(self._learner.snapshot())
             self._published_version = self._learner.version
+        target = self._learner.target_snapshot()
+        if target is not None and target.version != self._published_target_version:
+            self._executor.publish_target(target)
+            self._published_target_version = target.version
 
     def _replace(self, failed: Failed) -> Replaced:
         self.actor_restarts += 1

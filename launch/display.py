@@ -64,12 +64,15 @@ def seconds_left(progress: Progress, config: RunConfig) -> float | None:
 def progress_line(progress: Progress, config: RunConfig) -> str:
     """One plain line: the same numbers as the table."""
     p = progress
+    what = ("entropy", "mean_action_value", "explained_variance")
+    statistics = "".join(
+        f"{name.replace('_', ' ')} {p.statistics[name]:.3f} | " for name in what if name in p.statistics
+    )
     return (
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
         f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | return {_number(p.mean_return_100, '.2f')} | "
         f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
-        f"dropped {_dropped(p)} | entropy {_number(p.entropy, '.3f')} | "
-        f"explained variance {_number(p.explained_variance, '.2f')} | left {duration(seconds_left(p, config))}"
+        f"dropped {_dropped(p)} | {statistics}left {duration(seconds_left(p, config))}"
     )
 
 
@@ -89,8 +92,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
         ("return, last 100", _number(p.mean_return_100, ".2f"), "episodes", f"{p.episodes:,}"),
         ("policy lag mean / max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", _dropped(p)),
         ("actors alive", f"{p.actors_alive}", "actors replaced", f"{p.actor_restarts}"),
-        ("entropy", _number(p.entropy, ".3f"), "explained variance", _number(p.explained_variance, ".3f")),
-        ("gradient norm", _number(p.gradient_norm, ".3f"), "dead units", _number(p.dead_units, ".1%")),
+        *_statistics_rows(p),
         ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", _number(p.evaluation_return, ".2f")),
         ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
         ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
@@ -99,6 +101,18 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _statistics_rows(progress: Progress) -> list[tuple[str, str, str, str]]:
+    """Whatever the method reports, two to a row."""
+    cells = [("gradient norm", _number(progress.gradient_norm, ".3f"))]
+    cells += [
+        (name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f"))
+        for name, value in sorted(progress.statistics.items())
+    ]
+    if len(cells) % 2:
+        cells.append(("", ""))
+    return [(*left, *right) for left, right in zip(cells[::2], cells[1::2], strict=True)]
 
 
 def summary_lines(summary: dict[str, Any], run: str) -> list[str]:

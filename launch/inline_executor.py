@@ -1,14 +1,15 @@
 """The same loop in one process and one thread: deterministic for a seed. For tests, debugging and small tasks."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from actors.actor import Actor
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
 from launch.coordinator import Completion
 from shared.config import RunConfig
-from shared.types import WeightSnapshot
+from shared.types import EvaluationResult, GradientReport, WeightSnapshot
 
 
 class InlineExecutor:
@@ -23,8 +24,9 @@ class InlineExecutor:
         ids = range(first_actor_id, first_actor_id + actors)
         self._actors = {actor_id: Actor(config, spec, actor_id) for actor_id in ids}
         self._evaluator = Evaluator(config, spec, config.evaluation) if config.evaluation.every_frames else None
-        self._calls: deque[tuple[Actor | Evaluator, WeightSnapshot]] = deque()
+        self._calls: deque[Callable[[], GradientReport | EvaluationResult]] = deque()
         self._snapshot: WeightSnapshot | None = None
+        self._target: WeightSnapshot | None = None
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -37,16 +39,20 @@ class InlineExecutor:
     def publish(self, snapshot: WeightSnapshot) -> None:
         self._snapshot = snapshot
 
+    def publish_target(self, snapshot: WeightSnapshot) -> None:
+        self._target = snapshot
+
     def dispatch(self, actor_id: int) -> None:
-        self._call(self._actors[actor_id])
+        assert self._snapshot is not None, "publish comes before dispatch"
+        self._calls.append(partial(self._actors[actor_id].run, self._snapshot, self._target))
 
     def evaluate(self) -> None:
         assert self._evaluator is not None, "the settings ask for no evaluations"
-        self._call(self._evaluator)
+        assert self._snapshot is not None, "publish comes before evaluate"
+        self._calls.append(partial(self._evaluator.run, self._snapshot))
 
     def next_completion(self) -> Completion | None:
-        callee, snapshot = self._calls.popleft()
-        return callee.run(snapshot)
+        return self._calls.popleft()()
 
     def replace(self, actor_id: int) -> int:
         raise AssertionError(f"inline actor {actor_id} does not fail apart from its process")
@@ -56,7 +62,3 @@ class InlineExecutor:
             actor.close()
         if self._evaluator is not None:
             self._evaluator.close()
-
-    def _call(self, callee: Actor | Evaluator) -> None:
-        assert self._snapshot is not None, "publish comes before dispatch"
-        self._calls.append((callee, self._snapshot))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from launch.progress import Progress
 from learner.learner import Learner, Outcome
-from shared.types import RolloutStatistics, StageSeconds
+from shared.types import StageSeconds
 
 # The signature of a network killed by its first updates (README, "When a run does not learn").
 _DEAD_SHARE = 0.6
@@ -44,7 +44,8 @@ class Metrics:
             self._updates += 1
             self._norms.append(outcome.gradient_norm)
         if outcome.dropped is None:
-            self._statistics.append(report.statistics)
+            self._statistics.update(report.statistics)
+            self._accepted += 1
 
     def add_evaluation(self, mean_return: float) -> None:
         """Take in the mean return of an evaluation."""
@@ -56,7 +57,6 @@ class Metrics:
         seconds = max(elapsed_seconds - self._started, 1e-9)
         agent_steps = max(self._agent_steps, 1)
         frames_per_step = learner.frames / ledger.sampled if ledger.sampled else 0.0
-        statistics = np.mean(self._statistics, axis=0).tolist() if self._statistics else [None] * 5
         return Progress(
             frames=learner.frames,
             agent_steps=ledger.sampled,
@@ -81,24 +81,20 @@ class Metrics:
             learning_rate=learner.learning_rate,
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
             evaluation_return=self._evaluation_return,
-            **dict(zip(RolloutStatistics._fields, statistics, strict=True)),
+            statistics={name: total / self._accepted for name, total in self._statistics.items()},
         )
 
     def next_interval(self, row: Progress) -> str | None:
         """Start a new interval after `row`. Returns a warning if the rows so far look like a dead network."""
         self._start_interval(row.elapsed_seconds)
-        suspicious = (
-            row.dead_units is not None
-            and row.explained_variance is not None
-            and row.dead_units > _DEAD_SHARE
-            and abs(row.explained_variance) < _UNEXPLAINED
-        )
+        dead, explained = row.statistics.get("dead_units", 0.0), row.statistics.get("explained_variance", 1.0)
+        suspicious = dead > _DEAD_SHARE and abs(explained) < _UNEXPLAINED
         self._suspicious_rows = self._suspicious_rows + 1 if suspicious else 0
         if self._suspicious_rows != _PATIENCE_ROWS:
             return None
         return (
-            f"{row.dead_units:.0%} of the hidden units are dead and the value explains nothing "
-            f"(explained variance {row.explained_variance:.2f}): the first updates were probably too large; "
+            f"{dead:.0%} of the hidden units are dead and the value explains nothing "
+            f"(explained variance {explained:.2f}): the first updates were probably too large; "
             f"try --optimizer.bias-correction, a larger --optimizer.epsilon or a lower --optimizer.learning-rate"
         )
 
@@ -109,7 +105,8 @@ class Metrics:
         self._stages = np.zeros(len(StageSeconds._fields))
         self._lags: Counter[int] = Counter()
         self._norms: list[float] = []
-        self._statistics: list[RolloutStatistics] = []
+        self._statistics: Counter[str] = Counter()
+        self._accepted = 0
 
 
 class MetricsWriter:
@@ -125,11 +122,10 @@ class MetricsWriter:
 
     def write(self, row: Progress) -> None:
         """Append one row to both."""
-        values = asdict(row)
-        self._file.write(msgspec.json.encode(values) + b"\n")
+        self._file.write(msgspec.json.encode(row_values(row)) + b"\n")
         self._file.flush()
         with self._events.as_default(step=row.frames):
-            for tag, value in _tensorboard_scalars(values):
+            for tag, value in _tensorboard_scalars(row):
                 tf.summary.scalar(tag, value)
         self._events.flush()
 
@@ -153,16 +149,19 @@ _TENSORBOARD_GROUPS = {
     "actor_restarts": "asynchrony/actor_restarts",
     "learning_rate": "learning/learning_rate",
     "gradient_norm": "learning/gradient_norm",
-    "policy_loss": "learning/policy_loss",
-    "value_loss": "learning/value_loss",
-    "entropy": "learning/entropy",
-    "explained_variance": "learning/explained_variance",
-    "dead_units": "learning/dead_units",
 }
 
 
-def _tensorboard_scalars(values: dict[str, Any]) -> list[tuple[str, float]]:
+def row_values(row: Progress) -> dict[str, Any]:
+    """A row as it is written: the method's statistics stand beside the other numbers, by their names."""
+    values = asdict(row)
+    return values | values.pop("statistics")
+
+
+def _tensorboard_scalars(row: Progress) -> list[tuple[str, float]]:
+    values = asdict(row)
     scalars = [(tag, values[name]) for name, tag in _TENSORBOARD_GROUPS.items() if values[name] is not None]
+    scalars += [(f"learning/{name}", value) for name, value in row.statistics.items()]
     scalars += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
     scalars += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
     return scalars

@@ -9,7 +9,7 @@ class Progress:
     """The state of a run at one moment. Rates and means are over the last logging interval.
 
     Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
-    `learner_milliseconds` what one gradient costs the learner.
+    `learner_milliseconds` what one gradient costs the learner. `statistics` are the method's own.
     """
 
     frames: int = 0
@@ -31,12 +31,8 @@ class Progress:
     learner_milliseconds: float = 0.0
     learning_rate: float = 0.0
     gradient_norm: float | None = None
-    policy_loss: float | None = None
-    value_loss: float | None = None
-    entropy: float | None = None
-    explained_variance: float | None = None
-    dead_units: float | None = None
     evaluation_return: float | None = None
+    statistics: dict[str, float] = field(default_factory=dict)
 
 
 class View(NamedTuple):

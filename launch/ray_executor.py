@@ -36,6 +36,7 @@ class RayExecutor:
         self._actors: dict[int, Any] = {}
         self._calls: dict[ray.ObjectRef, int] = {}
         self._snapshot: ray.ObjectRef | None = None
+        self._target: ray.ObjectRef | None = None
         for _ in range(actors):
             self._start_actor()
         self._evaluator: Any = None
@@ -54,8 +55,11 @@ class RayExecutor:
     def publish(self, snapshot: WeightSnapshot) -> None:
         self._snapshot = ray.put(snapshot)
 
+    def publish_target(self, snapshot: WeightSnapshot) -> None:
+        self._target = ray.put(snapshot)
+
     def dispatch(self, actor_id: int) -> None:
-        self._calls[self._actors[actor_id].run.remote(self._snapshot)] = actor_id
+        self._calls[self._actors[actor_id].run.remote(self._snapshot, self._target)] = actor_id
 
     def evaluate(self) -> None:
         self._calls[self._evaluator.run.remote(self._snapshot)] = _EVALUATOR

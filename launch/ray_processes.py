@@ -27,9 +27,9 @@ class ActorProcess:
 
         self._actor = Actor(config, spec, actor_id)
 
-    def run(self, snapshot: WeightSnapshot) -> GradientReport:
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
         """See `Actor.run`."""
-        return self._actor.run(snapshot)
+        return self._actor.run(snapshot, target)
 
 
 class EvaluatorProcess:

@@ -39,9 +39,8 @@ class TrainingSession:
     ) -> None:
         self._config = config
         self._folder = RunFolder(folder)
-        network = Policy(config.network, spec, weight_seed=config.seed, seed=config.seed)
-        initial = network.layout.flatten([variable.numpy() for variable in network.network.variables])
-        self.learner = Learner(config, network.layout, initial)
+        policy = Policy(config, spec)
+        self.learner = Learner(config, policy.layout, policy.initial_parameters())
         self._earlier_seconds = 0.0
         self._earlier_restarts = 0
         self._best_evaluation: float | None = None
@@ -204,6 +203,7 @@ class TrainingSession:
             "policy_lag_max": lag_max,
             "mean_return_100": learner.mean_return,
             "episodes": learner.episodes,
+            "target_updates": learner.target_updates,
             "evaluation": self._last_evaluation,
             "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
             "wall_seconds": elapsed,

@@ -22,6 +22,7 @@ from launch.progress import View
 from launch.run_folder import RunFolder, centres_observations, check_json_file, manifest, write_json
 from shared.config import RunConfig
 from shared.errors import setting_error
+from shared.methods import METHODS
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _VIEW_SECONDS = 1.0
@@ -29,7 +30,7 @@ _VIEW_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class TrainArguments:
-    """Train with asynchronous n-step actor-critic. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
+    """Train with an asynchronous n-step method. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     run_dir: Path | None = None
@@ -204,7 +205,7 @@ def _check_checkpoint(arguments: TrainArguments, config: RunConfig, spec: Enviro
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint
 
-    read_checkpoint(folder.checkpoints, Policy(config.network, spec, weight_seed=config.seed, seed=0).layout)
+    read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
 
 
 def _open_folder(run: _Run, budget: ThreadBudget) -> None:
@@ -236,7 +237,7 @@ def _print(console: Console, line: str) -> None:
 
 
 def _check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Refuse a network that cannot take the observations, without importing TensorFlow."""
+    """Refuse a network or method that cannot take what the environment gives, without importing TensorFlow."""
     images = len(spec.observation_shape) == 3
     if images != (config.network.name != "mlp"):
         wanted = "a3c_cnn or nature_cnn" if images else "mlp"
@@ -245,8 +246,30 @@ def _check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
             config.network.name,
             f"{config.environment.id} gives observations of shape {spec.observation_shape}; use {wanted}",
         )
+    if spec.actions.continuous and not METHODS[config.method.name].continuous_actions:
+        able = [name for name, entry in METHODS.items() if entry.continuous_actions]
+        raise setting_error(
+            "method.name",
+            config.method.name,
+            f"{config.environment.id} has continuous actions; use {' or '.join(able)}",
+        )
+    if config.network.observation_scaling == "bounds":
+        assert spec.observation_bounds is not None
+        unbounded = [i for i, pair in enumerate(zip(*spec.observation_bounds, strict=True)) if not _finite(pair)]
+        if unbounded:
+            raise setting_error(
+                "network.observation_scaling",
+                "bounds",
+                f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
+            )
     if images and spec.observation_shape[-1] < 36:
         raise setting_error("environment.screen_size", spec.observation_shape[-1], "must be at least 36 for a CNN")
+
+
+def _finite(bounds: tuple[float, float]) -> bool:
+    # Gymnasium writes "no bound" as an infinity, or as the largest float32.
+    low, high = bounds
+    return -1e30 < low < high < 1e30
 
 
 def _last_line(error: Exception) -> str:

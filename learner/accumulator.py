@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from learner.optimizer import RMSProp
+from learner.optimizer import make_optimizer
 from shared.config import LearnerConfig, OptimizerConfig
 from shared.types import Float32Array
 
@@ -31,19 +31,21 @@ class GradientAccumulator:
     Args:
         parameters: initial float32 [P].
         learner: K, and whether the K gradients are summed or averaged.
-        optimizer: RMSProp's constants, and the norm to clip to.
+        optimizer: which optimizer with which constants, and the norm to clip to.
     """
 
     def __init__(self, parameters: Float32Array, learner: LearnerConfig, optimizer: OptimizerConfig) -> None:
         self.parameters = tf.Variable(parameters, name="parameters")
         self.accumulated = tf.Variable(tf.zeros_like(self.parameters), name="accumulated")
         self.pending = tf.Variable(0, dtype=tf.int32, name="pending")
-        self.optimizer = RMSProp(len(parameters), optimizer)
+        self.optimizer = make_optimizer(len(parameters), optimizer)
         self._gradients_per_update = learner.gradients_per_update
         self._scale = 1.0 / learner.gradients_per_update if learner.accumulation == "mean" else 1.0
         self._max_gradient_norm = optimizer.max_gradient_norm
         self.push_graph = tf.function(
-            self._push, input_signature=[tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32)]
+            self._push,
+            input_signature=[tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32)],
+            autograph=False,
         )
 
     def push(self, gradient: Float32Array, learning_rate: float) -> PushResult:

@@ -11,7 +11,10 @@ from learner.accumulator import GradientAccumulator
 from learner.admission import Admission, DropReason, Ledger
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.schedules import linear_anneal
+from shared.methods import method_class
+from shared.moments import Moments
+from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
+from shared.schedules import crossed_multiple, exponential_decay, linear_anneal
 from shared.types import Float32Array, GradientReport, WeightSnapshot
 
 _RETURN_WINDOW = 100
@@ -35,7 +38,11 @@ class Outcome(NamedTuple):
 
 
 class Learner:
-    """Holds all training state: parameters, mean square, accumulator, version, counters.
+    """Holds all training state: parameters, optimizer's slots, accumulator, target weights, version, counters.
+
+    The target network of the Q methods is a copy of the parameters, made when the global agent steps cross a multiple
+    of `method.target_interval_agent_steps`. Running moments of observations, where the network scales by them, are
+    merged from the accepted reports and written into the parameters of each new snapshot.
 
     Args:
         config: of the run.
@@ -53,6 +60,14 @@ class Learner:
         self.recent_returns: deque[float] = deque(maxlen=_RETURN_WINDOW)
         self.episodes = 0
         self._snapshot: WeightSnapshot | None = None
+        self._target: WeightSnapshot | None = None
+        self._target_parameters: tf.Variable | None = None
+        if method_class(config.method.name).uses_target_network:
+            self._target_parameters = tf.Variable(parameters, trainable=False, name="target_parameters")
+        self.target_updates = 0
+        self._moments: Moments | None = None
+        if RUNNING_MEAN in layout.names:
+            self._moments = Moments.zero(layout.sizes[layout.names.index(RUNNING_MEAN)])
 
     @property
     def version(self) -> int:
@@ -66,11 +81,19 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
-        """η at the current global frames."""
+        """η at the current global frames, or applied updates."""
         optimizer = self._config.optimizer
-        if optimizer.schedule == "constant":
-            return optimizer.learning_rate
-        return linear_anneal(optimizer.learning_rate, self.frames, self._config.annealing_frames)
+        if optimizer.schedule == "linear":
+            return linear_anneal(optimizer.learning_rate, 0.0, self.frames, self._config.annealing_frames)
+        if optimizer.schedule == "exponential":
+            return exponential_decay(
+                optimizer.learning_rate,
+                self.version,
+                rate=optimizer.exponential_rate,
+                decay_updates=optimizer.exponential_updates,
+                staircase=optimizer.exponential_staircase,
+            )
+        return optimizer.learning_rate
 
     @property
     def mean_return(self) -> float | None:
@@ -84,6 +107,7 @@ class Learner:
         """
         started = time.perf_counter()
         lag, rate = self.version - report.version, self.learning_rate
+        sampled = self.ledger.sampled
         dropped = self._admission.refusal(report, self.version)
         updated, norm = False, float("nan")
         if dropped is None:
@@ -93,12 +117,20 @@ class Learner:
         if dropped is None:
             self.ledger.hold(report.agent_steps)
             self.lag_counts[lag] += 1
+            if self._moments is not None and report.observation_moments is not None:
+                self._moments = self._moments.merge(report.observation_moments)
         else:
             self.ledger.drop(report.agent_steps, dropped)
         if updated:
             self.ledger.apply()
             self._snapshot = None
         self.ledger.check()
+        if self._target_parameters is not None and crossed_multiple(
+            sampled, self.ledger.sampled, self._config.method.target_interval_agent_steps
+        ):
+            self._target_parameters.assign(self._accumulator.parameters)
+            self.target_updates += 1
+            self._target = None
         if dropped != "duplicate":
             self.recent_returns.extend(report.episodes.returns.tolist())
             self.episodes += len(report.episodes.returns)
@@ -107,10 +139,21 @@ class Learner:
     def snapshot(self) -> WeightSnapshot:
         """The current weights. The same object until the next update."""
         if self._snapshot is None:
-            parameters = self._accumulator.parameters.numpy()
-            parameters.flags.writeable = False
-            self._snapshot = WeightSnapshot(self.version, parameters)
+            parameters = self._accumulator.parameters
+            if self._moments is not None:
+                for name, values in ((RUNNING_MEAN, self._moments.mean), (RUNNING_VARIANCE, self._moments.variance)):
+                    parameters[self._layout.range_of(name)].assign(values.astype(np.float32))
+            self._snapshot = WeightSnapshot(self.version, _read_only(parameters), self.frames)
         return self._snapshot
+
+    def target_snapshot(self) -> WeightSnapshot | None:
+        """The weights of the target network, numbered by its updates; None if the method has none.
+
+        The same object until the next update of the target network.
+        """
+        if self._target is None and self._target_parameters is not None:
+            self._target = WeightSnapshot(self.target_updates, _read_only(self._target_parameters), self.frames)
+        return self._target
 
     def finish(self) -> None:
         """End the run: gradients that wait for a K-th that will not come are dropped, and counted as that."""
@@ -120,15 +163,15 @@ class Learner:
 
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of a checkpoint, by name."""
-        optimizer = self._accumulator.optimizer
-        return {
+        variables = {
             "parameters": self._accumulator.parameters,
             "accumulated": self._accumulator.accumulated,
             "pending": self._accumulator.pending,
-            "mean_square": optimizer.mean_square,
-            "momentum": optimizer.momentum,
-            "decay_power": optimizer.decay_power,
+            **self._accumulator.optimizer.variables,
         }
+        if self._target_parameters is not None:
+            variables["target_parameters"] = self._target_parameters
+        return variables
 
     def state(self) -> dict[str, Any]:
         """Everything else of a checkpoint, as plain values."""
@@ -139,6 +182,8 @@ class Learner:
             "last_sequences": sorted(self._admission.last_sequences.items()),
             "recent_returns": list(self.recent_returns),
             "episodes": self.episodes,
+            "target_updates": self.target_updates,
+            "observation_moments": None if self._moments is None else self._moments.to_json(),
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
@@ -148,9 +193,18 @@ class Learner:
         self._admission.last_sequences = dict(state["last_sequences"])
         self.recent_returns = deque(state["recent_returns"], maxlen=_RETURN_WINDOW)
         self.episodes = state["episodes"]
-        self._snapshot = None
+        self.target_updates = state["target_updates"]
+        if self._moments is not None:
+            self._moments = Moments.from_json(state["observation_moments"])
+        self._snapshot = self._target = None
 
     @property
     def next_actor_id(self) -> int:
         """An id that no actor of this run has reported under."""
         return max(self._admission.last_sequences, default=-1) + 1
+
+
+def _read_only(variable: tf.Variable) -> Float32Array:
+    values = variable.numpy()
+    values.flags.writeable = False
+    return values

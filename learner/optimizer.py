@@ -1,49 +1,130 @@
-"""RMSProp over one flat vector, in the form of the A3C paper."""
+"""Optimizers over one flat vector: RMSProp in the form of the A3C paper, Adam and SGD, each one fused operation."""
+
+from collections.abc import Callable
+from typing import Protocol
 
 import tensorflow as tf
 
 from shared.config import OptimizerConfig
 
 
+class Optimizer(Protocol):
+    """Updates a parameter vector in place."""
+
+    variables: dict[str, tf.Variable]
+    """What it remembers between updates, by name; a checkpoint holds it."""
+
+    def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        """Update `parameters` float32 [P] in place by `gradient` float32 [P] and η, a float32 scalar. Graph code."""
+
+
+def make_optimizer(size: int, config: OptimizerConfig) -> Optimizer:
+    """The optimizer that the settings name, for a vector of `size` parameters."""
+    kinds: dict[str, Callable[[int, OptimizerConfig], Optimizer]] = {"rmsprop": RMSProp, "adam": Adam, "sgd": SGD}
+    return kinds[config.name](size, config)
+
+
 class RMSProp:
-    """Shared RMSProp without centring (Mnih et al. 2016, arXiv 1602.01783, eq. 8 and 9).
+    """Shared RMSProp (Mnih et al. 2016, arXiv 1602.01783, eq. 8 and 9).
 
         g ← αg + (1-α)Δθ²        θ ← θ - η Δθ / √(g + ε)
 
     ε is inside the root, as in the paper and in Keras; PyTorch puts it outside. With momentum μ the step is
-    m ← μm + ηΔθ/√(g + ε), θ ← θ - m.
+    m ← μm + ηΔθ/√(g + ε), θ ← θ - m. Centred, the root is √(g - ḡ² + ε) with ḡ ← αḡ + (1-α)Δθ (Graves 2013,
+    arXiv 1308.0850, eq. 38-45).
 
     With bias correction g is divided by 1 - α^t at update t, as in Adam. Without it, and with g starting at 0 and
     ε small, the first update moves every weight by η/√(1-α), ten times η for α = 0.99; on Pong that has been seen
     to kill most of the ReLU units of the hidden layer within 70 updates.
-
-    Args:
-        size: P.
-        config: α, ε, μ, the initial g and whether it is corrected.
     """
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config
-        self.mean_square = tf.Variable(tf.fill([size], float(config.initial_mean_square)), name="mean_square")
-        self.momentum = tf.Variable(tf.zeros([size]), name="momentum")
+        self._mean_square = tf.Variable(tf.fill([size], float(config.initial_mean_square)), name="mean_square")
+        self._momentum = tf.Variable(tf.zeros([size]), name="momentum")
         # α^t, kept as a running product so that it is saved and restored with the rest.
-        self.decay_power = tf.Variable(1.0, dtype=tf.float64, name="decay_power")
+        self._decay_power = tf.Variable(1.0, dtype=tf.float64, name="decay_power")
+        self._mean = tf.Variable(tf.zeros([size if config.centred else 0]), name="mean")
+        self.variables = {
+            "mean_square": self._mean_square,
+            "momentum": self._momentum,
+            "decay_power": self._decay_power,
+            "mean": self._mean,
+        }
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        """Update `parameters` float32 [P] in place by `gradient` float32 [P] and η, a float32 scalar. Graph code."""
+        """See `Optimizer.apply`."""
         decay, epsilon = self._config.decay, tf.constant(self._config.epsilon)
         if self._config.bias_correction:
-            correction = tf.cast(1.0 - self.decay_power.assign(self.decay_power * decay), tf.float32)
+            correction = tf.cast(1.0 - self._decay_power.assign(self._decay_power * decay), tf.float32)
             # Δθ/√(g/c + ε) = √c · Δθ/√(g + cε): the fused operation takes the corrected form as it is.
             learning_rate = learning_rate * tf.sqrt(correction)
             epsilon = epsilon * correction
-        tf.raw_ops.ResourceApplyRMSProp(
+        arguments = {
+            "var": parameters.handle,
+            "ms": self._mean_square.handle,
+            "mom": self._momentum.handle,
+            "lr": learning_rate,
+            "rho": tf.constant(decay),
+            "momentum": tf.constant(self._config.momentum),
+            "epsilon": epsilon,
+            "grad": gradient,
+        }
+        if self._config.centred:
+            tf.raw_ops.ResourceApplyCenteredRMSProp(mg=self._mean.handle, **arguments)
+        else:
+            tf.raw_ops.ResourceApplyRMSProp(**arguments)
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015, arXiv 1412.6980) in the efficient form of its section 2, as in TensorFlow and Keras.
+
+        m ← β₁m + (1-β₁)Δθ    v ← β₂v + (1-β₂)Δθ²    θ ← θ - η √(1-β₂^t)/(1-β₁^t) · m / (√v + ε̂)
+
+    ε̂ is outside the root and not corrected; PyTorch corrects v first, which makes the same ε larger at the start.
+    """
+
+    def __init__(self, size: int, config: OptimizerConfig) -> None:
+        self._config = config
+        self._mean = tf.Variable(tf.zeros([size]), name="mean")
+        self._mean_square = tf.Variable(tf.zeros([size]), name="mean_square")
+        # β^t, kept as running products so that they are saved and restored with the rest.
+        self._powers = tf.Variable([1.0, 1.0], dtype=tf.float64, name="decay_powers")
+        self.variables = {"mean": self._mean, "mean_square": self._mean_square, "decay_powers": self._powers}
+
+    def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        """See `Optimizer.apply`."""
+        config = self._config
+        betas = tf.constant([config.beta_1, config.beta_2], tf.float64)
+        powers = tf.cast(self._powers.assign(self._powers * betas), tf.float32)
+        tf.raw_ops.ResourceApplyAdam(
             var=parameters.handle,
-            ms=self.mean_square.handle,
-            mom=self.momentum.handle,
+            m=self._mean.handle,
+            v=self._mean_square.handle,
+            beta1_power=powers[0],
+            beta2_power=powers[1],
             lr=learning_rate,
-            rho=tf.constant(decay),
-            momentum=tf.constant(self._config.momentum),
-            epsilon=epsilon,
+            beta1=tf.constant(config.beta_1),
+            beta2=tf.constant(config.beta_2),
+            epsilon=tf.constant(config.epsilon),
             grad=gradient,
+        )
+
+
+class SGD:
+    """Stochastic gradient descent with momentum: m ← μm + Δθ, θ ← θ - ηm (arXiv 1602.01783, eq. 7, with μ = α)."""
+
+    def __init__(self, size: int, config: OptimizerConfig) -> None:
+        self._config = config
+        self._momentum = tf.Variable(tf.zeros([size]), name="momentum")
+        self.variables = {"momentum": self._momentum}
+
+    def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        """See `Optimizer.apply`."""
+        tf.raw_ops.ResourceApplyMomentum(
+            var=parameters.handle,
+            accum=self._momentum.handle,
+            lr=learning_rate,
+            grad=gradient,
+            momentum=tf.constant(self._config.momentum),
         )

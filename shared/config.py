@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.errors import setting_error
+from shared.methods import METHODS
 
 
 def _at_least(setting: str, value: float | None, minimum: float) -> None:
@@ -52,6 +53,8 @@ class EnvironmentConfig:
     """Atari: frames after which an episode is truncated (108,000 are 30 minutes)."""
     clip_rewards: bool = True
     """Training sees rewards clipped to [-1, 1]. Returns are always reported unclipped."""
+    reward_scale: float = 1.0
+    """Training sees rewards times this, before they are clipped. Returns are always reported unscaled."""
     options: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Other environments: keyword arguments of `gymnasium.make`."""
 
@@ -62,16 +65,22 @@ class EnvironmentConfig:
         _between("environment.sticky_action_probability", self.sticky_action_probability, 0.0, 1.0)
         _at_least("environment.max_noops", self.max_noops, 0)
         _at_least("environment.max_episode_frames", self.max_episode_frames, 1)
+        _positive("environment.reward_scale", self.reward_scale)
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """The function from observations to policy and value."""
+    """The function from observations to what the method's heads give: policy and value, or action values."""
 
     name: Literal["a3c_cnn", "nature_cnn", "mlp"] = "a3c_cnn"
     """a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units; nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units; mlp."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """mlp: units of each hidden layer, in each of two trunks: one for the policy, one for the value."""
+    """mlp: units of each hidden layer. Each head has a trunk of its own: one for the policy, one for the value."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """mlp: of the hidden layers."""
+    observation_scaling: Literal["none", "bounds", "running"] = "none"
+    """mlp: none; bounds: to mean 0 and deviation 1 of a uniform draw from the space's bounds; running: to mean 0 and
+    deviation 1 of all that training has seen."""
     centre_observations: bool = True
     """Images: subtract the mean observation of random play, measured once before training."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -88,62 +97,134 @@ class NetworkConfig:
 class MethodConfig:
     """The loss that actors differentiate."""
 
+    name: str = "actor_critic"
+    """actor_critic (A3C); q_learning; sarsa."""
     discount: float = 0.99
     """γ."""
+    n_step: int | None = None
+    """Rewards in a target before it bootstraps, at most the unroll length; 1 makes one-step Q or Sarsa. None: each
+    target reaches to the end of the rollout, as in the paper."""
     return_lambda: float = 1.0
     """λ of the returns; 1 is the paper's n-step return."""
-    value_cost: float = 0.5
-    """Weight of the squared error of the value."""
-    entropy_cost: float = 0.01
-    """Weight β of the entropy bonus."""
     reduction: Literal["sum", "mean"] = "mean"
     """Over the agent steps of a rollout. The paper sums; a mean suits many environments per actor."""
+    value_cost: float = 0.5
+    """actor_critic: weight of the squared error of the value."""
+    entropy_cost: float = 0.01
+    """actor_critic: weight β of the entropy bonus."""
     standardise_advantages: bool = False
-    """Scale the advantages of a rollout to mean 0 and standard deviation 1, in the policy's term."""
+    """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1, in the policy's term."""
+    double_q: bool = False
+    """q_learning: the online network chooses the action that the target network values."""
+    error: Literal["squared", "huber"] = "squared"
+    """q_learning, sarsa: squared, or linear beyond an error of 1."""
+    target_interval_agent_steps: int = 10_000
+    """q_learning, sarsa: global agent steps between two copies of the weights into the target network (in the paper
+    40,000 frames)."""
 
     def __post_init__(self) -> None:
+        if self.name not in METHODS:
+            raise setting_error("method.name", self.name, f"no such method; there are {', '.join(METHODS)}")
         _between("method.discount", self.discount, 0.0, 1.0)
+        _at_least("method.n_step", self.n_step, 1)
         _between("method.return_lambda", self.return_lambda, 0.0, 1.0)
         _at_least("method.value_cost", self.value_cost, 0.0)
         _at_least("method.entropy_cost", self.entropy_cost, 0.0)
+        _at_least("method.target_interval_agent_steps", self.target_interval_agent_steps, 1)
+
+
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """How actions depart from the greedy one. Categorical policies explore by being sampled, and need none of it."""
+
+    initial_epsilon: float = 1.0
+    """ε-greedy methods: probability of a random action at frame 0."""
+    final_epsilons: tuple[float, ...] = (0.1, 0.01, 0.5)
+    """ε-greedy methods: what ε is annealed to. Each environment draws one of these, and keeps it."""
+    final_epsilon_probabilities: tuple[float, ...] = (0.4, 0.3, 0.3)
+    """ε-greedy methods: with which probability each is drawn."""
+    annealing_frames: int = 4_000_000
+    """ε-greedy methods: global frames over which ε falls linearly."""
+    noise: Literal["independent", "state_dependent"] = "independent"
+    """Gaussian policies: independent at each step, or a linear function of the last hidden layer that is kept for
+    several steps (arXiv 2005.05719)."""
+    noise_persistence_agent_steps: int = 16
+    """State-dependent noise: agent steps for which an environment keeps its function, on average."""
+    initial_log_std: float = 0.0
+    """Gaussian policies: log σ at the start, in units of half the range of an action."""
+
+    def __post_init__(self) -> None:
+        _between("exploration.initial_epsilon", self.initial_epsilon, 0.0, 1.0)
+        if not self.final_epsilons:
+            raise setting_error("exploration.final_epsilons", "()", "must have at least one value")
+        for epsilon in self.final_epsilons:
+            _between("exploration.final_epsilons", epsilon, 0.0, 1.0)
+        chances = self.final_epsilon_probabilities
+        if len(chances) != len(self.final_epsilons) or min(chances) < 0 or abs(sum(chances) - 1.0) > 1e-6:
+            raise setting_error(
+                "exploration.final_epsilon_probabilities",
+                chances,
+                f"must be one for each of the {len(self.final_epsilons)} final epsilons, and sum to 1",
+            )
+        _at_least("exploration.annealing_frames", self.annealing_frames, 1)
+        _at_least("exploration.noise_persistence_agent_steps", self.noise_persistence_agent_steps, 1)
+        _between("exploration.initial_log_std", self.initial_log_std, -20.0, 2.0)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Shared RMSProp in the A3C form: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε)."""
+    """What an update does with a gradient: RMSProp in the A3C form (the default), Adam or SGD."""
 
+    name: Literal["rmsprop", "adam", "sgd"] = "rmsprop"
+    """rmsprop: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε); adam; sgd."""
     learning_rate: float = 7e-4
-    """η at frame 0."""
-    schedule: Literal["linear", "constant"] = "linear"
-    """linear: annealed to 0 by global frames."""
+    """η at the start."""
+    schedule: Literal["linear", "constant", "exponential"] = "linear"
+    """linear: annealed to 0 by global frames; exponential: by updates."""
     annealing_frames: int | None = None
-    """Frames at which a linear schedule reaches 0. Default: the total frames of the run."""
+    """linear: global frames at which the rate reaches 0. Default: the total frames of the run."""
+    exponential_rate: float = 0.96
+    """exponential: factor of the learning rate in --optimizer.exponential-updates updates."""
+    exponential_updates: int = 10_000
+    """exponential: see --optimizer.exponential-rate."""
+    exponential_staircase: bool = False
+    """exponential: the rate changes only when these updates are complete."""
     decay: float = 0.99
-    """α."""
+    """rmsprop: α."""
+    centred: bool = False
+    """rmsprop: divide by √(g - m² + ε), with m the running mean of Δθ (Graves 2013)."""
     epsilon: float = 0.1
-    """ε, inside the root."""
+    """rmsprop: ε, inside the root. adam: ε̂, outside it."""
     momentum: float = 0.0
-    """Momentum of the step, 0 in the paper."""
+    """rmsprop, sgd: momentum of the step, 0 in the paper."""
     initial_mean_square: float = 0.0
-    """g before the first update: 0 as in the paper, or 1 as in TensorFlow 1, which warms the rate up."""
+    """rmsprop: g before the first update: 0 as in the paper, or 1 as in TensorFlow 1, which warms the rate up."""
     bias_correction: bool = False
-    """Divide g by 1 - α^t, so that the first updates are not 1/√(1-α) times too large (g starts at 0)."""
+    """rmsprop: divide g by 1 - α^t, so that the first updates are not 1/√(1-α) times too large (g starts at 0)."""
+    beta_1: float = 0.9
+    """adam: decay of the mean."""
+    beta_2: float = 0.999
+    """adam: decay of the mean square."""
     max_gradient_norm: float | None = 40.0
     """Global norm that a gradient is clipped to before the update. None: not clipped."""
 
     def __post_init__(self) -> None:
         _positive("optimizer.learning_rate", self.learning_rate)
         _at_least("optimizer.annealing_frames", self.annealing_frames, 1)
-        if not 0.0 <= self.decay < 1.0:
-            raise setting_error("optimizer.decay", self.decay, "must be at least 0 and less than 1")
+        _positive("optimizer.exponential_rate", self.exponential_rate)
+        _at_least("optimizer.exponential_updates", self.exponential_updates, 1)
+        for name in ("decay", "momentum", "beta_1", "beta_2"):
+            value = getattr(self, name)
+            if not 0.0 <= value < 1.0:
+                raise setting_error(f"optimizer.{name}", value, "must be at least 0 and less than 1")
         _positive("optimizer.epsilon", self.epsilon)
-        if not 0.0 <= self.momentum < 1.0:
-            raise setting_error("optimizer.momentum", self.momentum, "must be at least 0 and less than 1")
         _at_least("optimizer.initial_mean_square", self.initial_mean_square, 0.0)
         if self.bias_correction and self.initial_mean_square:
             raise setting_error(
                 "optimizer.bias_correction", True, "corrects a mean square that starts at 0, not at another value"
             )
+        if self.bias_correction and self.centred:
+            raise setting_error("optimizer.bias_correction", True, "is not defined for centred RMSProp")
         _positive("optimizer.max_gradient_norm", self.max_gradient_norm)
 
 
@@ -205,7 +286,8 @@ class EvaluationConfig:
     environments: int = 20
     """Environments that play them side by side."""
     policy: Literal["sampled", "greedy"] = "sampled"
-    """Actions sampled from the policy, or its most probable ones."""
+    """sampled: as the policy says, for Q methods with the smallest final ε. greedy: its most probable action, its
+    mean, or the action of highest value."""
 
     def __post_init__(self) -> None:
         _at_least("evaluation.every_frames", self.every_frames, 0)
@@ -229,7 +311,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Train with asynchronous n-step actor-critic."""
+    """Train with an asynchronous n-step method."""
 
     actors: int | Literal["auto"] = "auto"
     """Actor processes. auto: one per core, less one where there are four or more."""
@@ -252,6 +334,7 @@ class RunConfig:
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
@@ -267,6 +350,16 @@ class RunConfig:
         _positive("stop_after_seconds", self.stop_after_seconds)
         _between("seed", self.seed, 0, 2**31 - 1)
         _positive("log_every_seconds", self.log_every_seconds)
+        if self.method.n_step is not None and self.method.n_step > self.actor.unroll_length:
+            raise setting_error(
+                "method.n_step", self.method.n_step, f"is more than --actor.unroll-length {self.actor.unroll_length}"
+            )
+        if self.network.observation_scaling != "none" and self.network.name != "mlp":
+            raise setting_error(
+                "network.observation_scaling",
+                self.network.observation_scaling,
+                f"is for mlp; {self.network.name} has --network.centre-observations",
+            )
         if self.executor == "inline" and self.learner.device == "gpu":
             raise setting_error("learner.device", "gpu", "the inline executor runs on the CPU")
         if self.stop_measure == "evaluation" and self.stop_at_return is not None and not self.evaluation.every_frames:

@@ -64,6 +64,11 @@ class ParameterLayout:
         text = ";".join(f"{name}{shape}" for name, shape in zip(self.names, self.shapes, strict=True))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def range_of(self, name: str) -> slice:
+        """Where the tensor `name` lies in the flat vector."""
+        i = self.names.index(name)
+        return slice(self.offsets[i], self.offsets[i] + self.sizes[i])
+
     def flatten(self, tensors: Sequence[npt.ArrayLike]) -> Float32Array:
         """Join tensors, given in the order of the layout, into a new float32 [P].
 

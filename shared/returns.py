@@ -9,7 +9,9 @@ def lambda_returns(
     values: tf.Tensor,
     bootstrap_value: tf.Tensor,
     mask: tf.Tensor,
+    *,
     return_lambda: float,
+    n_step: int | None = None,
 ) -> tf.Tensor:
     """λ-returns of a rollout, of which the paper's n-step return is the case λ = 1.
 
@@ -22,6 +24,9 @@ def lambda_returns(
     of the rollout, t_max - t steps. λ = 0 gives one-step targets. Between them G_t - V_t is the advantage of
     Schulman et al. 2016 (arXiv 1506.02438, eq. 16).
 
+    With `n_step` a target takes in at most that many rewards, and bootstraps: it is `n_step` applications of the
+    recurrence to the values, in place of all T. λ = 1 and n_step = 1 are the targets of one-step Q-learning.
+
     A masked step is the reset after an episode's end, seen from the true last observation. Its return is its own
     value, so that an episode that was truncated (d_t = γ) bootstraps from V_{t+1} whatever λ is, one that
     terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
@@ -33,13 +38,15 @@ def lambda_returns(
         bootstrap_value: float32 [B], V_T.
         mask: float32 [T, B], 1 for agent steps and 0 for resets.
         return_lambda: λ in [0, 1].
+        n_step: from 1 to T; None is T.
 
     Returns:
         float32 [T, B]. Gradient flows into whatever the arguments depend on: a loss that holds targets constant,
         as all of ours do, stops it.
 
     Raises:
-        ValueError: T is unknown when the graph is traced, or a rank is not the one given above.
+        ValueError: T is unknown when the graph is traced, n_step is not from 1 to T, or a rank or shape is not the
+            one given above.
     """
     for name, tensor, rank in (
         ("rewards", rewards, 2),
@@ -50,9 +57,22 @@ def lambda_returns(
     ):
         if tensor.shape.rank != rank:
             raise ValueError(f"{name} must have rank {rank}, got shape {tensor.shape}")
+        fits = rewards.shape[-1:] if rank == 1 else rewards.shape
+        if not fits.is_compatible_with(tensor.shape):
+            raise ValueError(f"{name} of shape {tensor.shape} do not fit rewards of shape {rewards.shape}")
     unroll_length = rewards.shape[0]
     if unroll_length is None:
         raise ValueError(f"the unroll length of rewards must be static, got shape {rewards.shape}")
+    if n_step is not None and not 1 <= n_step <= unroll_length:
+        raise ValueError(f"n_step must be from 1 to the unroll length {unroll_length}, got {n_step}")
+    if n_step is not None and n_step < unroll_length:
+        next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)
+        targets = values
+        for _ in range(n_step):
+            next_targets = tf.concat([targets[1:], bootstrap_value[None]], axis=0)
+            ahead = (1.0 - return_lambda) * next_values + return_lambda * next_targets
+            targets = mask * (rewards + discounts * ahead) + (1.0 - mask) * values
+        return targets
     # Unrolled: T small operations are several times cheaper than a while loop, and the cumulative-product form
     # divides by discounts that are zero at terminals.
     next_value, next_return = bootstrap_value, bootstrap_value
@@ -63,10 +83,3 @@ def lambda_returns(
         next_return = mask[t] * target + (1.0 - mask[t]) * next_value
         reversed_returns.append(next_return)
     return tf.stack(reversed_returns[::-1])
-
-
-def n_step_returns(
-    rewards: tf.Tensor, discounts: tf.Tensor, values: tf.Tensor, bootstrap_value: tf.Tensor, mask: tf.Tensor
-) -> tf.Tensor:
-    """The paper's returns, R ← r + γR from the bootstrap value on: `lambda_returns` with λ = 1."""
-    return lambda_returns(rewards, discounts, values, bootstrap_value, mask, 1.0)

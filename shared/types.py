@@ -7,8 +7,9 @@ emulator, so frames = agent steps x frame skip.
 | name             | shape         | dtype           | meaning                                                     |
 | ---------------- | ------------- | --------------- | ----------------------------------------------------------- |
 | observations     | [T + 1, B, …] | uint8 / float32 | what the policy saw at time t; the last one is bootstrapped |
-| actions          | [T, B]        | int32           | taken in `observations[t]`                                  |
-| rewards          | [T, B]        | float32         | follow `actions[t]`; clipped as training sees them          |
+| actions          | [T, B(, D)]   | int32 / float32 | taken in `observations[t]`; D dimensions if continuous      |
+| next_actions     | [B(, D)]      | as actions      | taken in `observations[T]`, for Sarsa; else zeros           |
+| rewards          | [T, B]        | float32         | follow `actions[t]`; scaled and clipped, as training sees   |
 | discounts        | [T, B]        | float32         | discount x (1 - terminated); truncation keeps the discount  |
 | mask             | [T, B]        | float32         | 1 for agent steps, 0 where the step only reset              |
 | parameters       | [P]           | float32         | all weights, in the order of the `ParameterLayout`          |
@@ -23,24 +24,51 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shared.moments import Moments
+
 Float32Array = npt.NDArray[np.float32]
+
+
+class ActionSpec(NamedTuple):
+    """What one action is: a choice among `size`, or a float32 vector of `size` dimensions.
+
+    Continuous actions are in units of half the range: -1 and 1 are the bounds. Environments clip to them.
+    """
+
+    size: int
+    continuous: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action."""
+        return (self.size,) if self.continuous else ()
+
+    @property
+    def dtype(self) -> str:
+        """Of an array of actions."""
+        return "float32" if self.continuous else "int32"
 
 
 class Rollout(NamedTuple):
     """T vector steps of B environments, see the table above."""
 
     observations: npt.NDArray[np.generic]
-    actions: npt.NDArray[np.int32]
+    actions: npt.NDArray[np.generic]
     rewards: Float32Array
     discounts: Float32Array
     mask: Float32Array
+    next_actions: npt.NDArray[np.generic]
 
 
 class WeightSnapshot(NamedTuple):
-    """The weights after `version` applied updates: `parameters` is float32 [P] and read-only."""
+    """The weights after `version` applied updates: `parameters` is float32 [P] and read-only.
+
+    `frames` are the global frames when it was made; schedules of exploration follow them.
+    """
 
     version: int
     parameters: Float32Array
+    frames: int = 0
 
 
 class EpisodeStats(NamedTuple):
@@ -60,25 +88,13 @@ class StageSeconds(NamedTuple):
     wait: float
 
 
-class RolloutStatistics(NamedTuple):
-    """What one gradient says about the health of learning. All are means over the agent steps of the rollout.
-
-    `explained_variance` is 1 - Var(return - value) / Var(return); `dead_units` is the share of the last hidden
-    layer's units that are zero (ReLU) for every observation of the rollout.
-    """
-
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    explained_variance: float
-    dead_units: float
-
-
 class GradientReport(NamedTuple):
     """What an actor sends to the learner: one gradient, and the account of the agent steps behind it.
 
-    `version` is that of the weights that acted and that the gradient was computed with. `(actor_id, sequence)`
-    is unique in a run: a replaced actor gets a new `actor_id`.
+    `version` is that of the weights that acted and that the gradient was computed with: the log-probabilities in a
+    loss are those that the actions were sampled by. `(actor_id, sequence)` is unique in a run: a replaced actor gets
+    a new `actor_id`. `statistics` are means over the agent steps of the rollout, by the names of the method.
+    `observation_moments` are there where observations are scaled by running moments.
     """
 
     actor_id: int
@@ -89,7 +105,8 @@ class GradientReport(NamedTuple):
     agent_steps: int
     episodes: EpisodeStats
     stage_seconds: StageSeconds
-    statistics: RolloutStatistics
+    statistics: dict[str, float]
+    observation_moments: Moments | None = None
 
 
 class EvaluationResult(NamedTuple):

@@ -18,6 +18,12 @@ PRESETS: dict[str, Preset] = {
     "breakout": Preset("Breakout, 40 M frames; training treats a lost life as terminal", atari.BREAKOUT),
     "atari": Preset("any game: --environment.id ALE/…-v5; 80 M frames", atari.ATARI),
     "cartpole": Preset("CartPole-v1 to a mean of 475 over 100 evaluation episodes", classic.CARTPOLE),
+    "cartpole-q": Preset("the same by n-step Q-learning", classic.CARTPOLE_Q),
+    "mountaincar-continuous": Preset(
+        "MountainCarContinuous-v0 to a mean of 90; Gaussian policy, state-dependent noise",
+        classic.MOUNTAINCAR_CONTINUOUS,
+    ),
+    "pendulum": Preset("Pendulum-v1 to a mean of -200; Gaussian policy", classic.PENDULUM),
 }
 
 DEFAULT_PRESET = "pong"

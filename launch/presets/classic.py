@@ -1,9 +1,12 @@
 """Presets for classic control."""
 
+from dataclasses import replace
+
 from shared.config import (
     ActorConfig,
     EnvironmentConfig,
     EvaluationConfig,
+    ExplorationConfig,
     MethodConfig,
     NetworkConfig,
     OptimizerConfig,
@@ -21,4 +24,40 @@ CARTPOLE = RunConfig(
     optimizer=OptimizerConfig(learning_rate=2e-3, epsilon=1e-5, bias_correction=True, max_gradient_norm=0.5),
     actor=ActorConfig(environments=8, unroll_length=32),
     evaluation=EvaluationConfig(every_frames=50_000, episodes=100, environments=100, policy="greedy"),
+)
+
+CARTPOLE_Q = replace(
+    CARTPOLE,
+    method=MethodConfig(name="q_learning", return_lambda=0.9, target_interval_agent_steps=1_000),
+    exploration=ExplorationConfig(annealing_frames=50_000),
+    optimizer=replace(CARTPOLE.optimizer, max_gradient_norm=10.0),
+)
+
+_CONTINUOUS = replace(
+    CARTPOLE,
+    total_frames=2_000_000,
+    environment=replace(CARTPOLE.environment, id="Pendulum-v1"),
+    network=NetworkConfig(name="mlp", hidden_sizes=(64, 64), observation_scaling="bounds"),
+)
+
+PENDULUM = replace(
+    _CONTINUOUS,
+    stop_at_return=-200.0,
+    environment=replace(CARTPOLE.environment, id="Pendulum-v1", reward_scale=0.1),
+    method=MethodConfig(discount=0.9, return_lambda=0.9, entropy_cost=0.0),
+    exploration=ExplorationConfig(initial_log_std=0.0),
+    optimizer=replace(CARTPOLE.optimizer, learning_rate=1e-3),
+    actor=ActorConfig(environments=16, unroll_length=16),
+    evaluation=replace(CARTPOLE.evaluation, every_frames=100_000),
+)
+
+MOUNTAINCAR_CONTINUOUS = replace(
+    _CONTINUOUS,
+    stop_at_return=90.0,
+    environment=replace(CARTPOLE.environment, id="MountainCarContinuous-v0", reward_scale=0.1),
+    method=MethodConfig(discount=0.999, return_lambda=0.95, entropy_cost=0.0),
+    exploration=ExplorationConfig(noise="state_dependent", noise_persistence_agent_steps=32, initial_log_std=-1.0),
+    optimizer=replace(CARTPOLE.optimizer, learning_rate=7e-4),
+    actor=ActorConfig(environments=8, unroll_length=32),
+    evaluation=replace(CARTPOLE.evaluation, every_frames=50_000),
 )

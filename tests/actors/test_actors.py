@@ -8,11 +8,13 @@ import pytest
 from actors.actor import Actor
 from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
 from actors.evaluator import Evaluator
-from actors.policy import Policy, PolicyGradient, dead_units, explained_variance
+from actors.gradient import RolloutGradient
+from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.errors import ConfigurationError
-from shared.types import WeightSnapshot
+from shared.methods.method import dead_units, explained_variance
+from shared.types import ActionSpec, WeightSnapshot
 
 
 def step(reward=(0.0,), terminated=(False,), truncated=(False,), lost_life=(False,)) -> StepResult:
@@ -27,8 +29,8 @@ def step(reward=(0.0,), terminated=(False,), truncated=(False,), lost_life=(Fals
 
 
 def builder(unroll_length: int, **changes) -> RolloutBuilder:
-    settings = {"discount": 0.9, "clip_rewards": True, "terminal_on_life_loss": False} | changes
-    return RolloutBuilder(unroll_length, 1, (1,), "float32", **settings)
+    settings = {"discount": 0.9, "reward_scale": 1.0, "clip_rewards": True, "terminal_on_life_loss": False} | changes
+    return RolloutBuilder(unroll_length, 1, (1,), "float32", ActionSpec(5), **settings)
 
 
 def fill(rollouts: RolloutBuilder, *steps: StepResult):
@@ -102,7 +104,7 @@ def test_specs() -> None:
     pong = environment_spec(EnvironmentConfig())
     assert pong.observation_shape == (4, 84, 84)
     assert pong.action_set == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
-    assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == 18
+    assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == ActionSpec(18)
     legacy = environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4"))
     assert legacy == pong
 
@@ -123,23 +125,33 @@ def test_the_mean_observation_is_reproducible_and_in_range() -> None:
 
 def test_gradient_descends_the_loss_and_traces_once(cartpole: RunConfig) -> None:
     spec = environment_spec(cartpole.environment)
-    policy = Policy(cartpole.network, spec, weight_seed=1, seed=1)
-    gradient = PolicyGradient(policy, cartpole.method, 5, 3, spec)
+    policy = Policy(cartpole, spec, environments=3)
+    gradient = RolloutGradient(cartpole, spec, policy)
     random = np.random.default_rng(0)
-    rollouts = RolloutBuilder(5, 3, (4,), "float32", discount=0.99, clip_rewards=False, terminal_on_life_loss=False)
+    rollouts = RolloutBuilder(
+        5,
+        3,
+        (4,),
+        "float32",
+        spec.actions,
+        discount=0.99,
+        reward_scale=1.0,
+        clip_rewards=False,
+        terminal_on_life_loss=False,
+    )
     false = np.zeros(3, bool)
     for _ in range(5):
         observation = random.normal(size=(3, 4)).astype(np.float32)
         result = StepResult(observation, np.ones(3, np.float32), false, false, false)
         rollouts.add(observation, random.integers(0, 2, 3).astype(np.int32), result)
     rollout = rollouts.finish(observation)
-    flat = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    flat = policy.initial_parameters()
     first, before = gradient(rollout)
     assert np.linalg.norm(first) > 0
     policy.assign(flat - 0.02 * first)
     _, after = gradient(rollout)
-    assert after.value_loss < before.value_loss
-    assert gradient._graph.experimental_get_tracing_count() == 1
+    assert after["value_loss"] < before["value_loss"]
+    assert gradient.traces == 1
 
 
 def test_statistics() -> None:
@@ -148,15 +160,15 @@ def test_statistics() -> None:
     assert float(explained_variance(returns, returns, ones)) == 1.0
     assert float(explained_variance(returns, 0 * ones, ones)) == 0.0
     assert float(explained_variance(ones, 0 * ones, ones)) == 0.0
-    assert float(dead_units(np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 2.0]], np.float32))) == pytest.approx(1 / 3)
+    assert float(dead_units(np.array([[[0.0, 1.0, 0.0]], [[0.0, 0.0, 2.0]]], np.float32))) == pytest.approx(1 / 3)
 
 
 def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -> None:
     config = replace(cartpole, actor=ActorConfig(environments=4, unroll_length=40))
     spec = environment_spec(config.environment)
     actor = Actor(config, spec, actor_id=7)
-    policy = Policy(config.network, spec, weight_seed=config.seed, seed=0)
-    weights = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    policy = Policy(config, spec)
+    weights = policy.initial_parameters()
     reports = [actor.run(WeightSnapshot(version, weights)) for version in (3, 5)]
     assert [(r.actor_id, r.sequence, r.version) for r in reports] == [(7, 1, 3), (7, 2, 5)]
     for report in reports:
@@ -174,8 +186,7 @@ def test_evaluation_plays_exactly_its_episodes(cartpole: RunConfig) -> None:
     spec = environment_spec(cartpole.environment)
     evaluation = EvaluationConfig(episodes=7, environments=3)
     evaluator = Evaluator(cartpole, spec, evaluation)
-    policy = Policy(cartpole.network, spec, weight_seed=1, seed=0)
-    weights = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    weights = Policy(cartpole, spec).initial_parameters()
     first = evaluator.run(WeightSnapshot(4, weights))
     assert first.version == 4
     assert len(first.episodes.returns) == 7

@@ -9,7 +9,7 @@ from launch.coordinator import ActorsLostError, Coordinator, Failed, Replaced
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.types import EpisodeStats, EvaluationResult, GradientReport, RolloutStatistics, StageSeconds
+from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds
 
 LAYOUT = ParameterLayout(("w",), ((2,),))
 
@@ -24,7 +24,7 @@ def report(actor_id: int, sequence: int, version: int) -> GradientReport:
         1,
         EpisodeStats(np.empty(0), np.empty(0, np.int64)),
         StageSeconds(0, 0, 0, 0, 0),
-        RolloutStatistics(0, 0, 0, 0, 0),
+        {},
     )
 
 
@@ -44,6 +44,9 @@ class HandDrivenExecutor:
 
     def publish(self, snapshot) -> None:
         self.tape.append(f"publish {snapshot.version}")
+
+    def publish_target(self, snapshot) -> None:
+        self.tape.append(f"publish target {snapshot.version}")
 
     def dispatch(self, actor_id: int) -> None:
         self.tape.append(f"dispatch {actor_id}")

@@ -22,8 +22,8 @@ def parameters_after(config: RunConfig, updates: int) -> bytes:
     spec = environment_spec(config.environment)
     if spec.is_atari:
         spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
-    policy = Policy(config.network, spec, weight_seed=config.seed, seed=0)
-    weights = policy.layout.flatten([v.numpy() for v in policy.network.variables])
+    policy = Policy(config, spec)
+    weights = policy.initial_parameters()
     learner = Learner(config, policy.layout, weights)
     executor = InlineExecutor(config, spec, actors=2)
     for _ in Coordinator(learner, executor, calls_per_actor=1, max_restarts=0).run():
@@ -113,10 +113,12 @@ def test_an_interrupt_finishes_and_saves(cartpole: RunConfig, tmp_path: Path) ->
 
 
 def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig) -> None:
-    policy = Policy(cartpole.network, environment_spec(cartpole.environment), weight_seed=1, seed=0)
+    policy = Policy(cartpole, environment_spec(cartpole.environment))
     learner = Learner(cartpole, policy.layout, np.zeros(policy.layout.size, np.float32))
     metrics = Metrics(learner)
-    sick, healthy = Progress(dead_units=0.85, explained_variance=0.0), Progress(dead_units=0.85, explained_variance=0.5)
+    sick, healthy = (
+        Progress(statistics={"dead_units": 0.85, "explained_variance": explained}) for explained in (0.0, 0.5)
+    )
     warnings = [metrics.next_interval(row) for row in (sick, healthy, *[sick] * 8)]
     assert [i for i, warning in enumerate(warnings) if warning] == [7]
     assert "85% of the hidden units are dead" in warnings[7]

@@ -11,7 +11,7 @@ from learner.learner import Learner
 from shared.config import LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
-from shared.types import EpisodeStats, GradientReport, RolloutStatistics, StageSeconds
+from shared.types import EpisodeStats, GradientReport, StageSeconds
 
 LAYOUT = ParameterLayout(("w",), ((5,),))
 
@@ -31,7 +31,7 @@ def report(sequence: int = 1, version: int = 0, actor_id: int = 0, returns: tupl
         10,
         episodes,
         StageSeconds(0, 0, 0, 0, 0),
-        RolloutStatistics(0, 0, 0, 0, 0),
+        {},
     )
     return whole._replace(**changes)
 

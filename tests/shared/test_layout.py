@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from shared.config import NetworkConfig
 from shared.layout import ParameterLayout
-from shared.networks import ActorCriticNetwork
+from shared.networks import Head, Network, ObservationScale
+
+HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 
 shapes = st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=5)
 
@@ -51,13 +53,13 @@ def test_wrong_lengths_and_shapes_are_refused() -> None:
 
 @pytest.mark.parametrize(("name", "parameters"), [("a3c_cnn", 677_943), ("nature_cnn", 1_687_719)])
 def test_networks_have_the_papers_sizes(name: str, parameters: int) -> None:
-    network = ActorCriticNetwork(NetworkConfig(name=name), (4, 84, 84), 6, seed=1)
+    network = Network(NetworkConfig(name=name), (4, 84, 84), HEADS, seed=1)
     assert ParameterLayout.of(network.variables).size == parameters
 
 
 def test_the_same_seed_gives_the_same_network() -> None:
     def weights(seed: int) -> list[np.ndarray]:
-        network = ActorCriticNetwork(NetworkConfig(name="mlp", hidden_sizes=(8,)), (4,), 2, seed)
+        network = Network(NetworkConfig(name="mlp", hidden_sizes=(8,)), (4,), HEADS, seed)
         return [v.numpy() for v in network.variables]
 
     for first, second in zip(weights(1), weights(1), strict=True):
@@ -68,7 +70,7 @@ def test_the_same_seed_gives_the_same_network() -> None:
 @pytest.mark.parametrize("centred", [False, True])
 def test_pixels_are_scaled_and_centred(centred: bool) -> None:
     mean = np.full((4, 84, 84), 51.0, np.float32) if centred else None
-    network = ActorCriticNetwork(NetworkConfig(), (4, 84, 84), 6, 1, mean)
+    network = Network(NetworkConfig(), (4, 84, 84), HEADS, 1, observation_mean=mean)
     inner = keras.Model(network.model.input, network.model.get_layer("channels_last").output)
     image = np.zeros((1, 4, 84, 84), np.uint8)
     image[0, 2, 3, 5] = 102
@@ -77,3 +79,22 @@ def test_pixels_are_scaled_and_centred(centred: bool) -> None:
     expected = 4 * (102 - 51) / 255 if centred else 102 / 255
     assert pixels[0, 3, 5, 2] == pytest.approx(expected, abs=1e-6)
     assert pixels[0, 0, 0, 0] == pytest.approx(-4 * 51 / 255 if centred else 0.0, abs=1e-6)
+
+
+def test_vectors_are_scaled_by_bounds_or_by_running_moments_that_no_gradient_reaches() -> None:
+    observation = np.array([[3.0, 1e6]], np.float32)
+    scale = ObservationScale(np.array([1.0, 0.0], np.float32), np.array([2.0, 1e6], np.float32))
+    bounds = Network(NetworkConfig(name="mlp", observation_scaling="bounds"), (2,), HEADS, 1, observation_scale=scale)
+    scaled = keras.Model(bounds.model.input, bounds.model.get_layer("scale").output)(observation)
+    np.testing.assert_allclose(scaled, [[1.0, 1.0]], rtol=1e-6)
+
+    running = Network(NetworkConfig(name="mlp", observation_scaling="running"), (2,), HEADS, 1)
+    layout = ParameterLayout.of(running.variables)
+    assert layout.names[-2:] == ("observation_scaling/mean", "observation_scaling/variance")
+    assert len(running.trainable_variables) == len(running.variables) - 2
+    running.variables[-2].assign([1.0, 0.0])
+    running.variables[-1].assign([4.0, 1.0])
+    scaled = keras.Model(running.model.input, running.model.get_layer("observation_scaling").output)(observation)
+    np.testing.assert_allclose(scaled, [[1.0, 10.0]], rtol=1e-6)
+    flat = np.arange(layout.size, dtype=np.float32)
+    np.testing.assert_array_equal(flat[layout.range_of("observation_scaling/mean")], flat[-4:-2])

@@ -22,7 +22,10 @@ def batch(seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def loss(data: dict[str, np.ndarray], **changes):
-    return actor_critic_loss(**{k: tf.constant(v) for k, v in data.items()}, **{**SETTINGS, **changes})
+    tensors = {name: tf.convert_to_tensor(value) for name, value in data.items()}
+    logits, actions = tensors.pop("logits"), tensors.pop("actions")
+    log_probs, entropies = categorical_log_prob(logits, actions), categorical_entropy(logits)
+    return actor_critic_loss(log_probs, entropies, **tensors, **{**SETTINGS, **changes})
 
 
 def naive(
@@ -102,8 +105,10 @@ def test_returns_receive_no_gradient() -> None:
 
 def test_shapes_that_do_not_fit_are_named() -> None:
     data = batch()
-    with pytest.raises(ValueError, match=r"actions of shape \(6,\) do not fit values of shape \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"actions of shape \(6,\) do not fit logits of shape \(3, 2, 4\)"):
         loss({**data, "actions": data["actions"].ravel()})
+    with pytest.raises(ValueError, match=r"returns of shape \(3, 2, 1\) do not fit values of shape \(3, 2\)"):
+        loss({**data, "returns": data["returns"][..., None]})
     with pytest.raises(ValueError, match=r"actions of shape \(2, 1\)"):
         categorical_log_prob(tf.zeros((2, 3)), tf.zeros((2, 1), tf.int32))
 
@@ -125,4 +130,4 @@ def test_samples_follow_the_policy() -> None:
 
 
 def test_learning_rate_is_annealed_by_frames_and_stays_at_zero() -> None:
-    assert [linear_anneal(8.0, f, 100) for f in (0, 25, 100, 200)] == [8.0, 6.0, 0.0, 0.0]
+    assert [linear_anneal(8.0, 0.0, f, 100) for f in (0, 25, 100, 200)] == [8.0, 6.0, 0.0, 0.0]

@@ -4,20 +4,25 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.returns import lambda_returns, n_step_returns
+from shared.returns import lambda_returns
 
 
-def naive_lambda_returns(rewards, discounts, values, bootstrap_value, mask, lam):
+def naive_lambda_returns(rewards, discounts, values, bootstrap_value, mask, lam, n_step=None):
     """As in the mathematics: each return by its own recursion, no reuse."""
     steps, batch = rewards.shape
     all_values = np.concatenate([values, bootstrap_value[None]])
 
-    def naive_return(t, b):
-        if t == steps or not mask[t, b]:
+    def naive_return(t, b, n):
+        if t == steps or n == 0 or not mask[t, b]:
             return all_values[t, b]
-        return rewards[t, b] + discounts[t, b] * ((1 - lam) * all_values[t + 1, b] + lam * naive_return(t + 1, b))
+        ahead = naive_return(t + 1, b, n - 1)
+        return rewards[t, b] + discounts[t, b] * ((1 - lam) * all_values[t + 1, b] + lam * ahead)
 
-    return np.array([[naive_return(t, b) for b in range(batch)] for t in range(steps)])
+    return np.array([[naive_return(t, b, n_step or steps) for b in range(batch)] for t in range(steps)])
+
+
+def n_step_returns(rewards, discounts, values, bootstrap_value, mask, n_step=None):
+    return lambda_returns(rewards, discounts, values, bootstrap_value, mask, return_lambda=1.0, n_step=n_step)
 
 
 def column(*numbers: float) -> tf.Tensor:
@@ -36,11 +41,22 @@ def test_n_step_returns_in_written_out_arithmetic() -> None:
 
 def test_lambda_returns_in_written_out_arithmetic() -> None:
     returns = lambda_returns(
-        column(1.0, 2.0), column(0.9, 0.8), column(5.0, 6.0), tf.constant([10.0]), column(1.0, 1.0), 0.5
+        column(1.0, 2.0), column(0.9, 0.8), column(5.0, 6.0), tf.constant([10.0]), column(1.0, 1.0), return_lambda=0.5
     )
     g1 = 2.0 + 0.8 * 10.0
     g0 = 1.0 + 0.9 * (0.5 * 6.0 + 0.5 * g1)
     np.testing.assert_allclose(returns[:, 0], [g0, g1], rtol=1e-6)
+
+
+def test_n_steps_inside_a_longer_rollout_in_written_out_arithmetic() -> None:
+    """Two rewards, then the value two steps on; the last ones are cut short by the end of the rollout."""
+    rewards, values = column(1.0, 2.0, 3.0, 4.0), column(10.0, 20.0, 30.0, 40.0)
+    nines, ones = column(0.9, 0.9, 0.9, 0.9), column(1.0, 1.0, 1.0, 1.0)
+    returns = n_step_returns(rewards, nines, values, tf.constant([50.0]), ones, n_step=2)[:, 0]
+    expected = [1 + 0.9 * (2 + 0.9 * 30), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * (4 + 0.9 * 50), 4 + 0.9 * 50]
+    np.testing.assert_allclose(returns, expected, rtol=1e-6)
+    one_step = n_step_returns(rewards, nines, values, tf.constant([50.0]), ones, n_step=1)[:, 0]
+    np.testing.assert_allclose(one_step, [1 + 0.9 * 20, 2 + 0.9 * 30, 3 + 0.9 * 40, 4 + 0.9 * 50], rtol=1e-6)
 
 
 def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
@@ -63,36 +79,54 @@ def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
     steps=st.integers(1, 6),
     batch=st.integers(1, 3),
     lam=st.sampled_from([0.0, 0.3, 0.95, 1.0]),
+    n_step=st.integers(0, 6),
     seed=st.integers(0, 999),
 )
-def test_equals_the_naive_recursion_and_eager_equals_graph(steps: int, batch: int, lam: float, seed: int) -> None:
+def test_equals_the_naive_recursion_and_eager_equals_graph(
+    steps: int, batch: int, lam: float, n_step: int, seed: int
+) -> None:
+    settings = {"return_lambda": lam, "n_step": min(n_step, steps) or None}
     random = np.random.default_rng(seed)
     shape = (steps, batch)
     rewards, values = random.normal(size=(2, *shape)).astype(np.float32)
     discounts = random.choice([0.0, 0.9, 0.99], shape).astype(np.float32)
     mask = random.choice([0.0, 1.0], shape, p=[0.2, 0.8]).astype(np.float32)
     bootstrap = random.normal(size=batch).astype(np.float32)
-    expected = naive_lambda_returns(rewards, discounts, values, bootstrap, mask, lam)
+    expected = naive_lambda_returns(rewards, discounts, values, bootstrap, mask, lam, settings["n_step"])
     arguments = [tf.constant(x) for x in (rewards, discounts, values, bootstrap, mask)]
-    eager = lambda_returns(*arguments, lam)
+    eager = lambda_returns(*arguments, **settings)
     np.testing.assert_allclose(eager, expected, rtol=1e-5, atol=1e-6)
     unknown_batch = [tf.TensorSpec((steps, None), tf.float32)] * 3
     signature = [*unknown_batch, tf.TensorSpec((None,), tf.float32), tf.TensorSpec((steps, None), tf.float32)]
-    graph = tf.function(lambda *a: lambda_returns(*a, lam), input_signature=signature)(*arguments)
+    graph = tf.function(lambda *a: lambda_returns(*a, **settings), input_signature=signature)(*arguments)
     np.testing.assert_allclose(graph, eager, rtol=1e-6, atol=1e-6)
 
 
 def test_limits() -> None:
     values, bootstrap, ones = column(3.0, 4.0), tf.constant([5.0]), column(1.0, 1.0)
     rewards = column(1.0, 2.0)
-    np.testing.assert_allclose(lambda_returns(rewards, 0 * ones, values, bootstrap, ones, 0.7), rewards)
-    np.testing.assert_allclose(lambda_returns(rewards, ones, values, bootstrap, 0 * ones, 0.7), values)
-    one_step = lambda_returns(rewards, ones, values, bootstrap, ones, 0.0)
+    np.testing.assert_allclose(lambda_returns(rewards, 0 * ones, values, bootstrap, ones, return_lambda=0.7), rewards)
+    np.testing.assert_allclose(lambda_returns(rewards, ones, values, bootstrap, 0 * ones, return_lambda=0.7), values)
+    one_step = lambda_returns(rewards, ones, values, bootstrap, ones, return_lambda=0.0)
     np.testing.assert_allclose(one_step[:, 0], [1.0 + 4.0, 2.0 + 5.0])
+
+
+def test_all_terminated_and_all_masked_at_every_horizon() -> None:
+    rewards, values, ones = column(1.0, 2.0, 3.0), column(7.0, 8.0, 9.0), column(1.0, 1.0, 1.0)
+    for n_step in (1, 2, 3):
+        ended = n_step_returns(rewards, 0 * ones, values, tf.constant([5.0]), ones, n_step)
+        np.testing.assert_array_equal(ended, rewards)
+        masked = n_step_returns(rewards, ones, values, tf.constant([5.0]), 0 * ones, n_step)
+        np.testing.assert_array_equal(masked, values)
 
 
 def test_wrong_ranks_and_unknown_lengths_are_refused() -> None:
     ones = column(1.0, 1.0)
+    for n_step in (0, 3):
+        with pytest.raises(ValueError, match=f"n_step must be from 1 to the unroll length 2, got {n_step}"):
+            n_step_returns(ones, ones, ones, tf.constant([1.0]), ones, n_step)
+    with pytest.raises(ValueError, match=r"mask of shape \(2, 2\) do not fit rewards of shape \(2, 1\)"):
+        n_step_returns(ones, ones, ones, tf.constant([1.0]), tf.ones((2, 2)))
     with pytest.raises(ValueError, match="bootstrap_value must have rank 1"):
         n_step_returns(ones, ones, ones, ones, ones)
     signature = [tf.TensorSpec((None, None), tf.float32)] * 3 + [tf.TensorSpec((None,), tf.float32)]

@@ -1,0 +1,127 @@
+"""How actors depart from the greedy action. Each holds its state: a random stream, ε, or noise that persists."""
+
+import numpy as np
+import tensorflow as tf
+
+from shared.config import ExplorationConfig
+from shared.distributions import categorical_sample
+from shared.networks import NetworkOutput
+from shared.schedules import linear_anneal
+
+
+class CategoricalSampler:
+    """Samples the head "policy" as logits."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = tf.random.Generator.from_seed(seed)
+
+    def begin(self, frames: int) -> None:
+        """Nothing changes with time."""
+
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        """Actions int32 [B]."""
+        return categorical_sample(output.heads["policy"], self._generator)
+
+
+class EpsilonGreedy:
+    """A random action with probability ε, else that of the highest value; ε is each environment's own.
+
+    Mnih et al. 2016 (arXiv 1602.01783, section 5.1): ε falls linearly from 1 to a value that is drawn once, 0.1, 0.01
+    or 0.5 with probabilities 0.4, 0.3 and 0.3. So at any time some environments explore and some exploit.
+
+    Args:
+        config: the schedule.
+        environments: B.
+        actions: A.
+        seed: of the drawn values and of the actions.
+        training: False for an evaluator: ε is the smallest final value from the start.
+    """
+
+    def __init__(
+        self, config: ExplorationConfig, environments: int, actions: int, seed: int, *, training: bool
+    ) -> None:
+        self._config = config
+        self._actions = actions
+        self._generator = tf.random.Generator.from_seed(seed)
+        if training:
+            self.final = final_epsilons(config, environments, seed)
+            initial = np.full(environments, config.initial_epsilon)
+        else:
+            self.final = initial = np.full(environments, min(config.final_epsilons))
+        self._initial = initial
+        self.epsilon = tf.Variable(initial.astype(np.float32), trainable=False, name="epsilon")
+
+    def begin(self, frames: int) -> None:
+        """Anneal ε by global frames."""
+        annealing = self._config.annealing_frames
+        values = [linear_anneal(*pair, frames, annealing) for pair in zip(self._initial, self.final, strict=True)]
+        self.epsilon.assign(np.array(values, np.float32))
+
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        """Actions int32 [B]."""
+        values = output.heads["action_values"]
+        greedy = tf.argmax(values, axis=-1, output_type=tf.int32)
+        anything = self._generator.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
+        return tf.where(self._generator.uniform(tf.shape(greedy)) < self.epsilon, anything, greedy)
+
+
+def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> np.ndarray:
+    """Draw a final ε for each environment: float64 [B].
+
+    Each has the configured probabilities; drawn by systematic sampling, so that the shares hold as nearly as they
+    can in a small batch too.
+    """
+    points = (np.random.default_rng(seed).random() + np.arange(environments)) / environments
+    choice = np.searchsorted(np.cumsum(config.final_epsilon_probabilities), points, side="right")
+    return np.array(config.final_epsilons)[np.minimum(choice, len(config.final_epsilons) - 1)]
+
+
+class GaussianNoise:
+    """Samples N(μ, σ²) independently at each step: the head "policy" is μ, the parameter "log_std" log σ."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = tf.random.Generator.from_seed(seed)
+
+    def begin(self, frames: int) -> None:
+        """Nothing changes with time."""
+
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        """Actions float32 [B, D], not clipped."""
+        mean = output.heads["policy"]
+        return mean + tf.exp(output.parameters["log_std"]) * self._generator.normal(tf.shape(mean))
+
+
+class StateDependentNoise:
+    """a = μ(s) + Wᵀz(s), with W kept for several steps: exploration that persists in time.
+
+    Raffin et al. 2022 (arXiv 2005.05719). W_hd = σ_hd · ξ_hd with ξ standard normal. An environment draws its ξ anew
+    with probability 1 / `persistence` at each step; over the draws the action is N(μ(s), σ(s)²) as in the loss.
+
+    Args:
+        environments: B.
+        dimensions: D.
+        seed: of the noise.
+        persistence: mean number of agent steps for which ξ is kept.
+    """
+
+    def __init__(self, environments: int, dimensions: int, seed: int, persistence: int) -> None:
+        self._shape = (environments, dimensions)
+        self._generator = tf.random.Generator.from_seed(seed)
+        self._renewal = 1.0 / persistence
+        self._noise: tf.Variable | None = None
+
+    def begin(self, frames: int) -> None:
+        """Nothing changes with time."""
+
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        """Actions float32 [B, D], not clipped."""
+        environments, dimensions = self._shape
+        features = tf.cast(output.features, tf.float32)
+        shape = (environments, features.shape[-1], dimensions)
+        if self._noise is None:
+            with tf.init_scope():
+                self._noise = tf.Variable(self._generator.normal(shape), trainable=False, name="noise")
+        renewed = self._generator.uniform((environments, 1, 1)) < self._renewal
+        noise = self._noise.assign(tf.where(renewed, self._generator.normal(shape), self._noise))
+        weights = noise * tf.exp(output.parameters["log_std"])
+        return output.heads["policy"] + tf.einsum("bh,bhd->bd", features, weights)

@@ -1,0 +1,112 @@
+"""Asynchronous advantage actor-critic, for discrete and for continuous actions."""
+
+import numpy as np
+import tensorflow as tf
+
+from shared.distributions import (
+    categorical_entropy,
+    categorical_log_prob,
+    gaussian_entropy,
+    gaussian_log_prob,
+    state_dependent_log_std,
+)
+from shared.exploration import CategoricalSampler, GaussianNoise, StateDependentNoise
+from shared.losses import actor_critic_loss
+from shared.methods.method import (
+    Explorer,
+    Method,
+    MethodLoss,
+    RolloutTensors,
+    dead_units,
+    evaluate,
+    explained_variance,
+)
+from shared.networks import Head, Network, NetworkOutput
+from shared.returns import lambda_returns
+from shared.types import Float32Array
+
+
+class ActorCritic(Method):
+    """A3C (Mnih et al. 2016, arXiv 1602.01783, Algorithm S3).
+
+    Discrete actions: a categorical policy. Continuous ones: a diagonal Gaussian, whose mean is the policy head and
+    whose log σ is a free parameter per action dimension, or, with state-dependent noise, per hidden unit and action
+    dimension (Raffin et al. 2022, arXiv 2005.05719). The density is that of the action as it was sampled; clipping
+    to the environment's bounds happens in the environment.
+    """
+
+    def heads(self) -> tuple[Head, ...]:
+        # Nearly zero at the start: a uniform policy, or a mean at the middle of the range.
+        return Head("policy", self.actions.size, gain=0.01), Head("value", 1, gain=1.0)
+
+    def parameters(self, features: int) -> dict[str, Float32Array]:
+        if not self.actions.continuous:
+            return {}
+        exploration = self.config.exploration
+        shape = (features, self.actions.size) if exploration.noise == "state_dependent" else (self.actions.size,)
+        return {"log_std": np.full(shape, exploration.initial_log_std, np.float32)}
+
+    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:  # noqa: ARG002
+        if not self.actions.continuous:
+            return CategoricalSampler(seed)
+        if self.config.exploration.noise == "independent":
+            return GaussianNoise(seed)
+        return StateDependentNoise(
+            environments, self.actions.size, seed, self.config.exploration.noise_persistence_agent_steps
+        )
+
+    def greedy(self, output: NetworkOutput) -> tf.Tensor:
+        policy = output.heads["policy"]
+        return policy if self.actions.continuous else tf.argmax(policy, axis=-1, output_type=tf.int32)
+
+    def log_prob(self, output: NetworkOutput, actions: tf.Tensor) -> tf.Tensor:
+        """log π(a | s), or its log-density: float32 of the batch shape of `actions`."""
+        if not self.actions.continuous:
+            return categorical_log_prob(output.heads["policy"], actions)
+        return gaussian_log_prob(output.heads["policy"], self._log_std(output), actions)
+
+    def entropy(self, output: NetworkOutput) -> tf.Tensor:
+        """Entropy of the policy in nats, differential for a Gaussian: float32 of the batch shape."""
+        if not self.actions.continuous:
+            return categorical_entropy(output.heads["policy"])
+        return gaussian_entropy(tf.broadcast_to(self._log_std(output), tf.shape(output.heads["policy"])))
+
+    def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:  # noqa: ARG002
+        settings, mask = self.config.method, rollout.mask
+        output = evaluate(network, rollout.observations[:-1])
+        values = tf.squeeze(output.heads["value"], axis=-1)
+        bootstrap_value = tf.squeeze(network(rollout.observations[-1]).heads["value"], axis=-1)
+        returns = lambda_returns(
+            rollout.rewards,
+            rollout.discounts,
+            tf.stop_gradient(values),
+            tf.stop_gradient(bootstrap_value),
+            mask,
+            return_lambda=settings.return_lambda,
+            n_step=settings.n_step,
+        )
+        loss = actor_critic_loss(
+            self.log_prob(output, rollout.actions),
+            self.entropy(output),
+            values,
+            returns,
+            mask,
+            value_cost=settings.value_cost,
+            entropy_cost=settings.entropy_cost,
+            reduction=settings.reduction,
+            standardise_advantages=settings.standardise_advantages,
+        )
+        statistics = {
+            "policy_loss": loss.policy,
+            "value_loss": loss.value,
+            "entropy": loss.entropy,
+            "explained_variance": explained_variance(returns, values, mask),
+            "dead_units": dead_units(output.features),
+        }
+        return MethodLoss(loss.total, statistics)
+
+    def _log_std(self, output: NetworkOutput) -> tf.Tensor:
+        log_std = output.parameters["log_std"]
+        if self.config.exploration.noise == "independent":
+            return log_std
+        return state_dependent_log_std(output.features, log_std)

@@ -1,0 +1,110 @@
+"""What a learning method is: heads, a way to act, and a loss."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple, Protocol
+
+import tensorflow as tf
+
+from shared.config import RunConfig
+from shared.networks import Head, Network, NetworkOutput
+from shared.types import ActionSpec, Float32Array
+
+
+class RolloutTensors(NamedTuple):
+    """A `shared.types.Rollout` inside a graph, with the same shapes."""
+
+    observations: tf.Tensor
+    actions: tf.Tensor
+    rewards: tf.Tensor
+    discounts: tf.Tensor
+    mask: tf.Tensor
+    next_actions: tf.Tensor
+
+
+class MethodLoss(NamedTuple):
+    """`total` is the float32 scalar to minimise. `statistics` are float32 scalars, logged under their names."""
+
+    total: tf.Tensor
+    statistics: dict[str, tf.Tensor]
+
+
+class Explorer(Protocol):
+    """Chooses an actor's actions. It may hold variables: a schedule's ε, or noise that persists."""
+
+    def begin(self, frames: int) -> None:
+        """Called before each rollout, with the global frames so far."""
+
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        """Graph code: one action per environment, int32 [B] or float32 [B, D], from the output for a batch of B."""
+
+
+class Method(ABC):
+    """A method of the asynchronous n-step family. Stateless: what it computes depends on its arguments alone.
+
+    Args:
+        config: of the run.
+        actions: what one action is.
+    """
+
+    uses_target_network: ClassVar[bool] = False
+    """Whether the learner keeps a copy of the weights, refreshed every `target_interval_agent_steps`."""
+
+    needs_next_actions: ClassVar[bool] = False
+    """Whether the loss bootstraps from the action that is taken in the last observation of the rollout."""
+
+    def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
+        self.config = config
+        self.actions = actions
+
+    @abstractmethod
+    def heads(self) -> tuple[Head, ...]:
+        """The heads of the network. The last hidden layer of the first one is `NetworkOutput.features`."""
+
+    def parameters(self, features: int) -> dict[str, Float32Array]:  # noqa: ARG002
+        """Initial values of trainable tensors that no observation enters, for `features` units before the heads."""
+        return {}
+
+    @abstractmethod
+    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
+        """How an actor with so many environments samples actions; or an evaluator, which does not train."""
+
+    @abstractmethod
+    def greedy(self, output: NetworkOutput) -> tf.Tensor:
+        """Graph code: the action int32 [B] or float32 [B, D] to take without exploring."""
+
+    @abstractmethod
+    def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
+        """Graph code: the loss of a rollout. It is differentiated by the variables of `network`."""
+
+
+def evaluate(network: Network, observations: tf.Tensor) -> NetworkOutput:
+    """Evaluate time-major observations [T, B, …]: every tensor of the output starts with [T, B]."""
+    steps = observations.shape[:2]
+    output = network(tf.reshape(observations, (steps.num_elements(), *observations.shape[2:])))
+
+    def time_major(x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(x, (*steps, x.shape[-1]))
+
+    heads = {name: time_major(head) for name, head in output.heads.items()}
+    return NetworkOutput(heads, time_major(output.features), output.parameters)
+
+
+def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Mean of float32 [T, B] over agent steps: float32 scalar, 0 where all is masked."""
+    return tf.reduce_sum(mask * x) / tf.maximum(tf.reduce_sum(mask), 1.0)
+
+
+def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """1 - Var(R - V) / Var(R) over agent steps, float32 scalar; 0 where the returns do not vary."""
+
+    def variance(x: tf.Tensor) -> tf.Tensor:
+        return masked_mean(tf.square(x - masked_mean(x, mask)), mask)
+
+    total = variance(returns)
+    return tf.where(total > 1e-12, 1.0 - variance(returns - values) / tf.maximum(total, 1e-12), 0.0)
+
+
+def dead_units(features: tf.Tensor) -> tf.Tensor:
+    """Share of the units of float [T, B, H] that are 0 for every observation, a scalar. Tanh units never count."""
+    dead = tf.reduce_all(tf.equal(features, 0), axis=(0, 1))
+    return tf.reduce_mean(tf.cast(dead, tf.float32))

@@ -1,0 +1,114 @@
+"""Asynchronous n-step Q-learning and Sarsa, with their one-step forms as the case `n_step` = 1."""
+
+import tensorflow as tf
+
+from shared.exploration import EpsilonGreedy
+from shared.losses import action_value_loss, chosen
+from shared.methods.method import (
+    Explorer,
+    Method,
+    MethodLoss,
+    RolloutTensors,
+    dead_units,
+    evaluate,
+    explained_variance,
+    masked_mean,
+)
+from shared.networks import Head, Network, NetworkOutput
+from shared.returns import lambda_returns
+
+
+class QLearning(Method):
+    """Asynchronous n-step Q-learning (Mnih et al. 2016, arXiv 1602.01783, Algorithm S2).
+
+        R = 0 at a terminal, else max_a Q(s, a; θ⁻);    backwards R ← r + γR;    gradient of (R - Q(s, a; θ))²
+
+    Actions are ε-greedy. With `double_q` the online network chooses the action of the bootstrap and the target
+    network values it (van Hasselt et al. 2016, arXiv 1509.06461). `n_step` = 1 is Algorithm 1 of the paper.
+    """
+
+    uses_target_network = True
+
+    def heads(self) -> tuple[Head, ...]:
+        return (Head("action_values", self.actions.size, gain=0.01),)
+
+    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
+        return EpsilonGreedy(self.config.exploration, environments, self.actions.size, seed, training=training)
+
+    def greedy(self, output: NetworkOutput) -> tf.Tensor:
+        return tf.argmax(output.heads["action_values"], axis=-1, output_type=tf.int32)
+
+    def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
+        assert target_network is not None
+        settings, mask = self.config.method, rollout.mask
+        output = evaluate(network, rollout.observations[:-1])
+        action_values = output.heads["action_values"]
+        bootstrap_values = self._bootstrap_values(network, target_network, rollout)
+        returns = lambda_returns(
+            rollout.rewards,
+            rollout.discounts,
+            bootstrap_values[:-1],
+            bootstrap_values[-1],
+            mask,
+            return_lambda=settings.return_lambda,
+            n_step=settings.n_step,
+        )
+        loss = action_value_loss(
+            action_values, rollout.actions, returns, mask, error=settings.error, reduction=settings.reduction
+        )
+        statistics = {
+            "value_loss": loss.value,
+            "mean_action_value": masked_mean(tf.reduce_max(action_values, axis=-1), mask),
+            "explained_variance": explained_variance(returns, chosen(action_values, rollout.actions), mask),
+            "dead_units": dead_units(output.features),
+        }
+        return MethodLoss(loss.total, statistics)
+
+    def _bootstrap_values(self, network: Network, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
+        """What a target may bootstrap from at each time, float32 [T + 1, B]; zeros where no target does."""
+        settings = self.config.method
+        unroll_length = rollout.rewards.shape[0]
+
+        def at_all_times() -> tf.Tensor:
+            return self._values(network, target_network, rollout.observations, rollout)
+
+        def at_the_end() -> tf.Tensor:
+            last = self._values(network, target_network, rollout.observations[-1:], rollout)
+            return tf.concat([tf.zeros_like(rollout.rewards), last], axis=0)
+
+        if settings.return_lambda < 1.0 or (settings.n_step or unroll_length) < unroll_length:
+            return tf.stop_gradient(at_all_times())
+        # Targets reach to the end of the rollout, except where an episode was truncated on the way: its reset is
+        # masked, and stands for the last observation. Most rollouts have none, and save T evaluations.
+        return tf.stop_gradient(tf.cond(tf.reduce_all(rollout.mask > 0.5), at_the_end, at_all_times))
+
+    def _values(
+        self,
+        network: Network,
+        target_network: Network,
+        observations: tf.Tensor,
+        rollout: RolloutTensors,  # noqa: ARG002
+    ) -> tf.Tensor:
+        """V(s) for the last N observations of the rollout: float32 [N, B]."""
+        targets = evaluate(target_network, observations).heads["action_values"]
+        if self.config.method.double_q:
+            best = tf.argmax(evaluate(network, observations).heads["action_values"], axis=-1, output_type=tf.int32)
+            return chosen(targets, best)
+        return tf.reduce_max(targets, axis=-1)
+
+
+class Sarsa(QLearning):
+    """Asynchronous n-step Sarsa (arXiv 1602.01783, section 4): R = Q(s, a; θ⁻) of the action a that was taken next."""
+
+    needs_next_actions = True
+
+    def _values(
+        self,
+        network: Network,  # noqa: ARG002
+        target_network: Network,
+        observations: tf.Tensor,
+        rollout: RolloutTensors,
+    ) -> tf.Tensor:
+        actions = tf.concat([rollout.actions, rollout.next_actions[None]], axis=0)
+        targets = evaluate(target_network, observations).heads["action_values"]
+        return chosen(targets, actions[-observations.shape[0] :])

@@ -1,0 +1,54 @@
+"""Mean and variance of a stream, in pieces that can be merged in any order."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Float64Array = npt.NDArray[np.float64]
+
+
+class Moments(NamedTuple):
+    """Of `number` vectors: their `mean` and their summed squared deviations `squares`, float64 [n]."""
+
+    number: int
+    mean: Float64Array
+    squares: Float64Array
+
+    @classmethod
+    def zero(cls, size: int) -> "Moments":
+        """Of no vectors of that size."""
+        return cls(0, np.zeros(size), np.zeros(size))
+
+    @classmethod
+    def of(cls, vectors: npt.NDArray[np.generic]) -> "Moments":
+        """Of the vectors [..., n]."""
+        rows = vectors.reshape(-1, vectors.shape[-1]).astype(np.float64)
+        mean = rows.mean(axis=0)
+        return cls(len(rows), mean, np.square(rows - mean).sum(axis=0))
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Of both together (Chan, Golub and LeVeque 1983)."""
+        number = self.number + other.number
+        if number == 0:
+            return self
+        delta = other.mean - self.mean
+        mean = self.mean + delta * (other.number / number)
+        squares = self.squares + other.squares + np.square(delta) * (self.number * other.number / number)
+        return Moments(number, mean, squares)
+
+    @property
+    def variance(self) -> Float64Array:
+        """Population variance; ones before the first vector."""
+        return self.squares / self.number if self.number else np.ones_like(self.squares)
+
+    def to_json(self) -> list[object]:
+        """As plain values, for a checkpoint."""
+        return [self.number, self.mean.tolist(), self.squares.tolist()]
+
+    @classmethod
+    def from_json(cls, values: Sequence) -> "Moments":
+        """The inverse of `to_json`."""
+        number, mean, squares = values
+        return cls(int(number), np.array(mean, np.float64), np.array(squares, np.float64))

@@ -1,0 +1,128 @@
+"""The Gaussian policy against its closed form, and noise that persists against the density in the loss."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shared.config import ExplorationConfig
+from shared.distributions import gaussian_entropy, gaussian_log_prob, state_dependent_log_std
+from shared.exploration import EpsilonGreedy, GaussianNoise, StateDependentNoise, final_epsilons
+from shared.networks import NetworkOutput
+
+
+def naive_log_prob(mean, std, action) -> float:
+    return sum(
+        -0.5 * ((a - m) / s) ** 2 - np.log(s) - 0.5 * np.log(2 * np.pi)
+        for m, s, a in zip(mean, std, action, strict=True)
+    )
+
+
+def test_log_density_and_its_gradients_equal_the_closed_form() -> None:
+    random = np.random.default_rng(0)
+    mean, log_std, action = random.normal(size=(3, 4, 2))
+    mean_t, log_std_t = (tf.constant(x, tf.float32) for x in (mean, log_std))
+    with tf.GradientTape() as tape:
+        tape.watch([mean_t, log_std_t])
+        log_prob = gaussian_log_prob(mean_t, log_std_t, tf.constant(action, tf.float32))
+    expected = [naive_log_prob(m, np.exp(s), a) for m, s, a in zip(mean, log_std, action, strict=True)]
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-5)
+    by_mean, by_log_std = tape.gradient(log_prob, [mean_t, log_std_t])
+    variance = np.exp(2 * log_std)
+    np.testing.assert_allclose(by_mean, (action - mean) / variance, rtol=1e-4)
+    np.testing.assert_allclose(by_log_std, (action - mean) ** 2 / variance - 1.0, rtol=1e-4, atol=1e-5)
+
+
+def test_a_narrow_policy_at_distance_1_has_gradient_100() -> None:
+    mean = tf.constant([[0.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(mean)
+        log_prob = gaussian_log_prob(mean, tf.math.log([0.1]), tf.constant([[1.0]]))
+    assert float(log_prob[0]) == pytest.approx(-50.0 - np.log(0.1) - 0.5 * np.log(2 * np.pi), rel=1e-5)
+    assert float(tape.gradient(log_prob, mean)[0, 0]) == pytest.approx(100.0, rel=1e-5)
+
+
+def test_gaussian_entropy_is_half_log_2_pi_e_per_dimension() -> None:
+    assert float(gaussian_entropy(tf.zeros(3))) == pytest.approx(1.5 * np.log(2 * np.pi * np.e))
+
+
+def test_one_column_against_a_vector_is_refused_with_both_shapes() -> None:
+    with pytest.raises(ValueError, match=r"actions of shape \(5,\) do not fit means of shape \(5, 1\)"):
+        gaussian_log_prob(tf.zeros((5, 1)), tf.zeros(1), tf.zeros(5))
+    with pytest.raises(ValueError, match=r"actions of shape \(4, 1\) do not fit means of shape \(5, 1\)"):
+        gaussian_log_prob(tf.zeros((5, 1)), tf.zeros(1), tf.zeros((4, 1)))
+
+
+def output(features: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> NetworkOutput:
+    return NetworkOutput(
+        {"policy": tf.constant(mean, tf.float32)},
+        tf.constant(features, tf.float32),
+        {"log_std": tf.constant(log_std, tf.float32)},
+    )
+
+
+@pytest.mark.parametrize("noise", ["independent", "state_dependent"])
+def test_actions_are_sampled_from_the_density_in_the_loss(noise: str) -> None:
+    """Mean and deviation of 40,000 samples, actions beyond the bounds included."""
+    count, random = 40_000, np.random.default_rng(1)
+    features = np.tile(random.normal(size=(1, 3)), (count, 1))
+    mean = np.tile([[0.3, -2.0]], (count, 1))
+    if noise == "independent":
+        log_std = np.array([-0.5, 0.7])
+        explorer, deviation = GaussianNoise(1), np.exp(log_std)
+    else:
+        log_std = random.normal(size=(3, 2))
+        explorer = StateDependentNoise(count, 2, 1, persistence=4)
+        deviation = np.exp(state_dependent_log_std(features[0], tf.constant(log_std, tf.float32)).numpy())
+    actions = explorer.sample(output(features, mean, log_std)).numpy()
+    np.testing.assert_allclose(actions.mean(axis=0), mean[0], atol=5 * deviation.max() / count**0.5)
+    np.testing.assert_allclose(actions.std(axis=0), deviation, rtol=0.02)
+    assert np.abs(actions).max() > 1.0
+
+
+def test_state_dependent_noise_persists_and_is_renewed_at_its_rate() -> None:
+    explorer = StateDependentNoise(2_000, 1, 1, persistence=10)
+    fixed = output(np.ones((2_000, 3)), np.zeros((2_000, 1)), np.zeros((3, 1)))
+    actions = np.stack([explorer.sample(fixed).numpy()[:, 0] for _ in range(20)])
+    kept = (actions[1:] == actions[:-1]).mean()
+    assert kept == pytest.approx(0.9, abs=0.01)
+
+
+def test_state_dependent_deviation_gives_features_no_gradient() -> None:
+    features, log_std = tf.ones((1, 3)), tf.zeros((3, 1))
+    with tf.GradientTape() as tape:
+        tape.watch([features, log_std])
+        deviation = state_dependent_log_std(features, log_std)
+    by_features, by_log_std = tape.gradient(deviation, [features, log_std])
+    assert by_features is None
+    np.testing.assert_allclose(by_log_std, np.full((3, 1), 1 / 3), rtol=1e-5)
+    assert float(deviation[0, 0]) == pytest.approx(0.5 * np.log(3.0), rel=1e-5)
+
+
+def test_final_epsilons_have_the_papers_shares() -> None:
+    config = ExplorationConfig()
+    values, counts = np.unique(final_epsilons(config, 10, seed=3), return_counts=True)
+    assert dict(zip(values, counts, strict=True)) == {0.1: 4, 0.01: 3, 0.5: 3}
+    drawn = np.concatenate([final_epsilons(config, 1, seed) for seed in range(4_000)])
+    for value, probability in zip(config.final_epsilons, config.final_epsilon_probabilities, strict=True):
+        assert (drawn == value).mean() == pytest.approx(probability, abs=0.03)
+
+
+def test_epsilon_is_annealed_by_frames_for_each_environment() -> None:
+    config = ExplorationConfig(annealing_frames=1_000)
+    explorer = EpsilonGreedy(config, 10, 4, seed=1, training=True)
+    for frames, share in ((0, 0.0), (500, 0.5), (1_000, 1.0), (9_000, 1.0)):
+        explorer.begin(frames)
+        np.testing.assert_allclose(explorer.epsilon, 1.0 + share * (explorer.final - 1.0), rtol=1e-6)
+    evaluating = EpsilonGreedy(config, 3, 4, seed=1, training=False)
+    evaluating.begin(0)
+    np.testing.assert_allclose(evaluating.epsilon, [0.01] * 3, rtol=1e-6)
+
+
+def test_epsilon_greedy_takes_the_best_action_but_for_its_share() -> None:
+    config = ExplorationConfig(final_epsilons=(0.4,), final_epsilon_probabilities=(1.0,), annealing_frames=1)
+    explorer = EpsilonGreedy(config, 30_000, 4, seed=1, training=True)
+    explorer.begin(10)
+    values = tf.constant(np.tile([0.0, 3.0, 1.0, 2.0], (30_000, 1)), tf.float32)
+    actions = explorer.sample(NetworkOutput({"action_values": values}, values, {})).numpy()
+    shares = np.bincount(actions, minlength=4) / 30_000
+    np.testing.assert_allclose(shares, [0.1, 0.7, 0.1, 0.1], atol=0.012)

@@ -1,0 +1,218 @@
+"""Each method's loss against written-out arithmetic, with networks whose outputs are scripted; and a method of one's own."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from actors.environments import environment_spec
+from launch.coordinator import Coordinator
+from launch.inline_executor import InlineExecutor
+from learner.learner import Learner
+from shared.config import EnvironmentConfig, MethodConfig, RunConfig
+from shared.losses import action_value_loss
+from shared.methods import METHODS, MethodEntry, method_class
+from shared.methods.method import Method, RolloutTensors
+from shared.networks import NetworkOutput
+from shared.types import ActionSpec
+
+# Observations are the time index, and networks look their outputs up: Q(s_t, ·) = table[t].
+ONLINE = np.array([[1.0, 2.0], [4.0, 3.0], [5.0, 9.0], [8.0, 7.0]], np.float32)
+TARGET = np.array([[10.0, 20.0], [30.0, 25.0], [50.0, 40.0], [60.0, 70.0]], np.float32)
+
+
+class Scripted:
+    """A network that gives `table[observation]`, and counts the observations it was asked for."""
+
+    def __init__(self, table: np.ndarray) -> None:
+        self.table = tf.Variable(table)
+        self.asked = 0
+
+    def __call__(self, observations: tf.Tensor) -> NetworkOutput:
+        self.asked += observations.shape[0]
+        values = tf.gather(self.table, tf.cast(observations[:, 0], tf.int32))
+        return NetworkOutput({"action_values": values}, tf.ones((observations.shape[0], 2)), {})
+
+
+def rollout(**changes) -> RolloutTensors:
+    """Three steps of one environment: actions 0, 1, 0, rewards 1, 2, 3, and action 1 next."""
+    column = np.ones((3, 1), np.float32)
+    tensors = {
+        "observations": np.arange(4, dtype=np.float32).reshape(4, 1, 1),
+        "actions": np.array([[0], [1], [0]], np.int32),
+        "rewards": np.array([[1.0], [2.0], [3.0]], np.float32),
+        "discounts": 0.5 * column,
+        "mask": column,
+        "next_actions": np.array([1], np.int32),
+    }
+    return RolloutTensors(**{name: tf.constant(value) for name, value in (tensors | changes).items()})
+
+
+def loss(name: str, config: RunConfig, tensors: RolloutTensors, **settings) -> tuple[float, Scripted]:
+    method = method_class(name)(replace(config, method=MethodConfig(name=name, **settings)), ActionSpec(2))
+    target = Scripted(TARGET)
+    return float(method.loss(Scripted(ONLINE), target, tensors).total), target
+
+
+def mean_square(returns: list[float], values: list[float]) -> float:
+    return float(np.mean([(r - v) ** 2 for r, v in zip(returns, values, strict=True)]))
+
+
+def test_n_step_q_bootstraps_from_the_best_action_of_the_target_network(cartpole: RunConfig) -> None:
+    r2 = 3 + 0.5 * 70
+    r1 = 2 + 0.5 * r2
+    r0 = 1 + 0.5 * r1
+    total, target = loss("q_learning", cartpole, rollout())
+    assert total == pytest.approx(mean_square([r0, r1, r2], [1.0, 3.0, 5.0]))
+    total, _ = loss("q_learning", cartpole, rollout(), reduction="sum")
+    assert total == pytest.approx(3 * mean_square([r0, r1, r2], [1.0, 3.0, 5.0]))
+
+
+def test_one_step_q(cartpole: RunConfig) -> None:
+    returns = [1 + 0.5 * 30, 2 + 0.5 * 50, 3 + 0.5 * 70]
+    total, _ = loss("q_learning", cartpole, rollout(), n_step=1)
+    assert total == pytest.approx(mean_square(returns, [1.0, 3.0, 5.0]))
+
+
+def test_double_q_values_the_online_networks_choice(cartpole: RunConfig) -> None:
+    """The online network prefers 0, 1, 0 at times 1, 2, 3, where the target network gives 30, 40, 60."""
+    returns = [1 + 0.5 * 30, 2 + 0.5 * 40, 3 + 0.5 * 60]
+    total, _ = loss("q_learning", cartpole, rollout(), n_step=1, double_q=True)
+    assert total == pytest.approx(mean_square(returns, [1.0, 3.0, 5.0]))
+
+
+def test_sarsa_bootstraps_from_the_action_that_was_taken(cartpole: RunConfig) -> None:
+    one_step = [1 + 0.5 * 25, 2 + 0.5 * 50, 3 + 0.5 * 70]
+    total, _ = loss("sarsa", cartpole, rollout(), n_step=1)
+    assert total == pytest.approx(mean_square(one_step, [1.0, 3.0, 5.0]))
+    other = rollout(next_actions=np.array([0], np.int32))
+    r2 = 3 + 0.5 * 60
+    r1 = 2 + 0.5 * r2
+    total, _ = loss("sarsa", cartpole, other)
+    assert total == pytest.approx(mean_square([1 + 0.5 * r1, r1, r2], [1.0, 3.0, 5.0]))
+
+
+def test_an_episode_truncated_on_the_way_bootstraps_from_its_last_observation(cartpole: RunConfig) -> None:
+    """Truncated at t = 0; t = 1 resets. Terminated instead: nothing to bootstrap from."""
+    mask = np.array([[1.0], [0.0], [1.0]], np.float32)
+    r2 = 3 + 0.5 * 70
+    total, _ = loss("q_learning", cartpole, rollout(mask=mask))
+    assert total == pytest.approx(mean_square([1 + 0.5 * 30, r2], [1.0, 5.0]))
+    discounts = np.array([[0.0], [0.5], [0.5]], np.float32)
+    total, _ = loss("q_learning", cartpole, rollout(mask=mask, discounts=discounts))
+    assert total == pytest.approx(mean_square([1.0, r2], [1.0, 5.0]))
+
+
+def test_the_target_network_is_asked_for_the_last_observation_only_where_that_is_enough(cartpole: RunConfig) -> None:
+    assert loss("q_learning", cartpole, rollout())[1].asked == 1
+    assert loss("q_learning", cartpole, rollout(), n_step=1)[1].asked == 4
+    masked = np.array([[1.0], [0.0], [1.0]], np.float32)
+    assert loss("q_learning", cartpole, rollout(mask=masked))[1].asked == 4
+
+
+@pytest.mark.parametrize("name", ["q_learning", "sarsa"])
+def test_a_wholly_masked_rollout_has_no_loss(name: str, cartpole: RunConfig) -> None:
+    assert loss(name, cartpole, rollout(mask=np.zeros((3, 1), np.float32)))[0] == 0.0
+
+
+@pytest.mark.parametrize("name", ["q_learning", "sarsa"])
+def test_targets_receive_no_gradient_and_the_taken_actions_do(name: str, cartpole: RunConfig) -> None:
+    method = method_class(name)(replace(cartpole, method=MethodConfig(name=name, double_q=True)), ActionSpec(2))
+    online, target = Scripted(ONLINE), Scripted(TARGET)
+    with tf.GradientTape() as tape:
+        total = method.loss(online, target, rollout()).total
+    by_online, by_target = tape.gradient(total, [online.table, target.table])
+    assert by_target is None
+    reached = tf.convert_to_tensor(by_online).numpy() != 0
+    np.testing.assert_array_equal(reached, [[True, False], [False, True], [True, False], [False, False]])
+
+
+def test_huber_is_the_square_within_1_and_has_gradient_2_beyond() -> None:
+    values = tf.constant([[[0.0]], [[0.0]]])
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        total = action_value_loss(
+            values,
+            tf.zeros((2, 1), tf.int32),
+            tf.constant([[0.5], [-3.0]]),
+            tf.ones((2, 1)),
+            error="huber",
+            reduction="sum",
+        ).total
+    assert float(total) == pytest.approx(0.25 + 2 * 3 - 1)
+    np.testing.assert_allclose(np.ravel(tape.gradient(total, values)), [-1.0, 2.0])
+
+
+def test_actions_of_another_shape_are_refused_with_both_shapes() -> None:
+    arguments = {"error": "squared", "reduction": "mean"}
+    with pytest.raises(ValueError, match=r"actions of shape \(3, 1, 1\) do not fit action values of shape \(3, 1, 2\)"):
+        action_value_loss(tf.zeros((3, 1, 2)), tf.zeros((3, 1, 1), tf.int32), tf.zeros(3), tf.zeros(3), **arguments)
+    with pytest.raises(ValueError, match=r"returns of shape \(3,\) do not fit values of shape \(3, 1\)"):
+        action_value_loss(tf.zeros((3, 1, 2)), tf.zeros((3, 1), tf.int32), tf.zeros(3), tf.zeros((3, 1)), **arguments)
+
+
+def train(config: RunConfig, updates: int) -> Learner:
+    from actors.policy import Policy
+
+    spec = environment_spec(config.environment)
+    policy = Policy(config, spec)
+    learner = Learner(config, policy.layout, policy.initial_parameters())
+    executor = InlineExecutor(config, spec, actors=2)
+    for _ in Coordinator(learner, executor, calls_per_actor=1, max_restarts=0).run():
+        if learner.version == updates:
+            break
+    executor.close()
+    assert not np.array_equal(learner.snapshot().parameters, policy.initial_parameters())
+    return learner
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_cartpole_inline(name: str, cartpole: RunConfig) -> None:
+    assert train(replace(cartpole, method=MethodConfig(name=name, n_step=2)), updates=20).version == 20
+
+
+@pytest.mark.parametrize("noise", ["independent", "state_dependent"])
+@pytest.mark.parametrize("scaling", ["bounds", "running"])
+def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartpole: RunConfig) -> None:
+    config = replace(
+        cartpole,
+        environment=EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False),
+        exploration=replace(cartpole.exploration, noise=noise),
+        network=replace(cartpole.network, observation_scaling=scaling),
+    )
+    learner = train(config, updates=20)
+    assert np.isfinite(learner.snapshot().parameters).all()
+
+
+# README shows this file.
+OWN_METHOD = '''
+import tensorflow as tf
+
+from shared.methods.actor_critic import ActorCritic
+from shared.methods.method import MethodLoss, evaluate, masked_mean
+
+
+class BehaviouralCloningOfLuck(ActorCritic):
+    """Raises the probability of actions that were rewarded at once, and looks no further."""
+
+    def loss(self, network, target_network, rollout):
+        log_probs = self.log_prob(evaluate(network, rollout.observations[:-1]), rollout.actions)
+        total = -masked_mean(log_probs * rollout.rewards, rollout.mask)
+        return MethodLoss(total, {"policy_loss": total})
+'''
+
+
+def test_a_method_is_one_file_and_one_entry(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("own_method")
+    exec(compile(OWN_METHOD, "own_method.py", "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "own_method", module)
+    monkeypatch.setitem(METHODS, "luck", MethodEntry("own_method", "BehaviouralCloningOfLuck", continuous_actions=True))
+    learner = train(replace(cartpole, method=MethodConfig(name="luck")), updates=10)
+    assert learner.version == 10
+    assert issubclass(method_class("luck"), Method)
