@@ -19,6 +19,9 @@ PRESETS: dict[str, Preset] = {
     "atari": Preset("any game: --environment.id ALE/…-v5; 80 M frames", atari.ATARI),
     "cartpole": Preset("CartPole-v1 to a mean of 475 over 100 evaluation episodes", classic.CARTPOLE),
     "cartpole-q": Preset("the same by n-step Q-learning", classic.CARTPOLE_Q),
+    "cartpole-tutorial": Preset(
+        "CartPole-v0 to 195 as in the TensorFlow 2 actor-critic tutorial; one environment", classic.CARTPOLE_TUTORIAL
+    ),
     "mountaincar-continuous": Preset(
         "MountainCarContinuous-v0 to a mean of 90; Gaussian policy, state-dependent noise",
         classic.MOUNTAINCAR_CONTINUOUS,

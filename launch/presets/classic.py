@@ -44,9 +44,9 @@ PENDULUM = replace(
     _CONTINUOUS,
     stop_at_return=-200.0,
     environment=replace(CARTPOLE.environment, id="Pendulum-v1", reward_scale=0.1),
-    method=MethodConfig(discount=0.9, return_lambda=0.9, entropy_cost=0.0),
-    exploration=ExplorationConfig(initial_log_std=0.0),
-    optimizer=replace(CARTPOLE.optimizer, learning_rate=1e-3),
+    method=MethodConfig(discount=0.9, return_lambda=0.9, entropy_cost=0.0, standardise_advantages=True),
+    exploration=ExplorationConfig(noise="state_dependent", initial_log_std=-1.0),
+    optimizer=replace(CARTPOLE.optimizer, learning_rate=3e-3),
     actor=ActorConfig(environments=16, unroll_length=16),
     evaluation=replace(CARTPOLE.evaluation, every_frames=100_000),
 )
@@ -60,4 +60,19 @@ MOUNTAINCAR_CONTINUOUS = replace(
     optimizer=replace(CARTPOLE.optimizer, learning_rate=7e-4),
     actor=ActorConfig(environments=8, unroll_length=32),
     evaluation=replace(CARTPOLE.evaluation, every_frames=50_000),
+)
+
+CARTPOLE_TUTORIAL = replace(
+    CARTPOLE,
+    actors=1,
+    total_frames=100_000,
+    stop_at_return=195.0,
+    log_every_seconds=1.0,
+    environment=replace(CARTPOLE.environment, id="CartPole-v0"),
+    network=NetworkConfig(name="mlp", hidden_sizes=(128,), activation="relu"),
+    method=MethodConfig(value_cost=0.5, entropy_cost=1e-4),
+    # Keras' RMSprop with its defaults.
+    optimizer=OptimizerConfig(learning_rate=7e-4, schedule="constant", decay=0.9, epsilon=1e-7, max_gradient_norm=None),
+    actor=ActorConfig(environments=1, unroll_length=32),
+    evaluation=replace(CARTPOLE.evaluation, every_frames=8_000, policy="greedy"),
 )

@@ -68,51 +68,6 @@ def test_a_non_finite_gradient_changes_nothing(bad: float) -> None:
     assert int(held.pending) == 1
 
 
-def naive_rmsprop(config: OptimizerConfig, start: np.ndarray, pushed: np.ndarray, rate: float) -> np.ndarray:
-    theta, g, m = start.astype(np.float64), np.full(P, config.initial_mean_square), np.zeros(P)
-    for t, gradient in enumerate(pushed.astype(np.float64), start=1):
-        norm = np.linalg.norm(gradient)
-        if config.max_gradient_norm is not None and norm > config.max_gradient_norm:
-            gradient = gradient * config.max_gradient_norm / norm
-        g = config.decay * g + (1 - config.decay) * gradient**2
-        corrected = g / (1 - config.decay**t) if config.bias_correction else g
-        m = config.momentum * m + rate * gradient / np.sqrt(corrected + config.epsilon)
-        theta = theta - m
-    return theta
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"epsilon": 1e-7, "bias_correction": True},
-        {"initial_mean_square": 1.0},
-        {"momentum": 0.9, "decay": 0.95},
-        {"max_gradient_norm": 5.0},
-        {"max_gradient_norm": 1000.0},
-    ],
-)
-def test_rmsprop_equals_the_equations(changes: dict) -> None:
-    config = replace(OPTIMIZER, **changes)
-    updated = accumulator(1, config)
-    start = updated.parameters.numpy()
-    pushed = gradients(100)
-    for gradient in pushed:
-        updated.push(gradient, 1e-3)
-    expected = naive_rmsprop(config, start, pushed, 1e-3)
-    assert np.abs(updated.parameters.numpy() - expected).max() <= 2e-6 * np.abs(expected).max()
-
-
-def test_the_first_step_is_ten_times_the_rate_unless_it_is_corrected() -> None:
-    """g/√(0.01 g²) = 10."""
-    gradient = np.full(P, 2.0, np.float32)
-    for corrected, size in ((False, 10.0), (True, 1.0)):
-        updated = accumulator(1, replace(OPTIMIZER, epsilon=1e-12, bias_correction=corrected))
-        before = updated.parameters.numpy()
-        updated.push(gradient, 0.01)
-        np.testing.assert_allclose(before - updated.parameters.numpy(), 0.01 * size, rtol=1e-3)
-
-
 def test_the_reported_norm_is_that_of_the_sum_before_clipping() -> None:
     clipped = accumulator(2, replace(OPTIMIZER, max_gradient_norm=0.1))
     pushed = gradients(2)

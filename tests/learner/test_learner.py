@@ -8,9 +8,11 @@ import pytest
 
 from learner.checkpoint import Checkpoints, read_checkpoint
 from learner.learner import Learner
-from shared.config import LearnerConfig, RunConfig
+from shared.config import LearnerConfig, MethodConfig, OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
+from shared.moments import Moments
+from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.types import EpisodeStats, GradientReport, StageSeconds
 
 LAYOUT = ParameterLayout(("w",), ((5,),))
@@ -82,6 +84,93 @@ def test_learning_rate_falls_with_global_frames(cartpole: RunConfig) -> None:
     learner = make_learner(replace(cartpole, total_frames=40))
     rates = [learner.submit(report(sequence, version=sequence - 1)).learning_rate for sequence in range(1, 6)]
     np.testing.assert_allclose(rates, [1e-3, 7.5e-4, 5e-4, 2.5e-4, 0.0], atol=1e-12)
+
+
+def test_learning_rate_falls_with_updates_not_with_dropped_reports(cartpole: RunConfig) -> None:
+    schedule = OptimizerConfig(
+        learning_rate=1e-3,
+        schedule="exponential",
+        exponential_rate=0.5,
+        exponential_updates=2,
+        exponential_staircase=True,
+    )
+    learner = make_learner(replace(cartpole, optimizer=schedule))
+    rates = []
+    for sequence in range(1, 6):
+        rates.append(learner.submit(report(sequence, version=sequence - 1)).learning_rate)
+        learner.submit(report(sequence, version=sequence - 1))
+    np.testing.assert_allclose(rates, [1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4])
+
+
+def q_learner(config: RunConfig) -> Learner:
+    return make_learner(replace(config, method=MethodConfig(name="q_learning", target_interval_agent_steps=25)))
+
+
+def test_the_target_is_copied_when_agent_steps_cross_a_multiple(cartpole: RunConfig) -> None:
+    """10 agent steps a report, interval 25: at 30, 50 and 80, of the weights after the update of that report."""
+    learner = q_learner(cartpole)
+    first = learner.target_snapshot()
+    seen = []
+    for sequence in range(1, 9):
+        learner.submit(report(sequence, version=learner.version))
+        seen.append(learner.target_snapshot().version)
+        if sequence in (3, 5, 8):
+            np.testing.assert_array_equal(learner.target_snapshot().parameters, learner.snapshot().parameters)
+    assert seen == [0, 0, 1, 1, 2, 2, 2, 3]
+    np.testing.assert_array_equal(first.parameters, np.ones(5, np.float32))
+    assert make_learner(cartpole).target_snapshot() is None
+
+
+def test_a_dropped_report_moves_the_target_too_as_its_steps_were_sampled(cartpole: RunConfig) -> None:
+    learner = q_learner(cartpole)
+    for sequence in (1, 2, 3):
+        learner.submit(report(sequence, version=9))
+    assert learner.version == 0
+    assert learner.target_updates == 1
+
+
+def test_target_and_its_clock_survive_a_checkpoint(cartpole: RunConfig, tmp_path: Path) -> None:
+    learner, other = q_learner(cartpole), q_learner(cartpole)
+    for sequence in range(1, 5):
+        learner.submit(report(sequence, version=learner.version))
+    checkpoints(learner, tmp_path).save(learner.version)
+    checkpoints(other, tmp_path).restore()
+    np.testing.assert_array_equal(other.target_snapshot().parameters, learner.target_snapshot().parameters)
+    assert not np.array_equal(other.target_snapshot().parameters, other.snapshot().parameters)
+    assert other.target_snapshot().version == 1
+    other.submit(report(5, version=other.version))
+    assert other.target_snapshot().version == 2
+
+
+SCALED = ParameterLayout(("w", RUNNING_MEAN, RUNNING_VARIANCE), ((2,), (3,), (3,)))
+
+
+def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunConfig, tmp_path: Path) -> None:
+    def scaled_learner() -> Learner:
+        return Learner(cartpole, SCALED, np.array([1, 1, 0, 0, 0, 1, 1, 1], np.float32))
+
+    learner, rows = scaled_learner(), np.random.default_rng(0).normal(5.0, [1.0, 2.0, 3.0], (60, 3))
+    gradient = np.zeros(8, np.float32)
+    for sequence, part in enumerate((rows[:10], rows[10:40], rows[40:]), start=1):
+        learner.submit(
+            report(
+                sequence,
+                version=learner.version,
+                layout_fingerprint=SCALED.fingerprint,
+                gradient=gradient,
+                observation_moments=Moments.of(part),
+            )
+        )
+    refused = report(4, version=9, layout_fingerprint=SCALED.fingerprint, observation_moments=Moments.of(rows + 1e6))
+    assert learner.submit(refused).dropped == "wrong_layout"
+    parameters = learner.snapshot().parameters
+    np.testing.assert_allclose(parameters[2:5], rows.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(parameters[5:], rows.var(axis=0), rtol=1e-6)
+    checkpoints(learner, tmp_path).save(learner.version)
+    other = scaled_learner()
+    checkpoints(other, tmp_path).restore()
+    np.testing.assert_array_equal(other.snapshot().parameters, parameters)
+    assert other.state() == learner.state()
 
 
 def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None:

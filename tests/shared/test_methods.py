@@ -1,8 +1,7 @@
-"""Each method's loss against written-out arithmetic, with networks whose outputs are scripted; and a method of one's own."""
+"""Each method's loss against written-out arithmetic, with networks whose outputs are scripted; and an own method."""
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -66,7 +65,7 @@ def test_n_step_q_bootstraps_from_the_best_action_of_the_target_network(cartpole
     r2 = 3 + 0.5 * 70
     r1 = 2 + 0.5 * r2
     r0 = 1 + 0.5 * r1
-    total, target = loss("q_learning", cartpole, rollout())
+    total, _ = loss("q_learning", cartpole, rollout())
     assert total == pytest.approx(mean_square([r0, r1, r2], [1.0, 3.0, 5.0]))
     total, _ = loss("q_learning", cartpole, rollout(), reduction="sum")
     assert total == pytest.approx(3 * mean_square([r0, r1, r2], [1.0, 3.0, 5.0]))
@@ -206,9 +205,7 @@ class BehaviouralCloningOfLuck(ActorCritic):
 '''
 
 
-def test_a_method_is_one_file_and_one_entry(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_is_one_file_and_one_entry(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("own_method")
     exec(compile(OWN_METHOD, "own_method.py", "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, "own_method", module)

@@ -1,0 +1,181 @@
+"""What actors owe to each method: bounds, the action that follows, the density that acted, and flat memory."""
+
+import gc
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from actors.actor import Actor
+from actors.environments import VectorEnvironment, environment_spec
+from actors.policy import Policy
+from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.methods import method_class
+from shared.methods.actor_critic import ActorCritic
+from shared.methods.method import RolloutTensors
+from shared.types import ActionSpec, WeightSnapshot
+
+PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
+
+
+@pytest.fixture
+def pendulum(cartpole: RunConfig) -> RunConfig:
+    return replace(
+        cartpole,
+        environment=PENDULUM,
+        network=NetworkConfig(name="mlp", hidden_sizes=(16,), observation_scaling="bounds"),
+        exploration=ExplorationConfig(noise="state_dependent"),
+    )
+
+
+def target(config: RunConfig) -> WeightSnapshot | None:
+    return snapshot(config) if method_class(config.method.name).uses_target_network else None
+
+
+def snapshot(config: RunConfig, version: int = 0) -> WeightSnapshot:
+    policy = Policy(config, environment_spec(config.environment))
+    return WeightSnapshot(version, policy.initial_parameters())
+
+
+def test_continuous_actions_are_in_units_of_half_the_range_and_clipped_to_it() -> None:
+    spec = environment_spec(PENDULUM)
+    assert spec.actions == ActionSpec(1, continuous=True)
+    taken = []
+    environment = VectorEnvironment(PENDULUM, 5)
+    environment.reset(0)
+    inner = environment._environment
+    step = inner.step
+    inner.step = lambda actions: taken.append(actions) or step(actions)
+    environment.step(np.array([[-7.0], [-1.0], [0.0], [0.5], [3.0]], np.float32))
+    np.testing.assert_allclose(taken[0][:, 0], [-2.0, -2.0, 0.0, 1.0, 2.0])
+
+
+def test_rewards_are_scaled_for_training_and_returns_are_not(pendulum: RunConfig) -> None:
+    reports = []
+    for scale in (1.0, 0.1):
+        environment = replace(PENDULUM, reward_scale=scale, options={"max_episode_steps": 20})
+        config = replace(pendulum, environment=environment, actor=ActorConfig(environments=2, unroll_length=25))
+        actor = Actor(config, environment_spec(environment), 0)
+        reports.append(actor.run(snapshot(config)))
+    assert len(reports[0].episodes.returns) == 2
+    np.testing.assert_array_equal(reports[0].episodes.returns, reports[1].episodes.returns)
+    assert reports[0].statistics["value_loss"] > 10 * reports[1].statistics["value_loss"]
+
+
+def recorded(config: RunConfig, monkeypatch: pytest.MonkeyPatch, runs: int) -> list:
+    """The rollouts that an actor differentiates in `runs` runs."""
+    rollouts = []
+    actor = Actor(config, environment_spec(config.environment), 0)
+    gradient = actor._gradient
+    monkeypatch.setattr(
+        type(gradient),
+        "__call__",
+        lambda _self, rollout: (
+            rollouts.append(type(rollout)(*(np.copy(x) for x in rollout))) or (np.zeros(1, np.float32), {})
+        ),
+    )
+    for version in range(runs):
+        actor.run(snapshot(config, version), target(config))
+    return rollouts
+
+
+def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig, monkeypatch) -> None:
+    config = replace(cartpole, method=MethodConfig(name="sarsa"))
+    first, second, third = recorded(config, monkeypatch, 3)
+    np.testing.assert_array_equal(first.next_actions, second.actions[0])
+    np.testing.assert_array_equal(second.next_actions, third.actions[0])
+    assert any(x.next_actions.any() for x in (first, second, third))
+
+
+def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_another(
+    pendulum: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Independent noise: an action is μ + σξ, so its log-density is that of ξ, whatever μ and σ are."""
+    config = replace(pendulum, exploration=ExplorationConfig(noise="independent", initial_log_std=-1.0))
+    (rollout,) = recorded(config, monkeypatch, 1)
+    spec = environment_spec(config.environment)
+    policy = Policy(config, spec)
+    method = policy.method
+    assert isinstance(method, ActorCritic)
+    observations = rollout.observations[:-1].reshape(-1, 3)
+    actions = rollout.actions.reshape(-1, 1)
+
+    def log_probs() -> np.ndarray:
+        return method.log_prob(policy.network(observations), tf.constant(actions)).numpy()
+
+    acted = log_probs()
+    mean = policy.greedy(observations)
+    noise = (actions - mean) / np.exp(-1.0)
+    np.testing.assert_allclose(acted, -0.5 * noise[:, 0] ** 2 + 1.0 - 0.5 * np.log(2 * np.pi), rtol=1e-4, atol=1e-5)
+    policy.assign(policy.initial_parameters() + 0.05)
+    assert np.abs(log_probs() - acted).max() > 0.01
+
+
+def test_where_a_value_is_held_constant_its_head_gets_no_gradient_from_the_policy(cartpole: RunConfig) -> None:
+    """value_cost 0: advantages still use the values, and only the policy learns."""
+    config = replace(cartpole, method=MethodConfig(value_cost=0.0))
+    policy = Policy(config, environment_spec(config.environment))
+    random = np.random.default_rng(0)
+    rollout = RolloutTensors(
+        tf.constant(random.normal(size=(6, 3, 4)), tf.float32),
+        tf.constant(random.integers(0, 2, (5, 3)), tf.int32),
+        *(tf.ones((5, 3)) for _ in range(3)),
+        tf.zeros(3, tf.int32),
+    )
+    with tf.GradientTape() as tape:
+        total = policy.method.loss(policy.network, None, rollout).total
+    variables = policy.network.trainable_variables
+    for variable, gradient in zip(variables, tape.gradient(total, variables), strict=True):
+        if "value" in variable.path:
+            assert gradient is None or not np.any(gradient), variable.path
+        else:
+            assert np.any(gradient), variable.path
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def grown(step: Callable[[], object], warm_up: int, further: int) -> tuple[int, float]:
+    """Live objects and share of resident memory that `further` calls add after `warm_up` calls."""
+    for _ in range(warm_up):
+        step()
+    gc.collect()
+    objects, resident = len(gc.get_objects()), resident_bytes()
+    for _ in range(further):
+        step()
+    gc.collect()
+    return len(gc.get_objects()) - objects, resident_bytes() / resident - 1.0
+
+
+@pytest.mark.parametrize("task", ["cartpole", "pendulum"])
+def test_50_000_policy_steps_add_no_objects_traces_or_memory(task: str, request: pytest.FixtureRequest) -> None:
+    config = request.getfixturevalue(task)
+    spec = environment_spec(config.environment)
+    policy = Policy(config, spec)
+    observations = np.zeros((1, *spec.observation_shape), np.float32)
+    policy.sample(observations)
+    traces = policy.traces
+    objects, share = grown(lambda: policy.sample(observations), warm_up=1_000, further=50_000)
+    assert policy.traces == traces
+    assert objects < 100
+    assert share < 0.02
+
+
+@pytest.mark.parametrize(
+    ("task", "method"), [("cartpole", "actor_critic"), ("cartpole", "sarsa"), ("pendulum", "actor_critic")]
+)
+def test_rollouts_add_no_objects_traces_or_memory(task: str, method: str, request: pytest.FixtureRequest) -> None:
+    config = replace(request.getfixturevalue(task), method=MethodConfig(name=method))
+    actor = Actor(config, environment_spec(config.environment), 0)
+    weights, target_weights = snapshot(config), target(config)
+    actor.run(weights, target_weights)
+    traces = actor.traces
+    objects, share = grown(lambda: actor.run(weights, target_weights), warm_up=100, further=300)
+    assert actor.traces == traces
+    assert objects < 100
+    assert share < 0.02

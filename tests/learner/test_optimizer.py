@@ -1,0 +1,155 @@
+"""Every optimizer against its equations in NumPy, in float64, over 100 updates; and TensorFlow's and Keras' own."""
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from learner.accumulator import GradientAccumulator
+from shared.config import LearnerConfig, OptimizerConfig
+from shared.schedules import crossed_multiple, exponential_decay
+
+P, UPDATES, RATE = 1_000, 100, 1e-3
+START = np.random.default_rng(0).normal(size=P).astype(np.float32)
+GRADIENTS = np.random.default_rng(1).normal(size=(UPDATES, P)).astype(np.float32)
+PLAIN = OptimizerConfig(epsilon=0.1, max_gradient_norm=None)
+
+
+def ours(config: OptimizerConfig) -> np.ndarray:
+    updated = GradientAccumulator(START, LearnerConfig(), config)
+    for gradient in GRADIENTS:
+        assert updated.push(gradient, RATE).applied
+    return updated.parameters.numpy()
+
+
+def clipped(gradient: np.ndarray, config: OptimizerConfig) -> np.ndarray:
+    norm, limit = np.linalg.norm(gradient), config.max_gradient_norm
+    return gradient * limit / norm if limit is not None and norm > limit else gradient
+
+
+def naive_rmsprop(config: OptimizerConfig) -> np.ndarray:
+    theta, g, mean, m = START.astype(np.float64), np.full(P, config.initial_mean_square), np.zeros(P), np.zeros(P)
+    a = config.decay
+    for t, gradient in enumerate(GRADIENTS.astype(np.float64), start=1):
+        gradient = clipped(gradient, config)
+        g = a * g + (1 - a) * gradient**2
+        mean = a * mean + (1 - a) * gradient
+        variance = g - mean**2 if config.centred else g
+        if config.bias_correction:
+            variance = variance / (1 - a**t)
+        m = config.momentum * m + RATE * gradient / np.sqrt(variance + config.epsilon)
+        theta = theta - m
+    return theta
+
+
+def naive_adam(config: OptimizerConfig) -> np.ndarray:
+    theta, m, v = START.astype(np.float64), np.zeros(P), np.zeros(P)
+    for t, gradient in enumerate(GRADIENTS.astype(np.float64), start=1):
+        m = config.beta_1 * m + (1 - config.beta_1) * gradient
+        v = config.beta_2 * v + (1 - config.beta_2) * gradient**2
+        rate = RATE * np.sqrt(1 - config.beta_2**t) / (1 - config.beta_1**t)
+        theta = theta - rate * m / (np.sqrt(v) + config.epsilon)
+    return theta
+
+
+def naive_sgd(config: OptimizerConfig) -> np.ndarray:
+    theta, m = START.astype(np.float64), np.zeros(P)
+    for gradient in GRADIENTS.astype(np.float64):
+        m = config.momentum * m + gradient
+        theta = theta - RATE * m
+    return theta
+
+
+NAIVE = {"rmsprop": naive_rmsprop, "adam": naive_adam, "sgd": naive_sgd}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"epsilon": 1e-7, "bias_correction": True},
+        {"initial_mean_square": 1.0},
+        {"momentum": 0.9, "decay": 0.95},
+        {"centred": True},
+        {"centred": True, "momentum": 0.5, "initial_mean_square": 1.0},
+        {"max_gradient_norm": 5.0},
+        {"max_gradient_norm": 1000.0},
+        {"name": "adam", "epsilon": 1e-7},
+        {"name": "adam", "epsilon": 1e-3, "beta_1": 0.5, "beta_2": 0.9},
+        {"name": "sgd"},
+        {"name": "sgd", "momentum": 0.9},
+    ],
+    ids=str,
+)
+def test_equals_its_equations_to_1e_6_over_100_updates(changes: dict) -> None:
+    config = replace(PLAIN, **changes)
+    expected = NAIVE[config.name](config)
+    moved = np.abs(expected - START).max()
+    assert moved > 0.01
+    assert np.abs(ours(config) - expected).max() <= 1e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("config", "optimizer"),
+    [
+        (replace(PLAIN, epsilon=1e-3), keras.optimizers.RMSprop(RATE, rho=0.99, epsilon=1e-3)),
+        (
+            replace(PLAIN, epsilon=1e-3, momentum=0.9, centred=True),
+            keras.optimizers.RMSprop(RATE, rho=0.99, momentum=0.9, epsilon=1e-3, centered=True),
+        ),
+        (replace(PLAIN, name="adam", epsilon=1e-7), keras.optimizers.Adam(RATE, epsilon=1e-7)),
+    ],
+    ids=["rmsprop", "centred rmsprop", "adam"],
+)
+def test_equals_keras(config: OptimizerConfig, optimizer: keras.optimizers.Optimizer) -> None:
+    variable = keras.Variable(START)
+    for gradient in GRADIENTS:
+        optimizer.apply([tf.constant(gradient)], [variable])
+    np.testing.assert_allclose(ours(config), variable.numpy(), rtol=0, atol=2e-6)
+
+
+def test_equals_tensorflow_1_from_a_mean_square_of_1() -> None:
+    variable = tf.Variable(START)
+    optimizer = tf.compat.v1.train.RMSPropOptimizer(RATE, decay=0.9, epsilon=1e-10)
+    for gradient in GRADIENTS:
+        optimizer.apply_gradients([(tf.constant(gradient), variable)])
+    config = replace(PLAIN, decay=0.9, epsilon=1e-10, initial_mean_square=1.0)
+    np.testing.assert_allclose(ours(config), variable.numpy(), rtol=0, atol=2e-6)
+
+
+def test_the_first_step_is_ten_times_the_rate_unless_it_is_corrected() -> None:
+    """g/√(0.01 g²) = 10."""
+    gradient = np.full(P, 2.0, np.float32)
+    for corrected, size in ((False, 10.0), (True, 1.0)):
+        config = replace(PLAIN, epsilon=1e-12, bias_correction=corrected)
+        updated = GradientAccumulator(START, LearnerConfig(), config)
+        updated.push(gradient, 0.01)
+        np.testing.assert_allclose(START - updated.parameters.numpy(), 0.01 * size, rtol=1e-3)
+
+
+def test_first_steps_from_a_mean_square_of_0_and_of_1() -> None:
+    """Gradient 2, rate 1, decay 0.9: 2/√0.4 against 2/√1.3."""
+    for initial, step in ((0.0, 3.1623), (1.0, 1.7541)):
+        config = replace(PLAIN, decay=0.9, epsilon=1e-10, initial_mean_square=initial)
+        updated = GradientAccumulator(np.zeros(1, np.float32), LearnerConfig(), config)
+        updated.push(np.array([2.0], np.float32), 1.0)
+        assert -updated.parameters.numpy()[0] == pytest.approx(step, abs=1e-4)
+
+
+def test_exponential_decay_is_by_updates_smooth_or_in_stairs() -> None:
+    smooth = [exponential_decay(8.0, u, rate=0.25, decay_updates=10, staircase=False) for u in (0, 5, 10, 20)]
+    np.testing.assert_allclose(smooth, [8.0, 4.0, 2.0, 0.5])
+    stairs = [exponential_decay(8.0, u, rate=0.25, decay_updates=10, staircase=True) for u in (0, 9, 10, 19, 20)]
+    np.testing.assert_allclose(stairs, [8.0, 8.0, 2.0, 2.0, 0.5])
+
+
+def test_a_counter_that_jumps_crosses_multiples() -> None:
+    assert [crossed_multiple(*pair, 10) for pair in ((0, 9), (9, 10), (9, 31), (10, 19), (19, 20))] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
