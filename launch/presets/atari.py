@@ -2,7 +2,15 @@
 
 from dataclasses import replace
 
-from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, OptimizerConfig, RunConfig
+from shared.config import (
+    ActorConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    ExplorationConfig,
+    MethodConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 
 PONG = RunConfig(
     total_frames=40_000_000,
@@ -13,6 +21,16 @@ PONG = RunConfig(
         learning_rate=5e-4, annealing_frames=12_000_000, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5
     ),
     actor=ActorConfig(environments=8, unroll_length=16),
+)
+
+PONG_Q = replace(
+    PONG,
+    stop_at_return=15.0,
+    method=MethodConfig(name="q_learning", return_lambda=0.9),
+    # The paper's final ε of 0.5 in three tenths of the environments would hold the mean training return below 0.
+    exploration=ExplorationConfig(final_epsilons=(0.05, 0.02, 0.01), annealing_frames=1_000_000),
+    optimizer=replace(PONG.optimizer, learning_rate=3e-4, max_gradient_norm=5.0),
+    evaluation=EvaluationConfig(policy="greedy"),
 )
 
 ATARI = replace(

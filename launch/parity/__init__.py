@@ -1,0 +1,1 @@
+"""`tributary parity`: questions that people ask about TensorFlow's numbers, answered by experiment on their machine."""
