@@ -1,4 +1,4 @@
-"""The command line: `tributary train | evaluate | presets`."""
+"""The command line: `tributary train | evaluate | parity | presets`."""
 
 import contextlib
 import difflib
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.evaluate import EvaluateArguments, evaluate
+from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, train
@@ -28,6 +29,7 @@ usage: tributary COMMAND [ARGUMENTS]
 commands:
   train [PRESET]   train an agent (presets: {presets}; default {default})
   evaluate RUN     play whole episodes with the weights of a run
+  parity           answer by experiment what people ask about TensorFlow's numbers
   presets          list the presets
 
 tributary COMMAND --help shows all settings of a command.
@@ -77,6 +79,10 @@ def _evaluate(arguments: Sequence[str]) -> int:
     return evaluate(_parse(EvaluateArguments, "evaluate", arguments))
 
 
+def _parity(arguments: Sequence[str]) -> int:
+    return parity(_parse(ParityArguments, "parity", arguments))
+
+
 @dataclass(frozen=True)
 class PresetsArguments:
     """List the presets."""
@@ -102,7 +108,12 @@ def _presets(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"train": _train, "evaluate": _evaluate, "presets": _presets}
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "parity": _parity,
+    "presets": _presets,
+}
 
 
 def _parse(kind: type[_Arguments], command: str, arguments: Sequence[str], default: Any = None) -> _Arguments:

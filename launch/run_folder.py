@@ -170,7 +170,7 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "preset": preset,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": versions(),
         "hardware": hardware(),
         "threads": thread_plan,
         "seeds": {
@@ -179,6 +179,11 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
         },
         "environment_protocol": protocol,
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and of the packages that the numbers depend on."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
 
 
 def hardware() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -198,9 +199,14 @@ def _new_folder(arguments: TrainArguments, preset: str) -> RunFolder:
 
 
 def _check_checkpoint(arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec, folder: RunFolder) -> None:
-    """Check that the newest checkpoint fits the network that the settings make."""
+    """Check that the newest checkpoint fits the network, method and optimizer that the settings make."""
     if arguments.run_dir is not None:
         raise setting_error("run_dir", arguments.run_dir, "a resumed run stays in its folder; leave --run-dir out")
+    before = folder.read_config()
+    for setting in ("method.name", "optimizer.name", "optimizer.centred"):
+        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
+        if was != now:
+            raise setting_error(setting, now, f"the checkpoint in {folder.path} was made with {was}; start a new run")
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint

@@ -16,8 +16,9 @@ _MOST_ULP = 4.0
 _EXPLANATION = """\
 The recursion R ← r + γR is one multiplication and one addition per step, in a fixed order, so both ways round the
 same numbers in the same places. A mean and a standard deviation are sums of many terms: a graph may add them in
-another order, and the last digits may differ. An ULP is the gap between neighbouring float32 numbers. It is counted at
-the size of the largest entry, since an entry near 0 is the difference of larger numbers and inherits their rounding."""
+another order, and the last digits may differ. An ULP is the gap between neighbouring float32 numbers. It is counted
+at the size of the largest entry, since an entry near 0 is the difference of larger numbers and inherits their
+rounding."""
 
 
 def discounted_returns(rewards: tf.Tensor) -> tf.Tensor:

@@ -18,15 +18,16 @@ _TOLERANCES = ((1e-5, 1e-8), (1e-4, 0.0))
 _LARGEST_RELATIVE = 1e-4
 
 _EXPLANATION = """\
-Both ways compute the same function. A graph is rewritten before it runs: the remapper of TensorFlow's graph optimizer
-fuses a layer's product, bias and ReLU into one operation, whose sums run in another order. Without that one rewrite
-both agree to the bit. With it gradients differ in their last digits. That shows in entries that are small beside their
-tensor's largest: each is the difference of larger numbers, and has few digits left to agree on. np.allclose asks every
-entry to agree relative to itself, and is not symmetric: its tolerance is relative to the second argument. Adam divides
-m by √v, so where the true gradient is 0 it turns rounding noise into steps as large as the learning rate. Standardised
-returns that differ by one unit in the last place do the same, as the swap shows, whose runs are otherwise equal.
-To compare two runs, relate a difference to the slot's largest entry. To make them agree, compute the returns once, and
-switch the remapper off: tf.config.optimizer.set_experimental_options({'remapping': False})."""
+Both ways compute the same function. A graph is rewritten before it runs: the remapper of TensorFlow's graph
+optimizer fuses a layer's product, bias and ReLU into one operation, whose sums run in another order. Without that
+one rewrite both agree to the bit. With it gradients differ in their last digits. That shows in entries that are
+small beside their tensor's largest: each is the difference of larger numbers, and has few digits left to agree on.
+np.allclose asks every entry to agree relative to itself, and is not symmetric: its tolerance is relative to the
+second argument. Adam divides m by √v, so where the true gradient is 0 it turns rounding noise into steps as large
+as the learning rate. Standardised returns that differ by one unit in the last place do the same, as the swap shows,
+whose runs are otherwise equal. To compare two runs, relate a difference to the slot's largest entry. To make them
+agree, compute the returns once, and switch the remapper off:
+tf.config.optimizer.set_experimental_options({'remapping': False})."""
 
 
 class _Batch(NamedTuple):

@@ -41,6 +41,8 @@ class Explorer(Protocol):
 class Method(ABC):
     """A method of the asynchronous n-step family. Stateless: what it computes depends on its arguments alone.
 
+    What says "graph code" is traced once, without AutoGraph: a choice by a tensor's value is `tf.where` or `tf.cond`.
+
     Args:
         config: of the run.
         actions: what one action is.

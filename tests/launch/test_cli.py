@@ -104,6 +104,10 @@ def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads((run / "summary.json").read_text())["frames"] >= 1500
     assert main(["train", "--resume", str(run), "--network.hidden-sizes", "32"]) == 2
     assert "of another network" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run), "--optimizer.name", "adam"]) == 2
+    assert "was made with rmsprop; start a new run" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run), "--method.name", "sarsa"]) == 2
+    assert "was made with actor_critic; start a new run" in capsys.readouterr().err
     assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
 
 

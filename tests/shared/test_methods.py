@@ -1,7 +1,9 @@
 """Each method's loss against written-out arithmetic, with networks whose outputs are scripted; and an own method."""
 
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -187,29 +189,16 @@ def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartp
     assert np.isfinite(learner.snapshot().parameters).all()
 
 
-# README shows this file.
-OWN_METHOD = '''
-import tensorflow as tf
-
-from shared.methods.actor_critic import ActorCritic
-from shared.methods.method import MethodLoss, evaluate, masked_mean
+README = Path(__file__).parents[2] / "README.md"
 
 
-class BehaviouralCloningOfLuck(ActorCritic):
-    """Raises the probability of actions that were rewarded at once, and looks no further."""
-
-    def loss(self, network, target_network, rollout):
-        log_probs = self.log_prob(evaluate(network, rollout.observations[:-1]), rollout.actions)
-        total = -masked_mean(log_probs * rollout.rewards, rollout.mask)
-        return MethodLoss(total, {"policy_loss": total})
-'''
-
-
-def test_a_method_is_one_file_and_one_entry(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("own_method")
-    exec(compile(OWN_METHOD, "own_method.py", "exec"), module.__dict__)
-    monkeypatch.setitem(sys.modules, "own_method", module)
-    monkeypatch.setitem(METHODS, "luck", MethodEntry("own_method", "BehaviouralCloningOfLuck", continuous_actions=True))
-    learner = train(replace(cartpole, method=MethodConfig(name="luck")), updates=10)
-    assert learner.version == 10
+def test_the_method_in_readme_is_one_file_and_one_entry(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = README.read_text().split("### Add a method")[1]
+    source, entry = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    module = ModuleType("shared.methods.luck")
+    exec(compile(source, "luck.py", "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "shared.methods.luck", module)
+    for name, value in eval(f"{{{entry}}}", {"MethodEntry": MethodEntry}).items():
+        monkeypatch.setitem(METHODS, name, value)
+    assert train(replace(cartpole, method=MethodConfig(name="luck")), updates=10).version == 10
     assert issubclass(method_class("luck"), Method)
