@@ -62,8 +62,10 @@ class RolloutGradient:
 
     def _gradient_graph(self, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         network = self._policy.network
+        # Arrays reach this function as they are when graphs are run eagerly, to debug.
+        tensors = RolloutTensors(*(tf.convert_to_tensor(x) for x in rollout))
         with tf.GradientTape() as tape:
-            loss = self._policy.method.loss(network, self._target_network, RolloutTensors(*rollout))
+            loss = self._policy.method.loss(network, self._target_network, tensors)
         by_variable = tape.gradient(loss.total, network.trainable_variables)
         # A weight that the loss does not look at has gradient 0; so have running moments, the last in the layout.
         by_variable += [None] * (len(self._policy.layout.sizes) - len(by_variable))

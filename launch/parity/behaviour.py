@@ -33,7 +33,10 @@ def run() -> Finding:
     """Draw actions by a Gaussian policy on Pendulum-v1, and evaluate them with the same and with later weights."""
     preset = PRESETS["pendulum"].config
     config = replace(
-        preset, evaluation=EvaluationConfig(), exploration=ExplorationConfig(noise="independent", initial_log_std=-1.0)
+        preset,
+        stop_at_return=None,
+        evaluation=EvaluationConfig(),
+        exploration=ExplorationConfig(noise="independent", initial_log_std=-1.0),
     )
     versions = _versions(config)
     spec = environment_spec(config.environment)

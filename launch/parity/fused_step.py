@@ -19,12 +19,13 @@ _STEPS, _BATCH, _RATE, _DECAY, _EPSILON = 3, 16, 0.01, 0.9, 1e-7
 _WRONG = 1e-3
 
 _EXPLANATION = """\
-One tf.function that takes a gradient and applies it reads each weight at least twice: in the forward and in the
-backward pass. TensorFlow orders reads and writes of a variable, but its graph optimizer may drop such an order
-where it seems redundant, and which ones it drops differs from trace to trace. Then the backward pass of an early
-layer reads weights that a later layer's update has changed already. A trace is right or wrong for good, so a
-training run either works or is quietly a little wrong. Here the gradient leaves its graph as a value before another
-graph applies it: nothing that is computed later can change it."""
+One tf.function that takes a gradient and applies it reads weights in the forward and backward pass, and writes
+them. TensorFlow orders reads and writes of a variable, and its graph optimizer may drop an order that seems
+redundant. With TensorFlow 2.21 and Keras 3.15 traces have been seen in which the backward pass reads weights that
+another layer's update has changed already. Such a trace is wrong for good, so a training run either works or is
+quietly a little wrong; a count of 0 here says that this machine, these versions and this network do not show it.
+Ours does not depend on that: the gradient leaves its graph as a value before another graph applies it, and nothing
+that is computed later can change it."""
 
 Step = Callable[[tf.Tensor, tf.Tensor], None]
 

@@ -27,10 +27,9 @@ _FIRST_UPDATE_RELATIVE = 1e-5
 
 _EXPLANATION = """\
 Both modes run the same Python functions: once as they are, once traced into graphs. With the same seed they draw
-the same random numbers, and their first updates agree to rounding. From there on rounding parts the two
-trajectories, as another seed would: a sampled action flips, and the games differ. So one mode needs more steps for
-one seed and fewer for another, and medians over a few seeds differ by luck. What a graph changes is the time of a
-step, not how many it takes."""
+the same random numbers, and their first updates agree to rounding. Until rounding flips a sampled action they play
+the same games, and need the same number of steps; from then on they part, as another seed would, and one needs more
+steps for one seed and fewer for another. What a graph changes is the time of a step, not how many it takes."""
 
 
 class Training(NamedTuple):
@@ -46,7 +45,7 @@ class Training(NamedTuple):
 
 def run(seeds: int, threshold: float = THRESHOLD) -> Finding:
     """Train the preset `cartpole` until the last 100 episodes have a mean of `threshold`, in both modes, per seed."""
-    config = replace(PRESETS["cartpole"].config, actors=1, evaluation=EvaluationConfig())
+    config = replace(PRESETS["cartpole"].config, actors=1, stop_at_return=None, evaluation=EvaluationConfig())
     rollout = {mode: _rollout_seconds(config, mode) for mode in ("eager", "graph")}
     trained: dict[str, list[Training]] = {"eager": [], "graph": []}
     for seed in range(1, seeds + 1):

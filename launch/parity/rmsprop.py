@@ -23,7 +23,7 @@ FORMS = {
     "Keras": replace(_PLAIN, decay=0.9, epsilon=1e-7),
     "PyTorch": replace(_PLAIN, decay=0.99, epsilon=1e-16),
     "A3C paper": replace(_PLAIN, decay=0.99, epsilon=0.1),
-    "Tributary's cartpole preset": replace(_PLAIN, decay=0.99, epsilon=1e-5, bias_correction=True),
+    "with bias correction": replace(_PLAIN, decay=0.99, epsilon=1e-5, bias_correction=True),
 }
 
 _EXPLANATION = """\
@@ -53,7 +53,7 @@ def run(seeds: int) -> Finding:
         reported(f"{name}: first step, gradient {_GRADIENT:g}, learning rate 1", f"{step:.4f}")
         for name, step in steps.items()
     ]
-    config = replace(PRESETS["cartpole"].config, actors=1, evaluation=EvaluationConfig())
+    config = replace(PRESETS["cartpole"].config, actors=1, stop_at_return=None, evaluation=EvaluationConfig())
     learned: dict[str, list[int]] = {}
     for name, form in FORMS.items():
         optimizer = replace(form, learning_rate=config.optimizer.learning_rate)

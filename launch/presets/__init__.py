@@ -15,7 +15,7 @@ class Preset(NamedTuple):
 
 PRESETS: dict[str, Preset] = {
     "pong": Preset("Pong to a mean return of 18; the default", atari.PONG),
-    "pong-q": Preset("Pong to a mean return of 15 by n-step Q-learning", atari.PONG_Q),
+    "pong-q": Preset("Pong to a mean return of 10 by n-step Q-learning", atari.PONG_Q),
     "breakout": Preset("Breakout, 40 M frames; training treats a lost life as terminal", atari.BREAKOUT),
     "atari": Preset("any game: --environment.id ALE/…-v5; 80 M frames", atari.ATARI),
     "cartpole": Preset("CartPole-v1 to a mean of 475 over 100 evaluation episodes", classic.CARTPOLE),

@@ -25,7 +25,7 @@ PONG = RunConfig(
 
 PONG_Q = replace(
     PONG,
-    stop_at_return=15.0,
+    stop_at_return=10.0,
     method=MethodConfig(name="q_learning", return_lambda=0.9),
     # The paper's final ε of 0.5 in three tenths of the environments would hold the mean training return below 0.
     exploration=ExplorationConfig(final_epsilons=(0.05, 0.02, 0.01), annealing_frames=1_000_000),
