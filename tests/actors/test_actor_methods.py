@@ -89,6 +89,7 @@ def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig,
     np.testing.assert_array_equal(first.next_actions, second.actions[0])
     np.testing.assert_array_equal(second.next_actions, third.actions[0])
     assert any(x.next_actions.any() for x in (first, second, third))
+    assert (second.actions != second.actions[0]).any()
 
 
 def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_another(
