@@ -34,7 +34,9 @@ class Actor:
         self._environments = VectorEnvironment(config.environment, actor.environments, actor.environment_threads)
         # Each actor takes a block of consecutive seeds: environment i of a block has seed + i.
         seed = (config.seed * 1_000_003 + actor_id * actor.environments) % 2**31
-        self._policy = Policy(config, spec, environments=actor.environments, seed=seed)
+        self._policy = Policy(
+            config, spec, environments=actor.environments, seed=seed, unroll_length=actor.unroll_length
+        )
         self._gradient = RolloutGradient(config, spec, self._policy)
         self._builder = RolloutBuilder(
             actor.unroll_length,
@@ -50,7 +52,7 @@ class Actor:
         self._unroll_length = actor.unroll_length
         self._keeps_moments = config.network.observation_scaling == "running"
         self._next_actions: npt.NDArray[np.generic] | None = None
-        self._observations = self._environments.reset(seed)
+        self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seed)
         self._finished_at = time.perf_counter()
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport:
@@ -66,23 +68,25 @@ class Actor:
             self._gradient.assign_target(target)
         synchronised = clock()
         acting = environment = 0.0
-        observations, before = self._observations, synchronised
-        for _ in range(self._unroll_length):
-            actions = self._next_actions if self._next_actions is not None else self._policy.sample(observations)
-            self._next_actions = None
+        before = synchronised
+        builder, next_actions = self._builder, self._next_actions
+        builder.begin(self._first_observations)
+        self._first_observations = self._next_actions = None
+        for t in range(self._unroll_length):
+            if next_actions is None:
+                actions = self._policy.sample_and_store(builder.observations, t)
+            else:
+                actions, next_actions = next_actions, None
             acted = clock()
-            result = self._environments.step(actions)
-            self._builder.add(observations, actions, result)
-            observations = result.observations
+            builder.add(actions, self._environments.step(actions, builder.next_observations))
             stepped = clock()
             acting += acted - before
             environment += stepped - acted
             before = stepped
-        self._observations = observations
         if self._policy.method.needs_next_actions:
             # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
-            self._next_actions = self._policy.sample(observations)
-        rollout = self._builder.finish(observations, self._next_actions)
+            self._next_actions = self._policy.sample(builder.observations)
+        rollout = builder.finish(self._next_actions)
         gradient, statistics = self._gradient(rollout)
         moments = Moments.of(rollout.observations[:-1]) if self._keeps_moments else None
         self._finished_at = clock()
@@ -94,7 +98,7 @@ class Actor:
             layout_fingerprint=self._policy.layout.fingerprint,
             gradient=gradient,
             agent_steps=int(rollout.mask.sum()),
-            episodes=self._builder.take_episodes(),
+            episodes=builder.take_episodes(),
             stage_seconds=StageSeconds(
                 environment=environment,
                 acting=acting,

@@ -2,8 +2,9 @@
 
 import difflib
 import os
+import sys
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import ale_py
 import gymnasium
@@ -15,6 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 from shared.types import ActionSpec, Float32Array
+
+ByteArray = npt.NDArray[np.uint8]
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
 # 6,400 agent steps of random play, of which every tenth observation is kept: two seconds.
@@ -95,6 +98,7 @@ class VectorEnvironment:
         self._lives = np.zeros(count, np.int32)
         self._is_atari = game is not None
         self.count = count
+        self._lost_life = np.zeros(count, bool)
 
     def spec(self) -> EnvironmentSpec:
         """Describe one environment.
@@ -125,18 +129,24 @@ class VectorEnvironment:
         bounds = None
         if not self._is_atari:
             bounds = tuple(observations.low.tolist()), tuple(observations.high.tolist())
-        return EnvironmentSpec(observations.shape, dtype, action_spec, names, self._is_atari, bounds)
+        shape = observations.shape
+        if self._is_atari:
+            shape = (*shape[1:], shape[0])
+        return EnvironmentSpec(shape, dtype, action_spec, names, self._is_atari, bounds)
 
     def reset(self, seed: int) -> npt.NDArray[np.generic]:
         """Reset all environments; environment i is seeded with seed + i. Returns observations [B, …]."""
         observations, info = self._environment.reset(seed=seed)
         if self._is_atari:
             self._lives = info["lives"].copy()
-        return self._cast(observations)
+        return self._convert(observations, None)
 
-    def step(self, actions: npt.NDArray[np.generic]) -> StepResult:
+    def step(
+        self, actions: npt.NDArray[np.generic], observations_to: npt.NDArray[np.generic] | None = None
+    ) -> StepResult:
         """Take actions int32 [B], or float32 [B, D] in units of half the range, which are clipped to the bounds.
 
+        Observations are written to `observations_to`, a contiguous array of their shape and dtype, or to a new one.
         Environments whose episode ended in the previous step ignore theirs and reset.
         """
         if self._action_bounds is not None:
@@ -144,18 +154,46 @@ class VectorEnvironment:
             middle, half = 0.5 * (low + high), 0.5 * (high - low)
             actions = np.clip(middle + half * actions.astype(np.float32), low, high)
         observations, rewards, terminated, truncated, info = self._environment.step(actions)
-        lost_life = np.zeros(self.count, bool)
         if self._is_atari:
-            lost_life = info["lives"] < self._lives
+            self._lost_life = info["lives"] < self._lives
             self._lives = info["lives"].copy()
-        return StepResult(self._cast(observations), rewards.astype(np.float32), terminated, truncated, lost_life)
+        observations = self._convert(observations, observations_to)
+        return StepResult(observations, rewards.astype(np.float32), terminated, truncated, self._lost_life)
 
     def close(self) -> None:
         """Release the environments."""
         self._environment.close()
 
-    def _cast(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        return observations if self._is_atari else observations.astype(np.float32, copy=False)
+    def _convert(
+        self, observations: npt.NDArray[np.generic], to: npt.NDArray[np.generic] | None
+    ) -> npt.NDArray[np.generic]:
+        if self._is_atari:
+            return channels_last(cast(ByteArray, observations), cast(ByteArray | None, to))
+        if to is None:
+            return observations.astype(np.float32)
+        to[...] = observations
+        return to
+
+
+def channels_last(images: ByteArray, to: ByteArray | None = None) -> ByteArray:
+    """Images uint8 [B, stack, height, width] as [B, height, width, stack], contiguous, in `to` if it is given.
+
+    TensorFlow's convolutions on CPUs want channels last. For a stack of four the bytes of a pixel are put together
+    as one integer, 4 µs for an image of 84 x 84 where NumPy's own transposed copy takes 19, and TensorFlow's 21.
+    """
+    count, stack, height, width = images.shape
+    if to is None:
+        to = np.empty((count, height, width, stack), np.uint8)
+    if stack == 4 and sys.byteorder == "little":
+        pixels = to.view(np.uint32)[..., 0]
+        np.copyto(pixels, images[:, 3])
+        for frame in (2, 1, 0):
+            np.left_shift(pixels, 8, out=pixels)
+            np.bitwise_or(pixels, images[:, frame], out=pixels)
+    else:
+        for frame in range(stack):
+            to[..., frame] = images[:, frame]
+    return to
 
 
 def atari_game(environment_id: str) -> str | None:

@@ -64,6 +64,7 @@ class RolloutGradient:
         network = self._policy.network
         # Arrays reach this function as they are when graphs are run eagerly, to debug.
         tensors = RolloutTensors(*(tf.convert_to_tensor(x) for x in rollout))
+        tensors = tensors._replace(activations=self._policy.activations)
         with tf.GradientTape() as tape:
             loss = self._policy.method.loss(network, self._target_network, tensors)
         by_variable = tape.gradient(loss.total, network.trainable_variables)

@@ -6,10 +6,11 @@ import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
 from shared.config import RunConfig
+from shared.convolutional import ConvolutionalNetwork
 from shared.layout import ParameterLayout
 from shared.methods import method_class
 from shared.methods.method import Method
-from shared.networks import Network, ObservationScale
+from shared.networks import MultilayerPerceptron, Network, ObservationScale
 from shared.types import Float32Array
 
 
@@ -22,10 +23,18 @@ class Policy:
         environments: B, whose exploration may each have its own state.
         seed: of the sampled actions.
         training: False for an evaluator.
+        unroll_length: T, to store the network's activations for the gradient of a rollout. None: they are not stored.
     """
 
     def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, *, environments: int = 1, seed: int = 0, training: bool = True
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        *,
+        environments: int = 1,
+        seed: int = 0,
+        training: bool = True,
+        unroll_length: int | None = None,
     ) -> None:
         self.method = method_class(config.method.name)(config, spec.actions)
         self.network = build_network(config, spec, self.method)
@@ -33,13 +42,31 @@ class Policy:
         self._explorer = self.method.explorer(environments, seed, training=training)
         observations = tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)
         self._assign = assign_graph(self.network, self.layout)
+        self._stored: list[tf.Variable] = []
+        # The first action of a rollout that carries one over was taken with other weights.
+        if unroll_length is not None and not self.method.needs_next_actions:
+            for shape, dtype in self.network.activations:
+                zeros = tf.zeros((unroll_length, environments, *shape), dtype)
+                self._stored.append(tf.Variable(zeros, trainable=False, name="activations"))
+        step = tf.TensorSpec((), tf.int32)
+        self._sample_and_store = tf.function(
+            self._sample_and_store_graph,
+            input_signature=[tf.TensorSpec((environments, *spec.observation_shape), spec.observation_dtype), step],
+            autograph=False,
+        )
         self._sample = tf.function(self._sample_graph, input_signature=[observations], autograph=False)
         self._greedy = tf.function(self._greedy_graph, input_signature=[observations], autograph=False)
 
     @property
     def traces(self) -> int:
         """How often its graphs were traced."""
-        return sum(graph.experimental_get_tracing_count() for graph in (self._assign, self._sample, self._greedy))
+        graphs = (self._assign, self._sample, self._sample_and_store, self._greedy)
+        return sum(graph.experimental_get_tracing_count() for graph in graphs)
+
+    @property
+    def activations(self) -> tuple[tf.Tensor, ...]:
+        """What was stored in a rollout, [T, B, …] each: graph code. Empty if nothing is."""
+        return tuple(tf.convert_to_tensor(variable) for variable in self._stored)
 
     def initial_parameters(self) -> Float32Array:
         """The weights it holds, float32 [P]: the initial ones before the first `assign`."""
@@ -54,12 +81,22 @@ class Policy:
         """Actions int32 [B] or float32 [B, D], with exploration, for observations [B, …]."""
         return self._sample(observations).numpy()
 
+    def sample_and_store(self, observations: npt.NDArray[np.generic], t: int) -> npt.NDArray[np.generic]:
+        """The same for time `t` of a rollout, storing the network's activations for its gradient."""
+        return self._sample_and_store(observations, np.int32(t)).numpy()
+
     def greedy(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Actions int32 [B] or float32 [B, D], without exploration, for observations [B, …]."""
         return self._greedy(observations).numpy()
 
     def _sample_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self._explorer.sample(self.network(observations))
+
+    def _sample_and_store_graph(self, observations: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+        output = self.network(observations)
+        for variable, activation in zip(self._stored, output.activations, strict=False):
+            tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=t, updates=activation)
+        return self._explorer.sample(output)
 
     def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self.method.greedy(self.network(observations))
@@ -72,14 +109,13 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
         low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
         # Of a uniform draw: mean (a + b)/2, variance (b - a)²/12.
         scale = ObservationScale(0.5 * (low + high), (high - low) / np.float32(12**0.5))
-    network = Network(
-        config.network,
-        spec.observation_shape,
-        method.heads(),
-        config.seed,
-        observation_mean=spec.observation_mean,
-        observation_scale=scale,
-    )
+    network: Network
+    if config.network.name == "mlp":
+        network = MultilayerPerceptron(config.network, spec.observation_shape, method.heads(), config.seed, scale)
+    else:
+        network = ConvolutionalNetwork(
+            config.network, spec.observation_shape, method.heads(), config.seed, spec.observation_mean
+        )
     network.add_parameters(method.parameters(network.features))
     return network
 

@@ -37,7 +37,8 @@ class RolloutBuilder:
         terminal_on_life_loss: bool,
     ) -> None:
         shape = (unroll_length, environments)
-        self._observations = np.empty((unroll_length + 1, environments, *observation_shape), observation_dtype)
+        self._observations = aligned((unroll_length + 1, environments, *observation_shape), observation_dtype)
+        self._slots = list(self._observations)
         self._actions = np.empty((*shape, *actions.shape), actions.dtype)
         self._no_actions = np.zeros((environments, *actions.shape), actions.dtype)
         self._rewards = np.empty(shape, np.float32)
@@ -53,10 +54,26 @@ class RolloutBuilder:
         self._episode_lengths = np.zeros(environments, np.int64)
         self._finished: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
 
-    def add(self, observations: npt.NDArray[np.generic], actions: npt.NDArray[np.generic], result: StepResult) -> None:
-        """Add one vector step: `actions` [B] or [B, D] were taken in `observations` [B, …] and led to `result`."""
+    def begin(self, observations: npt.NDArray[np.generic] | None = None) -> None:
+        """Begin a rollout at `observations` [B, …], or where the last one ended."""
+        self._slots[0][...] = self._slots[-1] if observations is None else observations
+        self._t = 0
+
+    @property
+    def observations(self) -> npt.NDArray[np.generic]:
+        """What the next actions are taken in: [B, …], valid until the rollout after this one begins."""
+        return self._slots[self._t]
+
+    @property
+    def next_observations(self) -> npt.NDArray[np.generic]:
+        """Where the observations that these actions lead to belong; written here, `add` need not copy them."""
+        return self._slots[self._t + 1]
+
+    def add(self, actions: npt.NDArray[np.generic], result: StepResult) -> None:
+        """Add one vector step: `actions` [B] or [B, D] were taken in `observations` and led to `result`."""
         t, live = self._t, ~self._resets_next
-        self._observations[t] = observations
+        if result.observations is not self._slots[t + 1]:
+            self._slots[t + 1][...] = result.observations
         self._actions[t] = actions
         rewards = result.rewards * np.float32(self._reward_scale)
         self._rewards[t] = np.clip(rewards, -1.0, 1.0) if self._clip_rewards else rewards
@@ -76,16 +93,9 @@ class RolloutBuilder:
             self._episode_lengths[ended] = 0
         self._resets_next = ended
 
-    def finish(
-        self, last_observations: npt.NDArray[np.generic], next_actions: npt.NDArray[np.generic] | None = None
-    ) -> Rollout:
-        """End the rollout with the observations [B, …] to bootstrap from, and the actions that are taken in them.
-
-        Its arrays are valid until the next `add`.
-        """
+    def finish(self, next_actions: npt.NDArray[np.generic] | None = None) -> Rollout:
+        """The rollout, with the actions that are taken in its last observations. Valid until the next one begins."""
         assert self._t == len(self._actions), "a rollout is finished when T steps have been added"
-        self._observations[-1] = last_observations
-        self._t = 0
         if next_actions is None:
             next_actions = self._no_actions
         return Rollout(self._observations, self._actions, self._rewards, self._discounts, self._mask, next_actions)
@@ -97,3 +107,11 @@ class RolloutBuilder:
         return EpisodeStats(
             np.concatenate([np.empty(0, np.float64), *returns]), np.concatenate([np.empty(0, np.int64), *lengths])
         )
+
+
+def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
+    """An empty array that TensorFlow takes as it is: it copies what does not start at a multiple of 64 bytes."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)

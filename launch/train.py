@@ -268,8 +268,8 @@ def _check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
                 "bounds",
                 f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
             )
-    if images and spec.observation_shape[-1] < 36:
-        raise setting_error("environment.screen_size", spec.observation_shape[-1], "must be at least 36 for a CNN")
+    if images and spec.observation_shape[0] < 36:
+        raise setting_error("environment.screen_size", spec.observation_shape[0], "must be at least 36 for a CNN")
 
 
 def _finite(bounds: tuple[float, float]) -> bool:

@@ -18,7 +18,7 @@ from shared.methods.method import (
     MethodLoss,
     RolloutTensors,
     dead_units,
-    evaluate,
+    evaluate_rollout,
     explained_variance,
 )
 from shared.networks import Head, Network, NetworkOutput
@@ -73,7 +73,7 @@ class ActorCritic(Method):
 
     def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:  # noqa: ARG002
         settings, mask = self.config.method, rollout.mask
-        output = evaluate(network, rollout.observations[:-1])
+        output = evaluate_rollout(network, rollout)
         values = tf.squeeze(output.heads["value"], axis=-1)
         bootstrap_value = tf.squeeze(network(rollout.observations[-1]).heads["value"], axis=-1)
         returns = lambda_returns(

@@ -11,7 +11,10 @@ from shared.types import ActionSpec, Float32Array
 
 
 class RolloutTensors(NamedTuple):
-    """A `shared.types.Rollout` inside a graph, with the same shapes."""
+    """A `shared.types.Rollout` inside a graph, with the same shapes.
+
+    `activations` are what acting computed, [T, B, …] each; empty where nothing was stored.
+    """
 
     observations: tf.Tensor
     actions: tf.Tensor
@@ -19,6 +22,7 @@ class RolloutTensors(NamedTuple):
     discounts: tf.Tensor
     mask: tf.Tensor
     next_actions: tf.Tensor
+    activations: tuple[tf.Tensor, ...] = ()
 
 
 class MethodLoss(NamedTuple):
@@ -80,10 +84,26 @@ class Method(ABC):
 
 
 def evaluate(network: Network, observations: tf.Tensor) -> NetworkOutput:
-    """Evaluate time-major observations [T, B, …]: every tensor of the output starts with [T, B]."""
-    steps = observations.shape[:2]
-    output = network(tf.reshape(observations, (steps.num_elements(), *observations.shape[2:])))
+    """Evaluate time-major observations [T, B, …]: heads and features start with [T, B]."""
+    return _time_major(network(_merged(observations)), observations.shape[:2])
 
+
+def evaluate_rollout(network: Network, rollout: RolloutTensors) -> NetworkOutput:
+    """The same for the observations 0 … T-1 of a rollout, from what acting computed where that was stored.
+
+    For the network that acted, with the weights that acted.
+    """
+    observations = rollout.observations[:-1]
+    output = network.replay(_merged(observations), [_merged(x) for x in rollout.activations])
+    return _time_major(output, observations.shape[:2])
+
+
+def _merged(x: tf.Tensor) -> tf.Tensor:
+    """[T, B, …] as [T · B, …]."""
+    return tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:]))
+
+
+def _time_major(output: NetworkOutput, steps: tf.TensorShape) -> NetworkOutput:
     def time_major(x: tf.Tensor) -> tf.Tensor:
         return tf.reshape(x, (*steps, x.shape[-1]))
 

@@ -11,6 +11,7 @@ from shared.methods.method import (
     RolloutTensors,
     dead_units,
     evaluate,
+    evaluate_rollout,
     explained_variance,
     masked_mean,
 )
@@ -41,7 +42,7 @@ class QLearning(Method):
     def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
         assert target_network is not None
         settings, mask = self.config.method, rollout.mask
-        output = evaluate(network, rollout.observations[:-1])
+        output = evaluate_rollout(network, rollout)
         action_values = output.heads["action_values"]
         bootstrap_values = self._bootstrap_values(network, target_network, rollout)
         returns = lambda_returns(

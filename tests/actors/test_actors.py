@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from actors.actor import Actor
-from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
+from actors.environments import (
+    StepResult,
+    VectorEnvironment,
+    channels_last,
+    environment_spec,
+    measure_observation_mean,
+)
 from actors.evaluator import Evaluator
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
@@ -34,9 +40,11 @@ def builder(unroll_length: int, **changes) -> RolloutBuilder:
 
 
 def fill(rollouts: RolloutBuilder, *steps: StepResult):
+    rollouts.begin(np.zeros((1, 1), np.float32))
     for t, result in enumerate(steps):
-        rollouts.add(np.full((1, 1), t, np.float32), np.array([t], np.int32), result)
-    return rollouts.finish(np.full((1, 1), len(steps), np.float32))
+        observations = np.full((1, 1), t + 1, np.float32)
+        rollouts.add(np.array([t], np.int32), result._replace(observations=observations))
+    return rollouts.finish()
 
 
 def test_rewards_are_clipped_and_returns_are_not() -> None:
@@ -61,6 +69,40 @@ def test_the_step_after_an_end_is_masked_and_counts_for_nothing(end: str, discou
     episodes = rollouts.take_episodes()
     assert episodes.returns.tolist() == [2.0, 1.0]
     assert episodes.lengths.tolist() == [2, 1]
+
+
+def test_the_next_rollout_begins_where_the_last_one_ended() -> None:
+    """Observations written in place are not copied, and the last ones are the first of the next rollout."""
+    rollouts = builder(2)
+    rollouts.begin(np.zeros((1, 1), np.float32))
+    for value in (1.0, 2.0):
+        rollouts.next_observations[...] = value
+        rollouts.add(np.zeros(1, np.int32), step()._replace(observations=rollouts.next_observations))
+    np.testing.assert_array_equal(rollouts.finish().observations[:, 0, 0], [0, 1, 2])
+    rollouts.begin()
+    assert rollouts.observations[0, 0] == 2.0
+
+
+@pytest.mark.parametrize("stack", [1, 3, 4])
+def test_channels_last_is_the_transposed_copy(stack: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, stack, 10, 12), np.uint8)
+    expected = images.transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(channels_last(images), expected)
+    to = np.empty(expected.shape, np.uint8)
+    assert channels_last(images, to) is to
+    np.testing.assert_array_equal(to, expected)
+
+
+def test_observations_are_written_where_they_are_asked_for() -> None:
+    for config in (EnvironmentConfig(), EnvironmentConfig(id="CartPole-v1", frame_skip=1)):
+        environment = VectorEnvironment(config, 2)
+        first = environment.reset(0)
+        to = np.empty_like(first)
+        result = environment.step(np.zeros(2, np.int32), to)
+        assert result.observations is to
+        other = VectorEnvironment(config, 2)
+        other.reset(0)
+        np.testing.assert_array_equal(other.step(np.zeros(2, np.int32)).observations, to)
 
 
 def test_a_lost_life_is_terminal_for_training_only_if_asked() -> None:
@@ -102,7 +144,7 @@ def test_breakout_reports_lost_lives_without_ending_the_episode() -> None:
 
 def test_specs() -> None:
     pong = environment_spec(EnvironmentConfig())
-    assert pong.observation_shape == (4, 84, 84)
+    assert pong.observation_shape == (84, 84, 4)
     assert pong.action_set == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
     assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == ActionSpec(18)
     legacy = environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4"))
@@ -118,7 +160,7 @@ def test_double_frame_skip_in_options_is_refused() -> None:
 def test_the_mean_observation_is_reproducible_and_in_range() -> None:
     first, second = (measure_observation_mean(EnvironmentConfig(), 3) for _ in range(2))
     np.testing.assert_array_equal(first, second)
-    assert first.shape == (4, 84, 84)
+    assert first.shape == (84, 84, 4)
     assert first.dtype == np.float32
     assert 0 <= first.min() < first.max() <= 255
 
@@ -140,11 +182,12 @@ def test_gradient_descends_the_loss_and_traces_once(cartpole: RunConfig) -> None
         terminal_on_life_loss=False,
     )
     false = np.zeros(3, bool)
+    rollouts.begin(random.normal(size=(3, 4)).astype(np.float32))
     for _ in range(5):
         observation = random.normal(size=(3, 4)).astype(np.float32)
         result = StepResult(observation, np.ones(3, np.float32), false, false, false)
-        rollouts.add(observation, random.integers(0, 2, 3).astype(np.int32), result)
-    rollout = rollouts.finish(observation)
+        rollouts.add(random.integers(0, 2, 3).astype(np.int32), result)
+    rollout = rollouts.finish()
     flat = policy.initial_parameters()
     first, before = gradient(rollout)
     assert np.linalg.norm(first) > 0

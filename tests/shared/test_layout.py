@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.config import NetworkConfig
+from shared.convolutional import ConvolutionalNetwork
 from shared.layout import ParameterLayout
-from shared.networks import Head, Network, ObservationScale
+from shared.networks import Head, MultilayerPerceptron, ObservationScale
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 
@@ -53,13 +54,13 @@ def test_wrong_lengths_and_shapes_are_refused() -> None:
 
 @pytest.mark.parametrize(("name", "parameters"), [("a3c_cnn", 677_943), ("nature_cnn", 1_687_719)])
 def test_networks_have_the_papers_sizes(name: str, parameters: int) -> None:
-    network = Network(NetworkConfig(name=name), (4, 84, 84), HEADS, seed=1)
+    network = ConvolutionalNetwork(NetworkConfig(name=name), (84, 84, 4), HEADS, seed=1)
     assert ParameterLayout.of(network.variables).size == parameters
 
 
 def test_the_same_seed_gives_the_same_network() -> None:
     def weights(seed: int) -> list[np.ndarray]:
-        network = Network(NetworkConfig(name="mlp", hidden_sizes=(8,)), (4,), HEADS, seed)
+        network = MultilayerPerceptron(NetworkConfig(name="mlp", hidden_sizes=(8,)), (4,), HEADS, seed)
         return [v.numpy() for v in network.variables]
 
     for first, second in zip(weights(1), weights(1), strict=True):
@@ -67,28 +68,14 @@ def test_the_same_seed_gives_the_same_network() -> None:
     assert not np.array_equal(weights(1)[0], weights(2)[0])
 
 
-@pytest.mark.parametrize("centred", [False, True])
-def test_pixels_are_scaled_and_centred(centred: bool) -> None:
-    mean = np.full((4, 84, 84), 51.0, np.float32) if centred else None
-    network = Network(NetworkConfig(), (4, 84, 84), HEADS, 1, observation_mean=mean)
-    inner = keras.Model(network.model.input, network.model.get_layer("channels_last").output)
-    image = np.zeros((1, 4, 84, 84), np.uint8)
-    image[0, 2, 3, 5] = 102
-    pixels = inner(image).numpy()
-    assert pixels.shape == (1, 84, 84, 4)
-    expected = 4 * (102 - 51) / 255 if centred else 102 / 255
-    assert pixels[0, 3, 5, 2] == pytest.approx(expected, abs=1e-6)
-    assert pixels[0, 0, 0, 0] == pytest.approx(-4 * 51 / 255 if centred else 0.0, abs=1e-6)
-
-
 def test_vectors_are_scaled_by_bounds_or_by_running_moments_that_no_gradient_reaches() -> None:
     observation = np.array([[3.0, 1e6]], np.float32)
     scale = ObservationScale(np.array([1.0, 0.0], np.float32), np.array([2.0, 1e6], np.float32))
-    bounds = Network(NetworkConfig(name="mlp", observation_scaling="bounds"), (2,), HEADS, 1, observation_scale=scale)
+    bounds = MultilayerPerceptron(NetworkConfig(name="mlp", observation_scaling="bounds"), (2,), HEADS, 1, scale)
     scaled = keras.Model(bounds.model.input, bounds.model.get_layer("scale").output)(observation)
     np.testing.assert_allclose(scaled, [[1.0, 1.0]], rtol=1e-6)
 
-    running = Network(NetworkConfig(name="mlp", observation_scaling="running"), (2,), HEADS, 1)
+    running = MultilayerPerceptron(NetworkConfig(name="mlp", observation_scaling="running"), (2,), HEADS, 1)
     layout = ParameterLayout.of(running.variables)
     assert layout.names[-2:] == ("observation_scaling/mean", "observation_scaling/variance")
     assert len(running.trainable_variables) == len(running.variables) - 2

@@ -1,0 +1,170 @@
+"""The convolutional networks of the papers, in plain TensorFlow: what acting computes can be differentiated later."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from shared.config import NetworkConfig
+from shared.errors import setting_error
+from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
+
+# (filters, kernel, stride) of each convolution, then the units of the fully connected layer.
+_CONVOLUTIONS = {
+    "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+}
+
+# Centred images vary by a quarter of their range at most; this brings them to about unit range.
+_CENTRED_SCALE = 4.0
+
+
+class ConvolutionalNetwork(Network):
+    """Convolutions and one fully connected layer, all with ReLU, which the heads share.
+
+    The activations of every layer are part of the output. `replay` takes them back and gives the same output without
+    computing it: the weights do not change within a rollout, so an actor runs each forward pass once.
+
+    Args:
+        config: which network, and the precision of its layers.
+        observation_shape: (height, width, stack) of uint8 images.
+        heads: see `Network`.
+        seed: of the initial weights.
+        observation_mean: of `observation_shape`, subtracted from images; what is left is scaled by 4 / 255. None:
+            images are scaled by 1 / 255.
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        observation_shape: Sequence[int],
+        heads: Sequence[Head],
+        seed: int,
+        observation_mean: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        super().__init__(heads)
+        convolutions, units = _CONVOLUTIONS[config.name]
+        seeds = orthogonal_seeds(seed)
+        self._dtype = tf.bfloat16 if config.precision == "bfloat16" else tf.float32
+        self._mean = None if observation_mean is None else tf.constant(observation_mean)
+        self._scale = (1.0 if observation_mean is None else _CENTRED_SCALE) / 255.0
+        self._strides = tuple(stride for _, _, stride in convolutions)
+        self._layers: list[tuple[keras.Variable, keras.Variable]] = []
+        self._shapes: list[tuple[int, ...]] = []
+        height, width, channels = observation_shape
+        for i, (filters, kernel, stride) in enumerate(convolutions, start=1):
+            if min(height, width) < kernel:
+                raise setting_error("network.name", config.name, f"needs larger images than {observation_shape[:2]}")
+            self._add(f"conv{i}", (kernel, kernel, channels, filters), 2**0.5, next(seeds))
+            height, width, channels = (height - kernel) // stride + 1, (width - kernel) // stride + 1, filters
+            self._shapes.append((height, width, channels))
+        self._add("hidden", (height * width * channels, units), 2**0.5, next(seeds))
+        self._shapes.append((units,))
+        for head in heads:
+            self._add(head.name, (units, head.units), head.gain, next(seeds))
+
+    @property
+    def features(self) -> int:
+        return self._shapes[-1][0]
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        return [*(variable for layer in self._layers for variable in layer), *self._parameters.values()]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        return self.trainable_variables
+
+    @property
+    def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
+        return [(shape, self._dtype) for shape in self._shapes]
+
+    def __call__(self, observations: tf.Tensor) -> NetworkOutput:
+        x = self._centred(observations)
+        activations = []
+        for i, stride in enumerate(self._strides):
+            kernel, bias = self._weights(i)
+            x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, stride, "VALID"), bias))
+            activations.append(x)
+        kernel, bias = self._weights(len(self._strides))
+        features = tf.nn.relu(tf.nn.bias_add(tf.matmul(_flat(x), kernel), bias))
+        return self._output(features, (*activations, features))
+
+    def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
+        x = self._centred(observations)
+        for i, (stride, stored) in enumerate(zip(self._strides, activations[:-1], strict=True)):
+            x = _stored_convolution(x, *self._weights(i), stored, stride, differentiate_input=i > 0)
+        features = _stored_dense(_flat(x), *self._weights(len(self._strides)), activations[-1])
+        return self._output(features, tuple(activations))
+
+    def _add(self, name: str, shape: tuple[int, ...], gain: float, seed: int) -> None:
+        kernel = keras.initializers.Orthogonal(gain, seed=seed)(shape)
+        self._layers.append(
+            (
+                keras.Variable(kernel, dtype="float32", name=f"{name}_kernel"),
+                keras.Variable(np.zeros(shape[-1], np.float32), dtype="float32", name=f"{name}_bias"),
+            )
+        )
+
+    def _centred(self, observations: tf.Tensor) -> tf.Tensor:
+        """Images as the first layer takes them. Their scale is part of its kernel: one pass over the pixels less."""
+        x = tf.cast(observations, tf.float32)
+        return tf.cast(x if self._mean is None else x - self._mean, self._dtype)
+
+    def _weights(self, i: int) -> tuple[tf.Tensor, tf.Tensor]:
+        kernel, bias = (tf.convert_to_tensor(variable) for variable in self._layers[i])
+        return tf.cast(kernel * self._scale if i == 0 else kernel, self._dtype), tf.cast(bias, self._dtype)
+
+    def _output(self, features: tf.Tensor, activations: tuple[tf.Tensor, ...]) -> NetworkOutput:
+        x = tf.cast(features, tf.float32)
+        heads = {
+            head.name: tf.nn.bias_add(tf.matmul(x, tf.convert_to_tensor(kernel)), tf.convert_to_tensor(bias))
+            for head, (kernel, bias) in zip(self._heads, self._layers[len(self._shapes) :], strict=True)
+        }
+        return NetworkOutput(heads, features, self.parameter_tensors(), activations)
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(x, (-1, x.shape[1:].num_elements()))
+
+
+def _stored_convolution(
+    x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stored: tf.Tensor, stride: int, *, differentiate_input: bool
+) -> tf.Tensor:
+    """relu(conv(x, kernel) + bias), which is known to be `stored`, with its gradient."""
+    strides = [1, stride, stride, 1]
+
+    @tf.custom_gradient
+    def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:  # noqa: ARG001
+        def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
+            before_relu = tf.raw_ops.ReluGrad(gradients=by_output, features=stored)
+            by_kernel = tf.raw_ops.Conv2DBackpropFilter(
+                input=x, filter_sizes=kernel.shape, out_backprop=before_relu, strides=strides, padding="VALID"
+            )
+            by_input = None
+            if differentiate_input:
+                by_input = tf.raw_ops.Conv2DBackpropInput(
+                    input_sizes=tf.shape(x), filter=kernel, out_backprop=before_relu, strides=strides, padding="VALID"
+                )
+            return by_input, by_kernel, tf.reduce_sum(before_relu, axis=(0, 1, 2))
+
+        return tf.identity(stored), gradient
+
+    return layer(x, kernel, bias)
+
+
+def _stored_dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stored: tf.Tensor) -> tf.Tensor:
+    """relu(x · kernel + bias), which is known to be `stored`, with its gradient."""
+
+    @tf.custom_gradient
+    def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:  # noqa: ARG001
+        def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            before_relu = tf.raw_ops.ReluGrad(gradients=by_output, features=stored)
+            by_kernel = tf.matmul(x, before_relu, transpose_a=True)
+            return tf.matmul(before_relu, kernel, transpose_b=True), by_kernel, tf.reduce_sum(before_relu, axis=0)
+
+        return tf.identity(stored), gradient
+
+    return layer(x, kernel, bias)
