@@ -160,6 +160,11 @@ class VectorEnvironment:
         observations = self._convert(observations, observations_to)
         return StepResult(observations, rewards.astype(np.float32), terminated, truncated, self._lost_life)
 
+    @property
+    def unwrapped(self) -> gymnasium.vector.VectorEnv:
+        """The library's own vector environment, whose observations have its own layout."""
+        return self._environment
+
     def close(self) -> None:
         """Release the environments."""
         self._environment.close()

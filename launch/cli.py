@@ -1,4 +1,4 @@
-"""The command line: `tributary train | evaluate | parity | presets`."""
+"""The command line: `tributary train | evaluate | bench | parity | presets`."""
 
 import contextlib
 import difflib
@@ -14,6 +14,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from launch.bench.throughput import ThroughputArguments, throughput
 from launch.evaluate import EvaluateArguments, evaluate
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
@@ -29,10 +30,19 @@ usage: tributary COMMAND [ARGUMENTS]
 commands:
   train [PRESET]   train an agent (presets: {presets}; default {default})
   evaluate RUN     play whole episodes with the weights of a run
+  bench WHAT       measure: throughput, learner
   parity           answer by experiment what people ask about TensorFlow's numbers
   presets          list the presets
 
 tributary COMMAND --help shows all settings of a command.
+"""
+
+_BENCH_HELP = """\
+usage: tributary bench WHAT [ARGUMENTS]
+
+  throughput       agent steps per second with learning, beside the bound of the cores
+
+tributary bench WHAT --help shows all settings.
 """
 
 # 40M, 2.5k, 1e6: counts are long, and zeros are easily miscounted.
@@ -79,6 +89,20 @@ def _evaluate(arguments: Sequence[str]) -> int:
     return evaluate(_parse(EvaluateArguments, "evaluate", arguments))
 
 
+def _bench(arguments: Sequence[str]) -> int:
+    what, *rest = arguments or ["--help"]
+    if what in ("-h", "--help"):
+        print(_BENCH_HELP, end="")
+        return EXIT_DONE
+    if what not in _BENCHES:
+        raise ConfigurationError(f"unknown bench {what}{_nearest(what, _BENCHES)}")
+    return _BENCHES[what](rest)
+
+
+def _throughput(arguments: Sequence[str]) -> int:
+    return throughput(_parse(ThroughputArguments, "bench throughput", arguments))
+
+
 def _parity(arguments: Sequence[str]) -> int:
     return parity(_parse(ParityArguments, "parity", arguments))
 
@@ -108,9 +132,12 @@ def _presets(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
+_BENCHES: dict[str, Callable[[Sequence[str]], int]] = {"throughput": _throughput}
+
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "evaluate": _evaluate,
+    "bench": _bench,
     "parity": _parity,
     "presets": _presets,
 }
