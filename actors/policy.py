@@ -124,8 +124,8 @@ def assign_graph(network: Network, layout: ParameterLayout) -> tf.types.experime
     """A graph that sets all variables of `network` from a float32 [P]."""
 
     def assign(parameters: tf.Tensor) -> None:
-        parts = tf.split(parameters, layout.sizes)
-        for variable, part in zip(network.variables, parts, strict=True):
-            variable.assign(tf.reshape(part, variable.shape))
+        # Slices of a vector share its memory where they are aligned, as all large ones are; a split would copy them.
+        for variable, offset, size in zip(network.variables, layout.offsets, layout.sizes, strict=True):
+            variable.assign(tf.reshape(parameters[offset : offset + size], variable.shape))
 
     return tf.function(assign, input_signature=[tf.TensorSpec((layout.size,), tf.float32)], autograph=False)
