@@ -14,6 +14,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from launch.bench.learner import LearnerArguments, bench_learner
 from launch.bench.throughput import ThroughputArguments, throughput
 from launch.evaluate import EvaluateArguments, evaluate
 from launch.parity.command import ParityArguments, parity
@@ -41,6 +42,7 @@ _BENCH_HELP = """\
 usage: tributary bench WHAT [ARGUMENTS]
 
   throughput       agent steps per second with learning, beside the bound of the cores
+  learner          gradients per second that one learner takes in
 
 tributary bench WHAT --help shows all settings.
 """
@@ -103,6 +105,10 @@ def _throughput(arguments: Sequence[str]) -> int:
     return throughput(_parse(ThroughputArguments, "bench throughput", arguments))
 
 
+def _bench_learner(arguments: Sequence[str]) -> int:
+    return bench_learner(_parse(LearnerArguments, "bench learner", arguments))
+
+
 def _parity(arguments: Sequence[str]) -> int:
     return parity(_parse(ParityArguments, "parity", arguments))
 
@@ -132,7 +138,7 @@ def _presets(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-_BENCHES: dict[str, Callable[[Sequence[str]], int]] = {"throughput": _throughput}
+_BENCHES: dict[str, Callable[[Sequence[str]], int]] = {"throughput": _throughput, "learner": _bench_learner}
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,

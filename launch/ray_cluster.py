@@ -12,6 +12,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
 
 from actors.environments import EnvironmentSpec
+from launch.bench.synthetic import BenchLearnerProcess
 from launch.budget import Node, ThreadBudget
 from launch.ray_processes import LearnerProcess
 from shared.config import RunConfig
@@ -82,3 +83,8 @@ def start_learner(config: RunConfig, spec: EnvironmentSpec, folder: Path, budget
     )
     remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, max_restarts=0)(LearnerProcess)
     return remote.remote(config, spec, str(folder), budget, resume, gpu)
+
+
+def start_bench_learner(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Any:
+    """Start the learner of `tributary bench learner`, on CPUs."""
+    return ray.remote(num_cpus=0, max_restarts=0)(BenchLearnerProcess).remote(config, spec, budget.learner_threads)

@@ -28,10 +28,18 @@ class RayExecutor:
         spec: of its environment.
         actors: how many to start.
         first_actor_id: ids count up from here, and are never used again.
+        actor_process: the class that is started in each process.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
-        self._config, self._spec = config, spec
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int = 0,
+        actor_process: type = ActorProcess,
+    ) -> None:
+        self._config, self._spec, self._actor_process = config, spec, actor_process
         self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, Any] = {}
         self._calls: dict[ray.ObjectRef, int] = {}
@@ -88,8 +96,8 @@ class RayExecutor:
 
     def _start_actor(self) -> int:
         actor_id = next(self._ids)
-        remote = ray.remote(num_cpus=self._config.actor.cores, max_restarts=0, max_task_retries=0)(ActorProcess)
-        self._actors[actor_id] = remote.remote(self._config, self._spec, actor_id)
+        remote = ray.remote(num_cpus=self._config.actor.cores, max_restarts=0, max_task_retries=0)
+        self._actors[actor_id] = remote(self._actor_process).remote(self._config, self._spec, actor_id)
         return actor_id
 
 

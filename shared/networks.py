@@ -87,11 +87,10 @@ class Network(ABC):
     def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
         """The output for `observations` whose activations, under the present weights, are known.
 
-        Its value and its gradient by the weights are those of a call; where there are activations, the forward pass
-        is not computed again.
+        Its value and its gradient by the weights are those of a call, and the forward pass is not computed again. For
+        networks that name activations.
         """
-        assert not activations, "a network that stores activations replays them"
-        return self(observations)
+        raise NotImplementedError(f"{type(self).__name__} stores no activations")
 
     def add_parameters(self, parameters: dict[str, Float32Array]) -> None:
         """Add trainable tensors that depend on no observation, at their initial values."""

@@ -94,6 +94,8 @@ def evaluate_rollout(network: Network, rollout: RolloutTensors) -> NetworkOutput
     For the network that acted, with the weights that acted.
     """
     observations = rollout.observations[:-1]
+    if not rollout.activations:
+        return evaluate(network, observations)
     output = network.replay(_merged(observations), [_merged(x) for x in rollout.activations])
     return _time_major(output, observations.shape[:2])
 

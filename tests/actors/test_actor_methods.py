@@ -12,9 +12,11 @@ import tensorflow as tf
 
 from actors.actor import Actor
 from actors.environments import VectorEnvironment, environment_spec
+from actors.gradient import RolloutGradient
 from actors.policy import Policy
+from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
-from shared.methods import method_class
+from shared.methods import METHODS, method_class
 from shared.methods.actor_critic import ActorCritic
 from shared.methods.method import RolloutTensors
 from shared.types import ActionSpec, WeightSnapshot
@@ -90,6 +92,32 @@ def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig,
     np.testing.assert_array_equal(second.next_actions, third.actions[0])
     assert any(x.next_actions.any() for x in (first, second, third))
     assert (second.actions != second.actions[0]).any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
+    name: str, pong: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what acting stored, at the right times, for other weights in each rollout; Sarsa stores nothing."""
+    config = replace(pong, method=MethodConfig(name=name))
+    spec = environment_spec(config.environment)
+    again = Policy(config, spec)
+    gradient = RolloutGradient(config, spec, again)
+    weights, random = again.initial_parameters(), np.random.default_rng(0)
+    actor = Actor(config, spec, 0)
+    finish, rollouts = RolloutBuilder.finish, []
+    monkeypatch.setattr(
+        RolloutBuilder, "finish", lambda *arguments: rollouts.append(finish(*arguments)) or rollouts[-1]
+    )
+    for version in range(3):
+        changed = (weights + random.normal(0.0, 0.003, weights.shape)).astype(np.float32)
+        frozen = WeightSnapshot(version, changed)
+        report = actor.run(frozen, frozen if again.method.uses_target_network else None)
+        again.assign(changed)
+        if again.method.uses_target_network:
+            gradient.assign_target(frozen)
+        expected, _ = gradient(rollouts[-1])
+        assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_another(

@@ -38,10 +38,6 @@ class Scripted:
         values = tf.gather(self.table, tf.cast(observations[:, 0], tf.int32))
         return NetworkOutput({"action_values": values}, tf.ones((observations.shape[0], 2)), {})
 
-    def replay(self, observations: tf.Tensor, activations: list) -> NetworkOutput:
-        assert not activations
-        return self(observations)
-
 
 def rollout(**changes) -> RolloutTensors:
     """Three steps of one environment: actions 0, 1, 0, rewards 1, 2, 3, and action 1 next."""

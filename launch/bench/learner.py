@@ -1,0 +1,136 @@
+"""`tributary bench learner`: the ceiling of one central learner, known before a cluster is rented."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from actors.environments import environment_spec
+from launch.budget import thread_budget
+from launch.presets import PRESETS
+from launch.run_folder import check_json_file, hardware, write_json
+from shared.config import LearnerConfig, RunConfig
+from shared.errors import setting_error
+
+
+@dataclass(frozen=True)
+class LearnerArguments:
+    """Send ready-made gradients through Ray as fast as one learner takes them, from 1, 2, 4 … actors that do nothing
+    else."""
+
+    actors: int | Literal["auto"] = "auto"
+    """The most senders. auto: one per core, less one where there are four or more."""
+    gradients_per_update: int = 1
+    """Gradients that are accumulated before they are applied."""
+    network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
+    """Whose parameters are sent."""
+    envs: int = 32
+    """Environments per actor, to say what the ceiling means in agent steps."""
+    unroll: int = 20
+    """Unroll length, for the same."""
+    calls_in_flight: int = 2
+    """Gradients asked of one sender at a time."""
+    seconds: float = 5.0
+    """Seconds for each number of senders."""
+    json: Path | None = None
+    """File to write the figures to."""
+
+
+def bench_learner(arguments: LearnerArguments) -> int:
+    """Run `tributary bench learner`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: a mistake in the settings.
+    """
+    check_json_file(arguments.json)
+    if not arguments.seconds > 0:
+        raise setting_error("seconds", arguments.seconds, "must be greater than 0")
+    config = _config(arguments)
+    spec = environment_spec(config.environment)
+    budget = thread_budget(config)
+    console = Console()
+    import ray
+
+    from launch.ray_cluster import connect, start_bench_learner
+
+    counts = sender_counts(budget.actors)
+    rows: dict[int, dict[str, Any]] = {}
+    try:
+        connect(config, budget.actors)
+        process = start_bench_learner(config, spec, budget)
+        for count in counts:
+            console.print(f"{count} sender{'s' * (count > 1)} …", style="dim", highlight=False)
+            rows[count] = ray.get(process.run.remote(count, arguments.seconds))
+    finally:
+        ray.shutdown()
+    agent_steps = arguments.envs * arguments.unroll
+    result = summarise(rows, agent_steps) | {"hardware": hardware(), "agent_steps_per_gradient": agent_steps}
+    _show(console, result, arguments)
+    if arguments.json is not None:
+        write_json(arguments.json, result)
+    return 0
+
+
+def sender_counts(most: int) -> list[int]:
+    """1, 2, 4 … and the most."""
+    counts = [1]
+    while counts[-1] * 2 < most:
+        counts.append(counts[-1] * 2)
+    return counts if most == 1 else [*counts, most]
+
+
+def summarise(rows: dict[int, dict[str, Any]], agent_steps: int) -> dict[str, Any]:
+    """The best rate that was seen, the ceiling that the learner's CPU seconds imply, and both in agent steps."""
+    best = max(rows.values(), key=lambda row: row["gradients_per_second"])
+    # Of a learner with a core of its own. On shared cores the senders are in its way.
+    ceiling = 1.0 / min(row["cpu_seconds_per_gradient"] for row in rows.values())
+    return {
+        "senders": {str(count): row for count, row in rows.items()},
+        "gradients_per_second": best["gradients_per_second"],
+        "bytes_per_second": best["bytes_per_second"],
+        "cpu_seconds_per_gradient": best["cpu_seconds_per_gradient"],
+        "ceiling_gradients_per_second": ceiling,
+        "ceiling_agent_steps_per_second": ceiling * agent_steps,
+    }
+
+
+def _config(arguments: LearnerArguments) -> RunConfig:
+    preset = PRESETS["pong"].config
+    return replace(
+        preset,
+        actors=arguments.actors,
+        stop_at_return=None,
+        network=replace(preset.network, name=arguments.network, centre_observations=False),
+        learner=LearnerConfig(gradients_per_update=arguments.gradients_per_update),
+        actor=replace(
+            preset.actor,
+            environments=arguments.envs,
+            unroll_length=arguments.unroll,
+            calls_in_flight=arguments.calls_in_flight,
+        ),
+    )
+
+
+def _show(console: Console, result: dict[str, Any], arguments: LearnerArguments) -> None:
+    parameters = next(iter(result["senders"].values()))["parameters"]
+    title = f"one learner, {parameters:,} parameters, {arguments.gradients_per_update} gradients per update"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in ("senders", "gradients/s", "MB/s", "learner CPU per gradient", "learner busy"):
+        table.add_column(heading, justify="right")
+    for count, row in result["senders"].items():
+        table.add_row(
+            count,
+            f"{row['gradients_per_second']:.0f}",
+            f"{row['bytes_per_second'] / 1e6:.0f}",
+            f"{1e3 * row['cpu_seconds_per_gradient']:.2f} ms",
+            f"{row['busy_fraction']:.0%}",
+        )
+    console.print(table, highlight=False)
+    console.print(
+        f"with a core of its own the learner takes about {result['ceiling_gradients_per_second']:.0f} gradients/s: at "
+        f"{arguments.envs} environments x unroll {arguments.unroll}, {result['ceiling_agent_steps_per_second']:,.0f} "
+        f"agent steps/s from all actors together",
+        highlight=False,
+    )

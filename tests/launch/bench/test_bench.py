@@ -1,0 +1,108 @@
+"""What the benches compute from what they measure, and one small run of each part."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actors.environments import environment_spec
+from launch.bench import components
+from launch.bench.components import Components, Measured, measure_components
+from launch.bench.learner import sender_counts, summarise
+from launch.bench.throughput import steady_state
+from launch.cli import main
+from launch.presets import PRESETS
+from shared.config import ActorConfig
+from shared.errors import ConfigurationError
+
+
+def row(seconds: float, agent_steps: int, updates: int, environment: float = 250.0) -> dict:
+    return {
+        "elapsed_seconds": seconds,
+        "agent_steps": agent_steps,
+        "updates": updates,
+        "agent_steps_per_second": 1_000.0,
+        "stage_microseconds": {"environment": environment, "wait": 10.0},
+        "learner_milliseconds": 2.0,
+        "policy_lag_mean": 1.0,
+        "policy_lag_max": int(seconds),
+    }
+
+
+def test_a_steady_state_leaves_out_start_and_warm_up() -> None:
+    """Actors report from second 6 on; 4 more are warm-up; seconds 10 to 14 count."""
+    rows = [row(5.0, 0, 0), row(6.0, 10, 1), row(9.0, 500, 5, 999.0)]
+    rows += [row(s, 1_000 * (s - 9), 10 * (s - 9), 240.0 + 10 * (s - 10)) for s in (10.0, 12.0, 14.0)]
+    rows += [row(30.0, 99_999, 999, 999.0)]
+    found = steady_state(rows, seconds=4.0)
+    assert found["agent_steps_per_second"] == pytest.approx(1_000.0)
+    assert found["updates_per_second"] == pytest.approx(10.0)
+    assert found["learner_seconds_per_update"] == pytest.approx(0.002)
+    assert found["policy_lag_max"] == 14
+    # Each row tells of the interval before it: those that end at 12 and 14.
+    assert found["stage_seconds_per_step"]["environment"] == pytest.approx(270e-6)
+
+
+def test_rows_that_cover_too_little_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="too short for the actors"):
+        steady_state([row(5.0, 0, 0), row(6.0, 10, 1)], seconds=4.0)
+    with pytest.raises(ConfigurationError, match="too short for the actors"):
+        steady_state([], seconds=4.0)
+
+
+def test_the_bound_is_cores_over_the_sum() -> None:
+    parts = (Measured(seconds, 0.0, 1.0) for seconds in (250e-6, 40e-6, 110e-6))
+    assert Components(*parts).bound(2) == pytest.approx(5_000.0)
+
+
+def test_each_component_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(components, "_SECONDS", 0.02)
+    config = replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=3))
+    found = measure_components(config, environment_spec(config.environment))
+    for part in found:
+        assert 0.0 < part.least <= part.median <= part.most
+
+
+def test_senders_double_up_to_the_most() -> None:
+    assert [sender_counts(n) for n in (1, 2, 3, 8, 15)] == [[1], [1, 2], [1, 2, 3], [1, 2, 4, 8], [1, 2, 4, 8, 15]]
+
+
+def test_the_ceiling_is_that_of_the_cheapest_gradient() -> None:
+    rows = {
+        1: {"gradients_per_second": 100.0, "bytes_per_second": 1.0, "cpu_seconds_per_gradient": 0.005},
+        2: {"gradients_per_second": 150.0, "bytes_per_second": 2.0, "cpu_seconds_per_gradient": 0.004},
+    }
+    found = summarise(rows, agent_steps=640)
+    assert found["gradients_per_second"] == 150.0
+    assert found["ceiling_gradients_per_second"] == pytest.approx(250.0)
+    assert found["ceiling_agent_steps_per_second"] == pytest.approx(160_000.0)
+
+
+def test_a_learner_takes_ready_made_gradients_through_ray(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "learner.json"
+    assert main(["bench", "learner", "--actors", "1", "--seconds", "0.5", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert found["senders"]["1"]["parameters"] == 677_943
+    assert found["senders"]["1"]["gradients_per_second"] > 0
+    assert found["agent_steps_per_gradient"] == 640
+    assert "gradients/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("bench thruput", "unknown bench thruput, did you mean throughput?"),
+        ("bench throughput --seconds 0", "must be greater than 0"),
+        ("bench throughput --envs 0", "must be at least 1"),
+        ("bench throughput --environment.id CartPole-v1 --environment.frame-skip 1", "name an ALE game"),
+        ("bench throughput --json no-such-folder/x.json", "in a folder that exists"),
+        ("bench learner --gradients-per-update 0", "must be at least 1"),
+        ("bench learner --seconds -1", "must be greater than 0"),
+    ],
+)
+def test_mistakes(command: str, problem: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(command.split()) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert problem in err
