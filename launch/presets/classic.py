@@ -36,16 +36,12 @@ CARTPOLE_Q = replace(
     actor=ActorConfig(environments=16, unroll_length=8),
 )
 
-_CONTINUOUS = replace(
-    CARTPOLE,
-    total_frames=2_000_000,
-    environment=replace(CARTPOLE.environment, id="Pendulum-v1"),
-    network=NetworkConfig(name="mlp", hidden_sizes=(64, 64), observation_scaling="bounds"),
-)
+_SCALED_BY_BOUNDS = replace(CARTPOLE.network, observation_scaling="bounds")
 
 PENDULUM = replace(
-    _CONTINUOUS,
+    CARTPOLE,
     stop_at_return=-200.0,
+    network=_SCALED_BY_BOUNDS,
     environment=replace(CARTPOLE.environment, id="Pendulum-v1", reward_scale=0.1),
     method=MethodConfig(discount=0.9, return_lambda=0.9, entropy_cost=0.0, standardise_advantages=True),
     exploration=ExplorationConfig(noise="state_dependent", initial_log_std=-1.0),
@@ -55,14 +51,13 @@ PENDULUM = replace(
 )
 
 MOUNTAINCAR_CONTINUOUS = replace(
-    _CONTINUOUS,
+    CARTPOLE,
     stop_at_return=90.0,
+    network=_SCALED_BY_BOUNDS,
     environment=replace(CARTPOLE.environment, id="MountainCarContinuous-v0", reward_scale=0.1),
     method=MethodConfig(discount=0.999, return_lambda=0.95, entropy_cost=0.0),
     exploration=ExplorationConfig(noise="state_dependent", noise_persistence_agent_steps=32, initial_log_std=-1.0),
     optimizer=replace(CARTPOLE.optimizer, learning_rate=7e-4),
-    actor=ActorConfig(environments=8, unroll_length=32),
-    evaluation=replace(CARTPOLE.evaluation, every_frames=50_000),
 )
 
 CARTPOLE_TUTORIAL = replace(
@@ -77,5 +72,5 @@ CARTPOLE_TUTORIAL = replace(
     # Keras' RMSprop with its defaults.
     optimizer=OptimizerConfig(learning_rate=7e-4, schedule="constant", decay=0.9, epsilon=1e-7, max_gradient_norm=None),
     actor=ActorConfig(environments=1, unroll_length=32),
-    evaluation=replace(CARTPOLE.evaluation, every_frames=8_000, policy="greedy"),
+    evaluation=replace(CARTPOLE.evaluation, every_frames=8_000),
 )
