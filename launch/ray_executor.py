@@ -2,26 +2,49 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
+from launch import shared_memory
 from launch.coordinator import Completion, Failed
-from launch.ray_processes import ActorProcess, EvaluatorProcess
+from launch.ray_processes import ActorProcess, EvaluatorProcess, Reply, Weights
+from launch.shared_memory import SharedVector
 from shared.config import RunConfig
 from shared.types import WeightSnapshot
+from shared.wire import decode, encode, wire_dtype
 
 _POLL_SECONDS = 0.5
 _EVALUATOR = -1
 
 
+@dataclass
+class _Member:
+    """One actor, and the vectors that its gradients come in. `in_memory` is True once one has."""
+
+    handle: Any
+    vectors: list[SharedVector] = field(default_factory=list)
+    in_memory: bool = False
+    target_version: int | None = None
+
+
+class _Call(NamedTuple):
+    """A rollout or evaluation under way, and the vectors that belong to it until it has ended."""
+
+    actor_id: int
+    weights: SharedVector | None = None
+    reply_in: SharedVector | None = None
+
+
 class RayExecutor:
     """An `Executor` over Ray actors.
 
-    A snapshot is put in the object store once and travels as a reference; a report goes from the actor's node to
-    this one the same way. No call is retried: a retried rollout would be counted twice.
+    Weights and gradients of actors on this machine pass through shared memory; a report says whether its actor could
+    reach it. For all others a snapshot is put in Ray's object store once and travels as a reference, and a gradient
+    comes back the same way. No call is retried: a retried rollout would be counted twice.
 
     Args:
         config: of the run.
@@ -37,14 +60,19 @@ class RayExecutor:
         spec: EnvironmentSpec,
         actors: int,
         first_actor_id: int = 0,
-        actor_process: type = ActorProcess,
+        actor_process: type[ActorProcess] = ActorProcess,
     ) -> None:
         self._config, self._spec, self._actor_process = config, spec, actor_process
         self._ids = itertools.count(first_actor_id)
-        self._actors: dict[int, Any] = {}
-        self._calls: dict[ray.ObjectRef, int] = {}
-        self._snapshot: ray.ObjectRef | None = None
-        self._target: ray.ObjectRef | None = None
+        self._actors: dict[int, _Member] = {}
+        self._calls: dict[ray.ObjectRef, _Call] = {}
+        self._uses_memory = config.transfer.shared_memory and shared_memory.available()
+        self._snapshot: WeightSnapshot | None = None
+        # The snapshot, for actors elsewhere and for those here; made when the first of them needs it.
+        self._snapshot_object: ray.ObjectRef | None = None
+        self._snapshot_vector: SharedVector | None = None
+        self._weight_vectors: list[SharedVector] = []
+        self._target: tuple[int, ray.ObjectRef] | None = None
         for _ in range(actors):
             self._start_actor()
         self._evaluator: Any = None
@@ -60,45 +88,108 @@ class RayExecutor:
     def calls_in_flight(self) -> int:
         return len(self._calls)
 
+    @property
+    def actors_in_memory(self) -> int:
+        """How many actors have sent a gradient through shared memory."""
+        return sum(member.in_memory for member in self._actors.values())
+
     def publish(self, snapshot: WeightSnapshot) -> None:
-        self._snapshot = ray.put(snapshot)
+        self._snapshot = snapshot
+        self._snapshot_object = self._snapshot_vector = None
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
-        self._target = ray.put(snapshot)
+        self._target = snapshot.version, ray.put(snapshot)
 
     def dispatch(self, actor_id: int) -> None:
-        self._calls[self._actors[actor_id].run.remote(self._snapshot, self._target)] = actor_id
+        member = self._actors[actor_id]
+        weights, vector = self._weights_for(member)
+        target = None
+        if self._target is not None and member.target_version != self._target[0]:
+            # It keeps a target network until it is given another.
+            member.target_version, target = self._target
+        reply_in = self._reply_vector(member) if self._uses_memory else None
+        address = reply_in.address if reply_in is not None else None
+        self._calls[member.handle.run.remote(weights, target, address)] = _Call(actor_id, vector, reply_in)
 
     def evaluate(self) -> None:
-        self._calls[self._evaluator.run.remote(self._snapshot)] = _EVALUATOR
+        self._calls[self._evaluator.run.remote(self._put_snapshot())] = _Call(_EVALUATOR)
 
     def next_completion(self) -> Completion | None:
-        ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=_POLL_SECONDS)
+        # Reports of one actor are taken in order, which `ray.wait` would not keep to: later ones are not waited for.
+        oldest = {call.actor_id: ref for ref, call in reversed(self._calls.items())}
+        ready, _ = ray.wait(list(oldest.values()), num_returns=1, timeout=_POLL_SECONDS)
         if not ready:
             return None
-        actor_id = self._calls.pop(ready[0])
+        call = self._calls.pop(ready[0])
         try:
-            return ray.get(ready[0])
+            result = ray.get(ready[0])
         except RayError as error:
-            if actor_id == _EVALUATOR:
+            if call.actor_id == _EVALUATOR:
                 raise
-            return Failed(actor_id, _reason(error))
+            return Failed(call.actor_id, _reason(error))
+        if not isinstance(result, Reply):
+            return result
+        gradient = result.gradient
+        if gradient is None:
+            assert call.reply_in is not None, "a gradient is left only where a vector was offered"
+            self._actors[call.actor_id].in_memory = True
+            gradient = call.reply_in.values
+        return result.report._replace(gradient=decode(gradient))
 
     def replace(self, actor_id: int) -> int:
         # Further calls of the dead actor would each report its death again.
-        self._calls = {call: callee for call, callee in self._calls.items() if callee != actor_id}
-        ray.kill(self._actors.pop(actor_id), no_restart=True)
+        self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id != actor_id}
+        member = self._actors.pop(actor_id)
+        ray.kill(member.handle, no_restart=True)
+        # Never given to another actor: this one may still be writing.
+        for vector in member.vectors:
+            vector.close()
         return self._start_actor()
 
     def close(self) -> None:
-        for actor in (*self._actors.values(), *([self._evaluator] if self._evaluator else [])):
-            ray.kill(actor, no_restart=True)
+        handles = [member.handle for member in self._actors.values()]
+        for handle in (*handles, *([self._evaluator] if self._evaluator else [])):
+            ray.kill(handle, no_restart=True)
+        for vector in (*self._weight_vectors, *(v for member in self._actors.values() for v in member.vectors)):
+            vector.close()
+        self._actors, self._calls, self._weight_vectors = {}, {}, []
 
     def _start_actor(self) -> int:
         actor_id = next(self._ids)
         remote = ray.remote(num_cpus=self._config.actor.cores, max_restarts=0, max_task_retries=0)
-        self._actors[actor_id] = remote(self._actor_process).remote(self._config, self._spec, actor_id)
+        self._actors[actor_id] = _Member(remote(self._actor_process).remote(self._config, self._spec, actor_id))
         return actor_id
+
+    def _weights_for(self, member: _Member) -> tuple[Weights | ray.ObjectRef, SharedVector | None]:
+        if not member.in_memory:
+            return self._put_snapshot(), None
+        snapshot = self._snapshot
+        assert snapshot is not None, "publish comes before dispatch"
+        if self._snapshot_vector is None:
+            self._snapshot_vector = self._free_vector(self._weight_vectors, [c.weights for c in self._calls.values()])
+            self._snapshot_vector.values[...] = encode(snapshot.parameters, self._config.transfer.precision)
+        vector = self._snapshot_vector
+        return Weights(snapshot.version, vector.address, snapshot.frames), vector
+
+    def _put_snapshot(self) -> ray.ObjectRef:
+        snapshot = self._snapshot
+        assert snapshot is not None, "publish comes before dispatch"
+        if self._snapshot_object is None:
+            parameters = encode(snapshot.parameters, self._config.transfer.precision)
+            self._snapshot_object = ray.put(Weights(snapshot.version, parameters, snapshot.frames))
+        return self._snapshot_object
+
+    def _reply_vector(self, member: _Member) -> SharedVector:
+        return self._free_vector(member.vectors, [call.reply_in for call in self._calls.values()])
+
+    def _free_vector(self, vectors: list[SharedVector], in_use: Sequence[SharedVector | None]) -> SharedVector:
+        """One of `vectors` that no call uses, or a new one among them."""
+        for vector in vectors:
+            if not any(vector is used for used in in_use):
+                return vector
+        assert self._snapshot is not None
+        vectors.append(SharedVector(self._snapshot.parameters.size, wire_dtype(self._config.transfer.precision)))
+        return vectors[-1]
 
 
 def _reason(error: RayError) -> str:

@@ -5,31 +5,82 @@ which only names these classes, does without.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
 from launch.budget import ThreadBudget
 from launch.process import prepare_tensorflow
 from launch.progress import View
+from launch.shared_memory import VectorAddress, attach
 from shared.config import RunConfig
 from shared.types import EvaluationResult, GradientReport, WeightSnapshot
+from shared.wire import decode, encode
 
 if TYPE_CHECKING:
     from launch.coordinator import Executor
+
+_NO_GRADIENT = np.empty(0, np.float32)
+
+
+class Weights(NamedTuple):
+    """A `WeightSnapshot` as it travels: its parameters encoded, see `shared.wire`, or where they are in memory."""
+
+    version: int
+    parameters: npt.NDArray[np.generic] | VectorAddress
+    frames: int
+
+
+class Reply(NamedTuple):
+    """A report as it travels: without its gradient, which is encoded beside it, or None if it was left in memory."""
+
+    report: GradientReport
+    gradient: npt.NDArray[np.generic] | None
+
+
+class Runner(Protocol):
+    """What an actor's process holds: an `Actor`, or what stands for it in a bench."""
+
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport: ...
 
 
 class ActorProcess:
     """An `Actor` in a process of its own."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
+        self._attached: dict[VectorAddress, npt.NDArray[np.generic] | None] = {}
+        self._precision = config.transfer.precision
         prepare_tensorflow(config.actor.tensorflow_threads, gpu=False)
+        self._runner = self.make_runner(config, spec, actor_id)
+
+    def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
+        """What runs here."""
         from actors.actor import Actor
 
-        self._actor = Actor(config, spec, actor_id)
+        return Actor(config, spec, actor_id)
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
-        """See `Actor.run`."""
-        return self._actor.run(snapshot, target)
+    def run(self, weights: Weights, target: WeightSnapshot | None, reply_in: VectorAddress | None) -> Reply:
+        """See `Actor.run`. The gradient is written to the vector `reply_in`, if it is reachable from here."""
+        parameters = weights.parameters
+        if isinstance(parameters, VectorAddress):
+            attached = self._attach(parameters)
+            assert attached is not None, "weights come in memory only after a gradient went out that way"
+            parameters = attached
+        report = self._runner.run(WeightSnapshot(weights.version, decode(parameters), weights.frames), target)
+        gradient = encode(report.gradient, self._precision)
+        report = report._replace(gradient=_NO_GRADIENT)
+        to = None if reply_in is None else self._attach(reply_in)
+        if to is None:
+            return Reply(report, gradient)
+        to[...] = gradient
+        return Reply(report, None)
+
+    def _attach(self, address: VectorAddress) -> npt.NDArray[np.generic] | None:
+        if address not in self._attached:
+            self._attached[address] = attach(address)
+        return self._attached[address]
 
 
 class EvaluatorProcess:
@@ -41,9 +92,10 @@ class EvaluatorProcess:
 
         self._evaluator = Evaluator(config, spec, config.evaluation)
 
-    def run(self, snapshot: WeightSnapshot) -> EvaluationResult:
+    def run(self, weights: Weights) -> EvaluationResult:
         """See `Evaluator.run`."""
-        return self._evaluator.run(snapshot)
+        assert isinstance(weights.parameters, np.ndarray)
+        return self._evaluator.run(WeightSnapshot(weights.version, decode(weights.parameters), weights.frames))
 
 
 class LearnerProcess:

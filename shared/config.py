@@ -10,6 +10,7 @@ from typing import Literal
 
 from shared.errors import setting_error
 from shared.methods import METHODS
+from shared.wire import WirePrecision
 
 
 def _at_least(setting: str, value: float | None, minimum: float) -> None:
@@ -310,6 +311,16 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
+class TransferConfig:
+    """How gradients and weights travel between processes."""
+
+    shared_memory: bool = True
+    """Between processes of one machine through shared memory. Off: through Ray's object store, as between machines."""
+    precision: WirePrecision = "float32"
+    """bfloat16 rounds weights and gradients on their way, and halves the bytes. Off by default."""
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """Train with an asynchronous n-step method."""
 
@@ -338,6 +349,7 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
+    transfer: TransferConfig = field(default_factory=TransferConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 

@@ -16,8 +16,8 @@ import tensorflow as tf
 from actors.environments import EnvironmentSpec, VectorEnvironment
 from shared.config import RunConfig
 
-_REPEATS = 5
-_SECONDS = 0.8
+_REPEATS = 3
+_SECONDS = 0.7
 # (filters, kernel, stride) and units, written out again on purpose: this is what ours is held against.
 _PLAIN = {
     "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
@@ -25,33 +25,43 @@ _PLAIN = {
 }
 
 
-class Measured(NamedTuple):
-    """Seconds of one core per agent step: the median over repeats, and the least and most."""
-
-    median: float
-    least: float
-    most: float
-
-
 class Components(NamedTuple):
-    """e, a and g of the bound."""
+    """e, a and g of the bound: seconds of one core per agent step, of each repeat."""
 
-    environment: Measured
-    acting: Measured
-    gradient: Measured
+    environment: list[float]
+    acting: list[float]
+    gradient: list[float]
+
+    def median(self, part: str) -> float:
+        """Of one of them."""
+        return float(np.median(getattr(self, part)))
 
     def bound(self, cores: int) -> float:
         """Agent steps per second that so many cores cannot exceed by doing these three alone: C / (e + a + g)."""
-        return cores / sum(part.median for part in self)
+        return cores / sum(self.median(part) for part in self._fields)
+
+    def __add__(self, other: "Components") -> "Components":  # type: ignore[override]
+        """The repeats of both."""
+        return Components(*(mine + others for mine, others in zip(self, other, strict=True)))
 
 
-def measure_components(config: RunConfig, spec: EnvironmentSpec) -> Components:
-    """Measure each alone, in this process and one thread, warmed up."""
-    network = _plain_network(config, spec)
-    return Components(_environment(config, spec), _acting(network, config, spec), _gradient(network, config, spec))
+class ComponentsBench:
+    """Measures each alone, in this process and one thread, warmed up.
+
+    Called before and after the whole system, it sees the same slow and fast minutes of a shared machine.
+    """
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
+        self._config, self._spec = config, spec
+        self._network = _plain_network(config, spec)
+
+    def measure(self) -> Components:
+        """Some repeats of each."""
+        config, spec, network = self._config, self._spec, self._network
+        return Components(_environment(config, spec), _acting(network, config, spec), _gradient(network, config, spec))
 
 
-def _environment(config: RunConfig, spec: EnvironmentSpec) -> Measured:
+def _environment(config: RunConfig, spec: EnvironmentSpec) -> list[float]:
     count = config.actor.environments
     environment = VectorEnvironment(config.environment, count)
     # The environment as it is, without what ours does to its observations.
@@ -64,13 +74,13 @@ def _environment(config: RunConfig, spec: EnvironmentSpec) -> Measured:
     return measured
 
 
-def _acting(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> Measured:
+def _acting(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> list[float]:
     images = _images((config.actor.environments, *spec.observation_shape))
     act = tf.function(lambda x: network(x), input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
     return _measure(lambda: act(images), len(images))
 
 
-def _gradient(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> Measured:
+def _gradient(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> list[float]:
     agent_steps = config.actor.environments * config.actor.unroll_length
     images = _images((agent_steps, *spec.observation_shape))
     random = np.random.default_rng(config.seed)
@@ -108,8 +118,8 @@ def _images(shape: tuple[int, ...]) -> tf.Tensor:
     return tf.constant(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
 
 
-def _measure(call: Callable[[], object], agent_steps: int) -> Measured:
-    """Seconds per agent step of a call that makes so many."""
+def _measure(call: Callable[[], object], agent_steps: int) -> list[float]:
+    """Seconds per agent step of a call that makes so many, once for each repeat."""
     for _ in range(3):
         call()
     repeats = []
@@ -119,4 +129,4 @@ def _measure(call: Callable[[], object], agent_steps: int) -> Measured:
             call()
             calls += 1
         repeats.append((time.perf_counter() - started) / (calls * agent_steps))
-    return Measured(float(np.median(repeats)), min(repeats), max(repeats))
+    return repeats

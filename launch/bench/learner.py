@@ -1,6 +1,6 @@
 """`tributary bench learner`: the ceiling of one central learner, known before a cluster is rented."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from actors.environments import environment_spec
 from launch.budget import thread_budget
 from launch.presets import PRESETS
 from launch.run_folder import check_json_file, hardware, write_json
-from shared.config import LearnerConfig, RunConfig
+from shared.config import LearnerConfig, RunConfig, TransferConfig
 from shared.errors import setting_error
 
 
@@ -32,6 +32,7 @@ class LearnerArguments:
     """Unroll length, for the same."""
     calls_in_flight: int = 2
     """Gradients asked of one sender at a time."""
+    transfer: TransferConfig = field(default_factory=TransferConfig)
     seconds: float = 5.0
     """Seconds for each number of senders."""
     json: Path | None = None
@@ -66,7 +67,11 @@ def bench_learner(arguments: LearnerArguments) -> int:
     finally:
         ray.shutdown()
     agent_steps = arguments.envs * arguments.unroll
-    result = summarise(rows, agent_steps) | {"hardware": hardware(), "agent_steps_per_gradient": agent_steps}
+    result = summarise(rows, agent_steps) | {
+        "hardware": hardware(),
+        "agent_steps_per_gradient": agent_steps,
+        "transfer": asdict(arguments.transfer),
+    }
     _show(console, result, arguments)
     if arguments.json is not None:
         write_json(arguments.json, result)
@@ -110,6 +115,7 @@ def _config(arguments: LearnerArguments) -> RunConfig:
             unroll_length=arguments.unroll,
             calls_in_flight=arguments.calls_in_flight,
         ),
+        transfer=arguments.transfer,
     )
 
 

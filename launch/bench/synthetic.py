@@ -7,21 +7,23 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from launch.process import prepare_tensorflow
+from launch.ray_processes import ActorProcess
 from shared.config import RunConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
+from shared.wire import wire_dtype
 
 if TYPE_CHECKING:
     from launch.coordinator import Coordinator
     from learner.learner import Learner
 
-_WARM_UP_GRADIENTS = 50
+# Until every page of the object store and of shared memory has been used once.
+_WARM_UP_GRADIENTS = 400
 
 
-class SyntheticActorProcess:
+class SyntheticActor:
     """In an actor's place: takes weights, and returns the same gradient at once."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
-        prepare_tensorflow(config.actor.tensorflow_threads, gpu=False)
         from actors.policy import Policy
 
         layout = Policy(config, spec).layout
@@ -43,6 +45,14 @@ class SyntheticActorProcess:
         snapshot.parameters.sum()
         self._report = self._report._replace(sequence=self._report.sequence + 1, version=snapshot.version)
         return self._report
+
+
+class SyntheticActorProcess(ActorProcess):
+    """A `SyntheticActor` in a process of its own."""
+
+    def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> SyntheticActor:
+        """See `ActorProcess.make_runner`."""
+        return SyntheticActor(config, spec, actor_id)
 
 
 class BenchLearnerProcess:
@@ -81,10 +91,11 @@ class BenchLearnerProcess:
                 break
         elapsed = time.perf_counter() - wall
         taken = gradients - _WARM_UP_GRADIENTS
+        element_bytes = np.dtype(wire_dtype(self._config.transfer.precision)).itemsize
         return {
             "gradients_per_second": taken / elapsed,
             "updates_per_second": (learner.version - updates) / elapsed,
-            "bytes_per_second": taken * 4 * self._policy.layout.size / elapsed,
+            "bytes_per_second": taken * element_bytes * self._policy.layout.size / elapsed,
             "cpu_seconds_per_gradient": (time.process_time() - cpu) / taken,
             "busy_fraction": (time.process_time() - cpu) / elapsed,
             "parameters": self._policy.layout.size,

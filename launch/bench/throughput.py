@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from launch.budget import thread_budget, usable_cores
 from launch.presets import PRESETS
 from launch.process import prepare_tensorflow
 from launch.run_folder import RunFolder, check_json_file, hardware, write_json
-from shared.config import EnvironmentConfig, RunConfig
+from shared.config import EnvironmentConfig, RunConfig, TransferConfig
 from shared.errors import ConfigurationError, setting_error
 
 # Seconds after the actors' first reports that are not counted: first traces, first updates.
@@ -44,6 +44,7 @@ class ThroughputArguments:
     """Arithmetic of the layers."""
     calls_in_flight: int = PRESETS[_PRESET].config.actor.calls_in_flight
     """Rollouts asked of one actor at a time."""
+    transfer: TransferConfig = field(default_factory=TransferConfig)
     seconds: float = 15.0
     """Seconds that the whole system is measured for."""
     json: Path | None = None
@@ -67,11 +68,14 @@ def throughput(arguments: ThroughputArguments) -> int:
     console = Console()
     console.print(f"environment, acting and gradient alone, one thread, {arguments.envs} environments …", style="dim")
     prepare_tensorflow(1, gpu=False)
-    from launch.bench.components import measure_components
+    from launch.bench.components import ComponentsBench
 
-    components = measure_components(config, spec)
+    bench = ComponentsBench(config, spec)
+    components = bench.measure()
     console.print(f"the whole system, {budget.describe()} …", style="dim", highlight=False)
     measured = _measure_system(config, arguments.seconds)
+    console.print("environment, acting and gradient alone, once more …", style="dim")
+    components += bench.measure()
     # Actors that are fewer than the cores leave the others to the learner.
     cores = min(usable_cores(), budget.actors)
     bound = components.bound(cores)
@@ -81,12 +85,12 @@ def throughput(arguments: ThroughputArguments) -> int:
         "frames_per_second": rate * config.frames_per_agent_step,
         "bound_agent_steps_per_second": bound,
         "fraction_of_bound": rate / bound,
-        "environment_seconds_per_step": components.environment.median,
-        "acting_seconds_per_step": components.acting.median,
-        "gradient_seconds_per_step": components.gradient.median,
+        "environment_seconds_per_step": components.median("environment"),
+        "acting_seconds_per_step": components.median("acting"),
+        "gradient_seconds_per_step": components.median("gradient"),
         **measured,
         "components_least_and_most_seconds_per_step": {
-            name: (part.least, part.most) for name, part in components._asdict().items()
+            name: (min(part), max(part)) for name, part in components._asdict().items()
         },
         "bound_cores": cores,
         "hardware": hardware(),
@@ -98,6 +102,7 @@ def throughput(arguments: ThroughputArguments) -> int:
             "unroll_length": arguments.unroll,
             "precision": arguments.precision,
             "calls_in_flight": arguments.calls_in_flight,
+            "transfer": asdict(arguments.transfer),
         },
     }
     _show(console, result)
@@ -124,6 +129,7 @@ def _config(arguments: ThroughputArguments) -> RunConfig:
         environment=arguments.environment,
         network=replace(preset.network, name=arguments.network, precision=arguments.precision),
         actor=actor,
+        transfer=arguments.transfer,
     )
 
 

@@ -1,0 +1,88 @@
+"""Vectors that processes of one machine share: a gradient or a set of weights is copied once, not four times.
+
+The memory is that of a file without a name (`memfd_create`, Linux): it goes when the last process that maps it has
+ended, however that ended, so nothing can be left behind.
+"""
+
+import functools
+import mmap
+import os
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_NAME = "tributary"
+
+
+class VectorAddress(NamedTuple):
+    """Where a vector is: its file is open in process `pid` of `machine` under the number `descriptor`."""
+
+    machine: str
+    pid: int
+    descriptor: int
+    size: int
+    dtype: str
+
+
+class SharedVector:
+    """A vector in shared memory. Who may write it at which moment is settled by messages, not here.
+
+    Args:
+        size: elements.
+        dtype: of each.
+    """
+
+    def __init__(self, size: int, dtype: str) -> None:
+        self._descriptor = os.memfd_create(_NAME)
+        try:
+            os.ftruncate(self._descriptor, size * np.dtype(dtype).itemsize)
+            self.values: npt.NDArray[np.generic] = _map(self._descriptor, size, dtype)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+        self.address = VectorAddress(_machine(), os.getpid(), self._descriptor, size, dtype)
+
+    def close(self) -> None:
+        """Close the file. The memory stays as long as a process maps it."""
+        os.close(self._descriptor)
+
+
+def available() -> bool:
+    """Whether this system has files without a name."""
+    return hasattr(os, "memfd_create")
+
+
+def attach(address: VectorAddress) -> npt.NDArray[np.generic] | None:
+    """The vector that another process of this machine made; None if it cannot be reached from here."""
+    if not available() or address.machine != _machine():
+        return None
+    path = f"/proc/{address.pid}/fd/{address.descriptor}"
+    try:
+        # The number of a process may have gone to another one since.
+        if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            return None
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        return _map(descriptor, address.size, address.dtype)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _map(descriptor: int, size: int, dtype: str) -> npt.NDArray[np.generic]:
+    # A mapping starts at a page, so TensorFlow takes the array as it is, see `aligned` in actors/rollout.py.
+    return np.frombuffer(mmap.mmap(descriptor, size * np.dtype(dtype).itemsize), dtype)
+
+
+@functools.cache
+def _machine() -> str:
+    """Of this boot of this machine, and of this container: process ids mean the same where it is the same."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"unknown {os.getpid()}"

@@ -1,0 +1,152 @@
+"""Vectors shared by the processes of one machine, and what goes through them."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import ray
+
+from actors.environments import environment_spec
+from launch.presets import PRESETS
+from launch.ray_executor import RayExecutor
+from launch.ray_processes import ActorProcess
+from launch.shared_memory import SharedVector, attach
+from shared.config import RunConfig, TransferConfig
+from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
+
+_ADD_ONE = """
+import sys
+from launch.shared_memory import VectorAddress, attach
+machine, pid, descriptor, size, dtype = sys.argv[1:]
+values = attach(VectorAddress(machine, int(pid), int(descriptor), int(size), dtype))
+if values is None:
+    sys.exit(3)
+values += 1
+"""
+
+
+def add_one(vector: SharedVector) -> int:
+    """Attach in another process, and add 1 there."""
+    return subprocess.run([sys.executable, "-c", _ADD_ONE, *map(str, vector.address)], check=False).returncode
+
+
+@pytest.fixture
+def vector() -> SharedVector:
+    made = SharedVector(5, "float32")
+    made.values[...] = np.arange(5)
+    return made
+
+
+def test_another_process_reads_and_writes_the_same_memory(vector: SharedVector) -> None:
+    assert add_one(vector) == 0
+    np.testing.assert_array_equal(vector.values, np.arange(1, 6))
+
+
+def test_a_vector_starts_where_tensorflow_takes_it_without_a_copy(vector: SharedVector) -> None:
+    assert vector.values.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("change", [{"machine": "another boot"}, {"pid": 2**22 + 1}])
+def test_a_vector_of_another_machine_or_process_is_not_attached(vector: SharedVector, change: dict) -> None:
+    assert attach(vector.address._replace(**change)) is None
+
+
+def test_a_number_that_went_to_another_file_is_not_attached(vector: SharedVector) -> None:
+    vector.close()
+    with open(os.devnull) as other:
+        assert attach(vector.address._replace(descriptor=other.fileno())) is None
+    assert add_one(vector) == 3
+
+
+def test_no_file_is_made_that_could_be_left_behind(vector: SharedVector) -> None:
+    assert os.readlink(f"/proc/self/fd/{vector.address.descriptor}").endswith("(deleted)")
+
+
+class EchoProcess(ActorProcess):
+    """Returns the weights that it was given as its gradient."""
+
+    def make_runner(self, config: RunConfig, spec: object, actor_id: int) -> "EchoRunner":  # noqa: ARG002
+        return EchoRunner(actor_id)
+
+
+class EchoRunner:
+    def __init__(self, actor_id: int) -> None:
+        self._actor_id, self._sequence = actor_id, 0
+
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
+        self._sequence += 1
+        gradient = snapshot.parameters.copy()
+        if target is not None:
+            gradient += target.parameters
+        return GradientReport(
+            self._actor_id,
+            self._sequence,
+            snapshot.version,
+            "",
+            gradient,
+            1,
+            EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64)),
+            StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0),
+            {},
+        )
+
+
+@pytest.fixture(scope="module")
+def local_ray():
+    ray.init("local", num_cpus=2, include_dashboard=False, logging_level="error", object_store_memory=2**28)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_each_rollout_gets_the_weights_of_its_dispatch_and_each_gradient_arrives(
+    shared_memory: bool, precision: str
+) -> None:
+    config = PRESETS["cartpole"].config
+    transfer = TransferConfig(shared_memory=shared_memory, precision=precision)
+    config = RunConfig(environment=config.environment, network=config.network, transfer=transfer)
+    size, versions = 50_000, 100
+    executor = RayExecutor(config, environment_spec(config.environment), 2, actor_process=EchoProcess)
+    expected: dict[int, list[int]] = {actor_id: [] for actor_id in executor.actor_ids}
+
+    def dispatch(actor_id: int, version: int) -> None:
+        executor.publish(WeightSnapshot(version, np.full(size, version, np.float32), 0))
+        executor.dispatch(actor_id)
+        expected[actor_id].append(version)
+
+    version = 0
+    for actor_id in (*executor.actor_ids, *executor.actor_ids):
+        dispatch(actor_id, version := version + 1)
+    received = 0
+    while executor.calls_in_flight:
+        report = executor.next_completion()
+        if report is None:
+            continue
+        received += 1
+        assert report.version == expected[report.actor_id].pop(0)
+        np.testing.assert_array_equal(report.gradient, np.full(size, report.version, np.float32))
+        if version < versions:
+            dispatch(report.actor_id, version := version + 1)
+    assert received == versions
+    assert executor.actors_in_memory == (2 if shared_memory else 0)
+    executor.close()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_target_is_sent_to_an_actor_once() -> None:
+    config = PRESETS["cartpole"].config
+    executor = RayExecutor(config, environment_spec(config.environment), 1, actor_process=EchoProcess)
+    executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
+    executor.publish_target(WeightSnapshot(1, np.full(10, 5, np.float32), 0))
+    seen = []
+    for _ in range(2):
+        executor.dispatch(executor.actor_ids[0])
+        while (report := executor.next_completion()) is None:
+            pass
+        seen.append(report.gradient[0])
+    executor.close()
+    assert seen == [6.0, 1.0]
