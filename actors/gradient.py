@@ -5,6 +5,7 @@ import tensorflow as tf
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy, assign_graph, build_network
 from shared.config import RunConfig
+from shared.graph import Graph, as_array
 from shared.methods.method import RolloutTensors
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
@@ -31,9 +32,9 @@ class RolloutGradient:
         self._statistics: tuple[str, ...] = ()
         steps = (config.actor.unroll_length, config.actor.environments)
         actions = spec.actions
-        self._graph = tf.function(
+        self._graph = Graph(
             self._gradient_graph,
-            input_signature=[
+            [
                 tf.TensorSpec((steps[0] + 1, steps[1], *spec.observation_shape), spec.observation_dtype),
                 tf.TensorSpec((*steps, *actions.shape), actions.dtype),
                 tf.TensorSpec(steps, tf.float32),
@@ -41,13 +42,12 @@ class RolloutGradient:
                 tf.TensorSpec(steps, tf.float32),
                 tf.TensorSpec((steps[1], *actions.shape), actions.dtype),
             ],
-            autograph=False,
         )
 
     @property
     def traces(self) -> int:
         """How often its graph was traced."""
-        return self._graph.experimental_get_tracing_count()
+        return self._graph.traces
 
     def assign_target(self, target: WeightSnapshot) -> None:
         """Set the target network, unless it is that version already."""
@@ -58,7 +58,7 @@ class RolloutGradient:
     def __call__(self, rollout: Rollout) -> tuple[Float32Array, dict[str, float]]:
         """The gradient float32 [P] of the rollout's loss, and the method's statistics by name."""
         gradient, statistics = self._graph(*rollout)
-        return gradient.numpy(), dict(zip(self._statistics, statistics.numpy().tolist(), strict=True))
+        return as_array(gradient), dict(zip(self._statistics, statistics.numpy().tolist(), strict=True))
 
     def _gradient_graph(self, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         network = self._policy.network

@@ -7,6 +7,7 @@ import tensorflow as tf
 from actors.environments import EnvironmentSpec
 from shared.config import RunConfig
 from shared.convolutional import ConvolutionalNetwork
+from shared.graph import Graph
 from shared.layout import ParameterLayout
 from shared.methods import method_class
 from shared.methods.method import Method
@@ -49,19 +50,16 @@ class Policy:
                 zeros = tf.zeros((unroll_length, environments, *shape), dtype)
                 self._stored.append(tf.Variable(zeros, trainable=False, name="activations"))
         step = tf.TensorSpec((), tf.int32)
-        self._sample_and_store = tf.function(
-            self._sample_and_store_graph,
-            input_signature=[tf.TensorSpec((environments, *spec.observation_shape), spec.observation_dtype), step],
-            autograph=False,
-        )
-        self._sample = tf.function(self._sample_graph, input_signature=[observations], autograph=False)
-        self._greedy = tf.function(self._greedy_graph, input_signature=[observations], autograph=False)
+        stored = tf.TensorSpec((environments, *spec.observation_shape), spec.observation_dtype)
+        self._sample_and_store = Graph(self._sample_and_store_graph, [stored, step])
+        self._sample = Graph(self._sample_graph, [observations])
+        self._greedy = Graph(self._greedy_graph, [observations])
 
     @property
     def traces(self) -> int:
         """How often its graphs were traced."""
         graphs = (self._assign, self._sample, self._sample_and_store, self._greedy)
-        return sum(graph.experimental_get_tracing_count() for graph in graphs)
+        return sum(graph.traces for graph in graphs)
 
     @property
     def activations(self) -> tuple[tf.Tensor, ...]:
@@ -79,15 +77,15 @@ class Policy:
 
     def sample(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Actions int32 [B] or float32 [B, D], with exploration, for observations [B, …]."""
-        return self._sample(observations).numpy()
+        return self._sample(observations)[0].numpy()
 
     def sample_and_store(self, observations: npt.NDArray[np.generic], t: int) -> npt.NDArray[np.generic]:
         """The same for time `t` of a rollout, storing the network's activations for its gradient."""
-        return self._sample_and_store(observations, np.int32(t)).numpy()
+        return self._sample_and_store(observations, np.int32(t))[0].numpy()
 
     def greedy(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Actions int32 [B] or float32 [B, D], without exploration, for observations [B, …]."""
-        return self._greedy(observations).numpy()
+        return self._greedy(observations)[0].numpy()
 
     def _sample_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self._explorer.sample(self.network(observations))
@@ -120,7 +118,7 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
     return network
 
 
-def assign_graph(network: Network, layout: ParameterLayout) -> tf.types.experimental.PolymorphicFunction:
+def assign_graph(network: Network, layout: ParameterLayout) -> Graph:
     """A graph that sets all variables of `network` from a float32 [P]."""
 
     def assign(parameters: tf.Tensor) -> None:
@@ -128,4 +126,4 @@ def assign_graph(network: Network, layout: ParameterLayout) -> tf.types.experime
         for variable, offset, size in zip(network.variables, layout.offsets, layout.sizes, strict=True):
             variable.assign(tf.reshape(parameters[offset : offset + size], variable.shape))
 
-    return tf.function(assign, input_signature=[tf.TensorSpec((layout.size,), tf.float32)], autograph=False)
+    return Graph(assign, [tf.TensorSpec((layout.size,), tf.float32)])

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import StepResult
+from shared.graph import aligned
 from shared.types import ActionSpec, EpisodeStats, Rollout
 
 
@@ -107,11 +108,3 @@ class RolloutBuilder:
         return EpisodeStats(
             np.concatenate([np.empty(0, np.float64), *returns]), np.concatenate([np.empty(0, np.int64), *lengths])
         )
-
-
-def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
-    """An empty array that TensorFlow takes as it is: it copies what does not start at a multiple of 64 bytes."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)

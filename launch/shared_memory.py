@@ -74,7 +74,7 @@ def attach(address: VectorAddress) -> npt.NDArray[np.generic] | None:
 
 
 def _map(descriptor: int, size: int, dtype: str) -> npt.NDArray[np.generic]:
-    # A mapping starts at a page, so TensorFlow takes the array as it is, see `aligned` in actors/rollout.py.
+    # A mapping starts at a page, so TensorFlow takes the array as it is, see `shared.graph.Graph`.
     return np.frombuffer(mmap.mmap(descriptor, size * np.dtype(dtype).itemsize), dtype)
 
 

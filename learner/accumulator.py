@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from learner.optimizer import make_optimizer
 from shared.config import LearnerConfig, OptimizerConfig
+from shared.graph import Graph
 from shared.types import Float32Array
 
 
@@ -42,10 +43,8 @@ class GradientAccumulator:
         self._gradients_per_update = learner.gradients_per_update
         self._scale = 1.0 / learner.gradients_per_update if learner.accumulation == "mean" else 1.0
         self._max_gradient_norm = optimizer.max_gradient_norm
-        self.push_graph = tf.function(
-            self._push,
-            input_signature=[tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32)],
-            autograph=False,
+        self.push_graph = Graph(
+            self._push, [tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32)]
         )
 
     def push(self, gradient: Float32Array, learning_rate: float) -> PushResult:
@@ -53,7 +52,8 @@ class GradientAccumulator:
 
         A gradient whose norm is not finite changes nothing.
         """
-        finite, applied, norm = self.push_graph(gradient, np.float32(learning_rate)).numpy().tolist()
+        (result,) = self.push_graph(gradient, np.float32(learning_rate))
+        finite, applied, norm = result.numpy().tolist()
         return PushResult(bool(finite), bool(applied), norm)
 
     def discard(self) -> None:

@@ -49,7 +49,7 @@ def test_one_trace_after_a_thousand_submits(k: int) -> None:
     gradient = gradients(1)[0]
     for i in range(1000):
         used.push(gradient, 1e-4 * (1000 - i))
-    assert used.push_graph.experimental_get_tracing_count() == 1
+    assert used.push_graph.traces == 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -1,0 +1,87 @@
+"""Graphs called on the memory of their arguments."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shared.graph import ALIGNMENT, Graph, aligned, as_array
+
+
+@pytest.fixture
+def kept() -> tf.Variable:
+    return tf.Variable(tf.zeros(2_000))
+
+
+@pytest.fixture
+def keep(kept: tf.Variable) -> Graph:
+    def assign(x: tf.Tensor) -> None:
+        # Slices, as weights are set: they share the memory of the argument.
+        kept.assign(tf.concat([x[:1_008], x[1_008:]], axis=0))
+
+    return Graph(assign, [tf.TensorSpec((2_000,), tf.float32)])
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_variable_keeps_what_it_was_given_when_the_memory_changes(
+    keep: Graph, kept: tf.Variable, offset: int
+) -> None:
+    memory = aligned((2_064,), "float32")
+    array = memory[offset : offset + 2_000]
+    array[:] = 1.0
+    assert (array.ctypes.data % ALIGNMENT == 0) is (offset == 0)
+    keep(array)
+    array[:] = 2.0
+    np.testing.assert_array_equal(kept.numpy(), np.ones(2_000))
+    keep(array)
+    np.testing.assert_array_equal(kept.numpy(), np.full(2_000, 2.0))
+
+
+def test_it_returns_what_the_tf_function_returns_to_the_bit() -> None:
+    weights = tf.Variable(tf.random.stateless_normal((1_000, 50), (1, 2)))
+
+    def function(x: tf.Tensor, t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.relu(x @ weights.read_value() * tf.cast(t, tf.float32)) ** 2)
+            loss += tf.reduce_sum(weights**2)
+        return loss, tape.gradient(loss, weights)
+
+    signature = [tf.TensorSpec((None, 1_000), tf.float32), tf.TensorSpec((), tf.int32)]
+    plain, graph = tf.function(function, input_signature=signature, autograph=False), Graph(function, signature)
+    for batch in (3, 70):
+        x = aligned((batch, 1_000), "float32")
+        x[...] = np.random.default_rng(batch).normal(size=x.shape)
+        for expected, actual in zip(plain(x, np.int32(2)), graph(x, np.int32(2)), strict=True):
+            np.testing.assert_array_equal(actual.numpy(), expected.numpy())
+    assert graph.traces == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.zeros(1_999, np.float32), np.zeros(2_000, np.float64), np.zeros((2_000, 1), np.float32)]
+)
+def test_an_argument_of_another_shape_or_dtype_is_refused(keep: Graph, wrong: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="where the graph takes float32"):
+        keep(wrong)
+
+
+def test_a_read_only_array_is_taken(keep: Graph, kept: tf.Variable) -> None:
+    array = aligned((2_000,), "float32")
+    array[:] = 3.0
+    array.flags.writeable = False
+    keep(array)
+    np.testing.assert_array_equal(kept.numpy(), array)
+
+
+def test_it_runs_eagerly_when_tensorflow_is_told_to(keep: Graph, kept: tf.Variable) -> None:
+    tf.config.run_functions_eagerly(True)
+    try:
+        keep(np.ones(2_000, np.float32))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_array_equal(kept.numpy(), np.ones(2_000))
+    assert keep.traces == 0
+
+
+def test_an_array_of_a_tensor_outlives_it() -> None:
+    array = as_array(tf.fill((10_000,), 4.0))
+    tf.fill((10_000,), 5.0)
+    np.testing.assert_array_equal(array, np.full(10_000, 4.0))
