@@ -5,11 +5,12 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests
 
 .DEFAULT_GOAL := help
-.PHONY: help train test lint format clean
+.PHONY: help train test chaos lint format clean
 
 help:
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
 	@echo "make test     install and run the tests"
+	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make lint     check style and types"
 	@echo "make format   format the code"
 	@echo "make clean    remove the environment and the caches"
@@ -26,6 +27,9 @@ train: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(SOURCES)

@@ -1,32 +1,38 @@
 """The asynchronous loop: whoever has reported is sent on its way again at once. No ray in it, and no barrier."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from launch.supervision import RestartPolicy, Watchdog
 from learner.learner import Learner, Outcome
+from shared.config import SupervisionConfig
 from shared.types import EvaluationResult, GradientReport, WeightSnapshot
+
+# Between two looks for actors that hang.
+_CHECK_SECONDS = 1.0
 
 
 class Failed(NamedTuple):
-    """An actor died, or its rollout raised. `reason` is one line."""
+    """An actor died or hangs, or its rollout raised; actor_id None: the evaluator. `reason` is one line."""
 
-    actor_id: int
+    actor_id: int | None
     reason: str
 
 
 class Replaced(NamedTuple):
-    """A failed actor was replaced by a new one with a new id."""
+    """A failed actor was replaced by a new one with a new id, which the evaluator does not have."""
 
     failed: Failed
-    replacement_id: int
+    replacement_id: int | None
 
 
 Completion = GradientReport | EvaluationResult | Failed
-Event = Outcome | EvaluationResult | Replaced
+Event = Outcome | EvaluationResult | Failed | Replaced
 
 
-class ActorsLostError(Exception):
-    """More actors died than the run may replace."""
+class TrainingStoppedError(Exception):
+    """The run cannot go on: too many actors were lost, or its numbers are not finite any more."""
 
 
 class Executor(Protocol):
@@ -35,7 +41,8 @@ class Executor(Protocol):
     The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry, and
     `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
     `evaluate` asks for one evaluation; `next_completion` waits for whichever call ends first, and returns None if none
-    does within a moment; `replace` puts a new actor in a dead one's place.
+    does within a moment; `has_completed` says whether the oldest call of an actor has ended already; `remove` ends an
+    actor, dead or not, and forgets its calls; `add` starts a new one, and `replace_evaluator` a new evaluator.
     """
 
     @property
@@ -47,7 +54,10 @@ class Executor(Protocol):
     def dispatch(self, actor_id: int) -> None: ...
     def evaluate(self) -> None: ...
     def next_completion(self) -> Completion | None: ...
-    def replace(self, actor_id: int) -> int: ...
+    def has_completed(self, actor_id: int) -> bool: ...
+    def remove(self, actor_id: int) -> None: ...
+    def add(self) -> int: ...
+    def replace_evaluator(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -57,23 +67,41 @@ class Coordinator:
     `run` is a generator, so that logging, checkpoints and stopping stay outside: it yields each event after the
     learner has taken it and the actor is under way again. After `stop`, what is in flight is still taken in.
 
+    A failed actor is replaced, after a wait if its kind keeps failing; the others go on meanwhile.
+
     Args:
         learner: takes the reports.
         executor: runs the rollouts.
         calls_per_actor: rollouts asked of one actor at a time.
-        max_restarts: actors that may be replaced before `run` raises ActorsLostError.
+        supervision: when an actor hangs, and how many may be replaced.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, learner: Learner, executor: Executor, *, calls_per_actor: int, max_restarts: int) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        executor: Executor,
+        *,
+        calls_per_actor: int,
+        supervision: SupervisionConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._learner = learner
         self._executor = executor
         self._calls_per_actor = calls_per_actor
-        self._max_restarts = max_restarts
+        self._supervision = supervision
+        self._clock = clock
+        self._watchdog = Watchdog(supervision)
+        self._restarts = RestartPolicy(supervision)
+        self._due: list[tuple[float, Failed]] = []
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         self._stopping = False
         self._evaluating = False
+        self._checked = clock()
+        self._non_finite = 0
         self.actor_restarts = 0
+        self.rollouts_lost = 0
 
     @property
     def evaluating(self) -> bool:
@@ -94,30 +122,51 @@ class Coordinator:
         """Yield an event for every completed call, and None now and then while nothing completes.
 
         Raises:
-            ActorsLostError: more than `max_restarts` actors died.
+            TrainingStoppedError: more actors died than may be replaced, or too many gradients were not finite.
         """
         for _ in range(self._calls_per_actor):
             for actor_id in self._executor.actor_ids:
                 self._dispatch(actor_id)
-        while self._executor.calls_in_flight:
+        while self._executor.calls_in_flight or self._due:
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport):
-                outcome = self._learner.submit(completion)
-                self._dispatch(completion.actor_id)
-                yield outcome
+                yield self._take(completion)
             elif isinstance(completion, EvaluationResult):
                 self._evaluating = False
                 yield completion
             elif isinstance(completion, Failed):
-                yield self._replace(completion)
+                yield self._fail(completion)
             else:
                 yield None
+            now = self._clock()
+            if now - self._checked >= _CHECK_SECONDS:
+                self._checked = now
+                for actor_id, reason in self._watchdog.hung(now).items():
+                    # After a pause of this process itself, reports may lie there that were not taken yet.
+                    if not self._executor.has_completed(actor_id):
+                        yield self._fail(Failed(actor_id, reason))
+            yield from self._replace_due(now)
+
+    def _take(self, report: GradientReport) -> Outcome:
+        self._watchdog.reported(report.actor_id, self._clock())
+        self._restarts.proven(report.actor_id)
+        outcome = self._learner.submit(report)
+        self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
+        if self._non_finite > self._supervision.max_non_finite:
+            raise TrainingStoppedError(
+                f"{self._non_finite} gradients in a row were not finite, more than --supervision.max-non-finite "
+                f"{self._supervision.max_non_finite}: lower --optimizer.learning-rate, or clip by "
+                f"--optimizer.max-gradient-norm"
+            )
+        self._dispatch(report.actor_id)
+        return outcome
 
     def _dispatch(self, actor_id: int) -> None:
         if self._stopping:
             return
         self._publish()
         self._executor.dispatch(actor_id)
+        self._watchdog.dispatched(actor_id, self._clock())
 
     def _publish(self) -> None:
         if self._published_version != self._learner.version:
@@ -128,14 +177,33 @@ class Coordinator:
             self._executor.publish_target(target)
             self._published_target_version = target.version
 
-    def _replace(self, failed: Failed) -> Replaced:
-        self.actor_restarts += 1
-        if self.actor_restarts > self._max_restarts:
-            raise ActorsLostError(
-                f"{self.actor_restarts} actors died, more than --actor.max-restarts {self._max_restarts}; "
-                f"the last: {failed.reason}"
+    def _fail(self, failed: Failed) -> Event:
+        if failed.actor_id is None:
+            self._evaluating = False
+            self._executor.replace_evaluator()
+            return Replaced(failed, None)
+        now = self._clock()
+        self.rollouts_lost += self._watchdog.outstanding(failed.actor_id)
+        self._watchdog.forget(failed.actor_id)
+        self._executor.remove(failed.actor_id)
+        wait = self._restarts.died(failed.actor_id, now)
+        if wait is None:
+            raise TrainingStoppedError(
+                f"more actors died within {self._supervision.restart_window_seconds:.0f} s than "
+                f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
+                f"{failed.reason}"
             )
-        replacement_id = self._executor.replace(failed.actor_id)
-        for _ in range(self._calls_per_actor):
-            self._dispatch(replacement_id)
-        return Replaced(failed, replacement_id)
+        self._due.append((now + wait, failed))
+        return failed
+
+    def _replace_due(self, now: float) -> Iterator[Event]:
+        if self._stopping:
+            self._due = []
+        for due in [due for due in self._due if due[0] <= now]:
+            self._due.remove(due)
+            replacement_id = self._executor.add()
+            self._restarts.replaced_by(replacement_id)
+            self.actor_restarts += 1
+            for _ in range(self._calls_per_actor):
+                self._dispatch(replacement_id)
+            yield Replaced(due[1], replacement_id)

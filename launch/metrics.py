@@ -1,9 +1,12 @@
 """From events to the numbers that are shown and logged."""
 
+import errno
+import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -117,22 +120,33 @@ class MetricsWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file: IO[bytes] = (folder / "metrics.jsonl").open("ab")
+        self._file = (folder / "metrics.jsonl").open("ab", buffering=0)
         self._events = tf.summary.create_file_writer(str(folder))
 
     def write(self, row: Progress) -> None:
-        """Append one row to both."""
-        self._file.write(msgspec.json.encode(row_values(row)) + b"\n")
-        self._file.flush()
-        with self._events.as_default(step=row.frames):
-            for tag, value in _tensorboard_scalars(row):
-                tf.summary.scalar(tag, value)
-        self._events.flush()
+        """Append one row to both.
+
+        Raises:
+            OSError: a file could not be written, on a full disk for example. No half of a row is left.
+        """
+        line = msgspec.json.encode(row_values(row)) + b"\n"
+        end = self._file.seek(0, os.SEEK_END)
+        if self._file.write(line) != len(line):
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        try:
+            with self._events.as_default(step=row.frames):
+                for tag, value in _tensorboard_scalars(row):
+                    tf.summary.scalar(tag, value)
+            self._events.flush()
+        except tf.errors.OpError as error:
+            raise OSError(errno.EIO, f"TensorBoard's events: {error.message}") from error
 
     def close(self) -> None:
-        """Flush and close both."""
+        """Flush and close both, as far as that is possible."""
         self._file.close()
-        self._events.close()
+        with suppress(tf.errors.OpError):
+            self._events.close()
 
 
 _TENSORBOARD_GROUPS = {

@@ -76,15 +76,39 @@ def cluster_nodes() -> Sequence[Node]:
     ]
 
 
-def start_learner(config: RunConfig, spec: EnvironmentSpec, folder: Path, budget: ThreadBudget, *, resume: bool) -> Any:
-    """Start the learner's process, with a GPU if `learner.device` asks for one or the cluster has one."""
+def start_learner(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: Path,
+    budget: ThreadBudget,
+    *,
+    resume: bool,
+    death: tuple[str, int] | None = None,
+) -> Any:
+    """Start the learner's process, with a GPU if `learner.device` asks for one or the cluster has one.
+
+    `death` has the fields of `launch.session.LearnerDeath`, if this process takes over from one that died.
+    """
     gpu = config.learner.device == "gpu" or (
         config.learner.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1
     )
     remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, max_restarts=0)(LearnerProcess)
-    return remote.remote(config, spec, str(folder), budget, resume, gpu)
+    return remote.remote(config, spec, str(folder), budget, resume=resume, gpu=gpu, death=death)
 
 
 def start_bench_learner(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Any:
     """Start the learner of `tributary bench learner`, on CPUs."""
     return ray.remote(num_cpus=0, max_restarts=0)(BenchLearnerProcess).remote(config, spec, budget.learner_threads)
+
+
+def failure_reason(error: ray.exceptions.RayError) -> str:
+    """Why a process or a call failed, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    died = isinstance(error, ray.exceptions.RayActorError)
+    if not lines:
+        return type(error).__name__
+    if not died:
+        return f"its rollout raised: {lines[-1]}"
+    # Ray adds a paragraph of possible causes, the same each time.
+    detail = lines[-1].partition(" Some common causes")[0].partition("Worker exit detail: ")
+    return f"its process died: {detail[2] or detail[0]}"

@@ -1,16 +1,18 @@
 """Rollouts in Ray actors: construct and delegate. What decides anything is in `coordinator` and `session`."""
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from actors.environments import EnvironmentSpec
 from launch import shared_memory
 from launch.coordinator import Completion, Failed
+from launch.ray_cluster import failure_reason
 from launch.ray_processes import ActorProcess, EvaluatorProcess, Reply, Weights
 from launch.shared_memory import SharedVector
 from shared.config import RunConfig
@@ -18,7 +20,6 @@ from shared.types import WeightSnapshot
 from shared.wire import decode, encode, wire_dtype
 
 _POLL_SECONDS = 0.5
-_EVALUATOR = -1
 
 
 @dataclass
@@ -32,9 +33,9 @@ class _Member:
 
 
 class _Call(NamedTuple):
-    """A rollout or evaluation under way, and the vectors that belong to it until it has ended."""
+    """A rollout under way, or an evaluation (`actor_id` None), and the vectors that belong to it until it has ended."""
 
-    actor_id: int
+    actor_id: int | None
     weights: SharedVector | None = None
     reply_in: SharedVector | None = None
 
@@ -75,10 +76,7 @@ class RayExecutor:
         self._target: tuple[int, ray.ObjectRef] | None = None
         for _ in range(actors):
             self._start_actor()
-        self._evaluator: Any = None
-        if config.evaluation.every_frames:
-            # It takes no core from the actors' count: between evaluations it sleeps.
-            self._evaluator = ray.remote(num_cpus=0, max_task_retries=0)(EvaluatorProcess).remote(config, spec)
+        self._evaluator: Any = self._start_evaluator() if config.evaluation.every_frames else None
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -112,11 +110,17 @@ class RayExecutor:
         self._calls[member.handle.run.remote(weights, target, address)] = _Call(actor_id, vector, reply_in)
 
     def evaluate(self) -> None:
-        self._calls[self._evaluator.run.remote(self._put_snapshot())] = _Call(_EVALUATOR)
+        self._calls[self._evaluator.run.remote(self._put_snapshot())] = _Call(None)
 
     def next_completion(self) -> Completion | None:
+        if not self._calls:
+            time.sleep(_POLL_SECONDS)
+            return None
         # Reports of one actor are taken in order, which `ray.wait` would not keep to: later ones are not waited for.
-        oldest = {call.actor_id: ref for ref, call in reversed(self._calls.items())}
+        # Of several that are ready it takes the first in the list, which is the one that was asked for first.
+        oldest: dict[int | None, ray.ObjectRef] = {}
+        for ref, call in self._calls.items():
+            oldest.setdefault(call.actor_id, ref)
         ready, _ = ray.wait(list(oldest.values()), num_returns=1, timeout=_POLL_SECONDS)
         if not ready:
             return None
@@ -124,19 +128,22 @@ class RayExecutor:
         try:
             result = ray.get(ready[0])
         except RayError as error:
-            if call.actor_id == _EVALUATOR:
-                raise
-            return Failed(call.actor_id, _reason(error))
+            return Failed(call.actor_id, failure_reason(error))
         if not isinstance(result, Reply):
             return result
         gradient = result.gradient
         if gradient is None:
+            assert call.actor_id is not None
             assert call.reply_in is not None, "a gradient is left only where a vector was offered"
             self._actors[call.actor_id].in_memory = True
             gradient = call.reply_in.values
         return result.report._replace(gradient=decode(gradient))
 
-    def replace(self, actor_id: int) -> int:
+    def has_completed(self, actor_id: int) -> bool:
+        oldest = next(ref for ref, call in self._calls.items() if call.actor_id == actor_id)
+        return bool(ray.wait([oldest], timeout=0)[0])
+
+    def remove(self, actor_id: int) -> None:
         # Further calls of the dead actor would each report its death again.
         self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id != actor_id}
         member = self._actors.pop(actor_id)
@@ -144,7 +151,13 @@ class RayExecutor:
         # Never given to another actor: this one may still be writing.
         for vector in member.vectors:
             vector.close()
+
+    def add(self) -> int:
         return self._start_actor()
+
+    def replace_evaluator(self) -> None:
+        ray.kill(self._evaluator, no_restart=True)
+        self._evaluator = self._start_evaluator()
 
     def close(self) -> None:
         handles = [member.handle for member in self._actors.values()]
@@ -159,6 +172,11 @@ class RayExecutor:
         remote = ray.remote(num_cpus=self._config.actor.cores, max_restarts=0, max_task_retries=0)
         self._actors[actor_id] = _Member(remote(self._actor_process).remote(self._config, self._spec, actor_id))
         return actor_id
+
+    def _start_evaluator(self) -> Any:
+        # It takes no core from the actors' count: between evaluations it sleeps.
+        remote = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)
+        return remote(EvaluatorProcess).remote(self._config, self._spec)
 
     def _weights_for(self, member: _Member) -> tuple[Weights | ray.ObjectRef, SharedVector | None]:
         if not member.in_memory:
@@ -190,9 +208,3 @@ class RayExecutor:
         assert self._snapshot is not None
         vectors.append(SharedVector(self._snapshot.parameters.size, wire_dtype(self._config.transfer.precision)))
         return vectors[-1]
-
-
-def _reason(error: RayError) -> str:
-    text = str(error).strip().splitlines()
-    kind = "its process died" if isinstance(error, RayActorError) else "its rollout raised"
-    return f"{kind}: {text[-1].strip() if text else type(error).__name__}"

@@ -102,16 +102,25 @@ class LearnerProcess:
     """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile."""
 
     def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, folder: str, budget: ThreadBudget, resume: bool, gpu: bool
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        folder: str,
+        budget: ThreadBudget,
+        *,
+        resume: bool,
+        gpu: bool,
+        death: tuple[str, int] | None,
     ) -> None:
         prepare_tensorflow(budget.learner_threads, gpu=gpu)
         from launch.ray_executor import RayExecutor
-        from launch.session import TrainingSession
+        from launch.session import LearnerDeath, TrainingSession
 
         def make_executor(first_actor_id: int) -> "Executor":
             return RayExecutor(config, spec, budget.actors, first_actor_id)
 
-        self._session = TrainingSession(config, spec, Path(folder), make_executor, resume=resume)
+        after = None if death is None else LearnerDeath(*death)
+        self._session = TrainingSession(config, spec, Path(folder), make_executor, resume=resume, after=after)
 
     def run(self) -> dict[str, Any]:
         """See `TrainingSession.run`."""

@@ -2,25 +2,36 @@
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
-from launch.coordinator import ActorsLostError, Coordinator, Executor, Replaced
+from launch.coordinator import Coordinator, Executor, Failed, Replaced, TrainingStoppedError
 from launch.metrics import Metrics, MetricsWriter, lag_summary
 from launch.progress import Progress, View
 from launch.run_folder import RunFolder, write_json
-from learner.checkpoint import Checkpoints
+from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.types import EvaluationResult
 
 ExecutorFactory = Callable[[int], Executor]
+
+
+class LearnerDeath(NamedTuple):
+    """The learner's process died, and this session goes on in a new one.
+
+    `agent_steps_seen` is how far the dead one was known to have come; `reason` is one line.
+    """
+
+    reason: str
+    agent_steps_seen: int
 
 
 class TrainingSession:
@@ -32,38 +43,53 @@ class TrainingSession:
         folder: of the run.
         make_executor: starts the actors, with ids from its argument on.
         resume: start from the newest checkpoint in `folder`.
+        after: what ended the process before this one, if it is the same run that goes on.
     """
 
     def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, folder: Path, make_executor: ExecutorFactory, *, resume: bool
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        folder: Path,
+        make_executor: ExecutorFactory,
+        *,
+        resume: bool,
+        after: LearnerDeath | None = None,
     ) -> None:
         self._config = config
         self._folder = RunFolder(folder)
         policy = Policy(config, spec)
         self.learner = Learner(config, policy.layout, policy.initial_parameters())
         self._earlier_seconds = 0.0
-        self._earlier_restarts = 0
+        self._earlier_restarts = self._earlier_rollouts_lost = 0
+        self._learner_restarts = self._agent_steps_lost = 0
         self._best_evaluation: float | None = None
         self._last_evaluation: dict[str, Any] | None = None
         self._checkpoints = Checkpoints(
             self._folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore_state
         )
         self._started = time.monotonic()
+        self._messages: deque[str] = deque()
+        self._resumed = resume
         if resume:
-            self._checkpoints.restore()
+            for message in self._checkpoints.restore():
+                self._say(message)
+        if after is not None:
+            self._account_for(after)
         # The learner's graphs are built while the actors' processes start.
         self._executor = make_executor(self.learner.next_actor_id)
         self._coordinator = Coordinator(
             self.learner,
             self._executor,
             calls_per_actor=config.actor.calls_in_flight,
-            max_restarts=config.actor.max_restarts,
+            supervision=config.supervision,
         )
         self._metrics = Metrics(self.learner)
         self._writer = MetricsWriter(folder)
         self._interrupted = threading.Event()
-        self._messages: deque[str] = deque()
         self._latest = Progress()
+        self._metrics_missing = False
+        self._dropped_reports: Counter[str] = Counter()
         self._started = time.monotonic()
         self._status = "running"
 
@@ -85,11 +111,14 @@ class TrainingSession:
         """Train until a condition to stop holds; save, and return the summary that was written.
 
         Raises:
-            ActorsLostError: more actors died than may be replaced. The run was saved before.
+            TrainingStoppedError: the run could not go on. It was saved before.
         """
         try:
+            if not self._resumed:
+                # Whatever happens from now on, there is something to go on from.
+                self._save()
             self._loop()
-        except ActorsLostError as error:
+        except TrainingStoppedError as error:
             self._say(str(error))
             raise
         finally:
@@ -101,26 +130,32 @@ class TrainingSession:
     def _loop(self) -> None:
         now = self.elapsed_seconds
         shown = logged = saved = now
+        saved_version = self.learner.version
         evaluated_frames = self.learner.frames
         config = self._config
         for event in self._coordinator.run():
             now = self.elapsed_seconds
             if isinstance(event, Outcome):
                 self._metrics.add(event)
+                if event.dropped is not None:
+                    self._note_dropped(event)
             elif isinstance(event, EvaluationResult):
                 self._take_evaluation(event)
+            elif isinstance(event, Failed):
+                self._say(f"actor {event.actor_id}: {event.reason}")
             elif isinstance(event, Replaced):
-                self._say(
-                    f"actor {event.failed.actor_id}: {event.failed.reason}; actor {event.replacement_id} replaces it"
-                )
+                self._say(_replacement(event))
             if now - shown >= min(1.0, config.log_every_seconds):
                 self._latest, shown = self._progress(), now
             if now - logged >= config.log_every_seconds:
                 self._log()
                 logged = now
-            if now - saved >= config.checkpoint.every_seconds:
-                self._checkpoints.save(self.learner.version)
-                saved = self.elapsed_seconds
+            new_updates = self.learner.version - saved_version
+            if now - saved >= config.checkpoint.every_seconds or (
+                config.checkpoint.every_updates and new_updates >= config.checkpoint.every_updates
+            ):
+                self._save()
+                saved, saved_version = self.elapsed_seconds, self.learner.version
             if (
                 config.evaluation.every_frames
                 and not self._coordinator.evaluating
@@ -168,6 +203,37 @@ class TrainingSession:
             np.savez(part, version=result.version, parameters=result.parameters, mean_return=mean)
             part.replace(self._folder.best_weights)
 
+    def _note_dropped(self, outcome: Outcome) -> None:
+        """Say so for the first report that is dropped for a reason, the tenth, the hundredth …"""
+        reason = str(outcome.dropped)
+        self._dropped_reports[reason] += 1
+        count = self._dropped_reports[reason]
+        if count == 10 ** (len(str(count)) - 1):
+            which = "a report" if count == 1 else f"the {count}th report"
+            self._say(f"dropped {which} for the reason {reason}, of actor {outcome.report.actor_id}")
+
+    def _save(self) -> None:
+        """Write a checkpoint; where that fails, warn and go on with those there are."""
+        if not self.learner.is_finite():
+            raise TrainingStoppedError(
+                f"the parameters are not finite any more at update {self.learner.version}; the last checkpoint is from "
+                f"before that: resume it with a lower --optimizer.learning-rate"
+            )
+        try:
+            self._checkpoints.save(self.learner.version)
+        except CheckpointError as error:
+            self._say(f"warning: {error}; training goes on")
+
+    def _account_for(self, death: LearnerDeath) -> None:
+        """Count what the dead learner had taken in since the checkpoint that is gone on from: it is done again."""
+        lost = max(0, death.agent_steps_seen - self.learner.ledger.sampled)
+        self._learner_restarts += 1
+        self._agent_steps_lost += lost
+        self._say(
+            f"learner: {death.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
+            f"{lost:,} agent steps again"
+        )
+
     def _progress(self) -> Progress:
         return self._metrics.progress(
             self.elapsed_seconds,
@@ -177,7 +243,13 @@ class TrainingSession:
 
     def _log(self) -> None:
         row = self._latest = self._progress()
-        self._writer.write(row)
+        try:
+            self._writer.write(row)
+            self._metrics_missing = False
+        except OSError as error:
+            if not self._metrics_missing:
+                self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
+            self._metrics_missing = True
         warning = self._metrics.next_interval(row)
         if warning is not None:
             self._say(f"warning: {warning}")
@@ -185,7 +257,11 @@ class TrainingSession:
     def _finish(self) -> dict[str, Any]:
         self._log()
         self._writer.close()
-        self._checkpoints.save(self.learner.version)
+        try:
+            self._save()
+        except TrainingStoppedError as error:
+            self._say(str(error))
+            self._status = "running"
         learner, ledger = self.learner, self.learner.ledger
         lag_mean, lag_max = lag_summary(learner.lag_counts)
         elapsed = self.elapsed_seconds
@@ -206,14 +282,21 @@ class TrainingSession:
             "target_updates": learner.target_updates,
             "evaluation": self._last_evaluation,
             "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
+            "rollouts_lost_with_actors": self._earlier_rollouts_lost + self._coordinator.rollouts_lost,
+            "learner_restarts": self._learner_restarts,
+            "agent_steps_lost_with_learner": self._agent_steps_lost,
             "wall_seconds": elapsed,
         }
-        write_json(self._folder.summary, summary)
+        try:
+            write_json(self._folder.summary, summary)
+        except OSError as error:
+            self._say(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
         return summary
 
     def _say(self, message: str) -> None:
         self._messages.append(message)
-        with open(self._folder.path / "log.txt", "a") as log:
+        # On a full disk the message is still shown.
+        with suppress(OSError), open(self._folder.path / "log.txt", "a") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
     def _state(self) -> dict[str, Any]:
@@ -221,6 +304,9 @@ class TrainingSession:
             **self.learner.state(),
             "elapsed_seconds": self.elapsed_seconds,
             "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
+            "rollouts_lost": self._earlier_rollouts_lost + self._coordinator.rollouts_lost,
+            "learner_restarts": self._learner_restarts,
+            "agent_steps_lost": self._agent_steps_lost,
             "best_evaluation": self._best_evaluation,
         }
 
@@ -228,4 +314,13 @@ class TrainingSession:
         self.learner.restore_state(state)
         self._earlier_seconds = state["elapsed_seconds"]
         self._earlier_restarts = state["actor_restarts"]
+        self._earlier_rollouts_lost = state["rollouts_lost"]
+        self._learner_restarts = state["learner_restarts"]
+        self._agent_steps_lost = state["agent_steps_lost"]
         self._best_evaluation = state["best_evaluation"]
+
+
+def _replacement(event: Replaced) -> str:
+    if event.replacement_id is None:
+        return f"evaluator: {event.failed.reason}; another one replaces it"
+    return f"actor {event.replacement_id} replaces actor {event.failed.actor_id}"

@@ -1,5 +1,6 @@
 """`tributary train`: check everything first, start the processes, show progress, stop cleanly."""
 
+import itertools
 import os
 import signal
 import threading
@@ -117,7 +118,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.ray_cluster import check_devices, cluster_nodes, connect, start_learner
+    from launch.ray_cluster import check_devices, cluster_nodes, connect
 
     config, console = run.config, run.console
     try:
@@ -126,21 +127,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
         budget = budget or thread_budget(config, cluster_nodes())
         _open_folder(run, budget)
         with run.folder:
-            resume = run.arguments.resume is not None
-            learner = start_learner(config, run.spec, run.folder.path, budget, resume=resume)
-            result = learner.run.remote()
-
-            def wait() -> dict[str, Any] | None:
-                ready, _ = ray.wait([result], timeout=_VIEW_SECONDS)
-                return ray.get(result) if ready else None
-
-            def view() -> View:
-                return ray.get(learner.view.remote())
-
-            def interrupt() -> None:
-                ray.get(learner.interrupt.remote())
-
-            summary = _watch(config, console, wait, view, interrupt)
+            summary = _run_learners(run, budget)
         return _conclude(run, summary)
     except ConnectionError as error:
         raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
@@ -150,6 +137,62 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
         return EXIT_FAILED
     finally:
         ray.shutdown()
+
+
+def _run_learners(run: _Run, budget: ThreadBudget) -> dict[str, Any]:
+    """Run a learner to its end; one that dies is followed by another, from the last checkpoint."""
+    import ray
+
+    from launch.ray_cluster import failure_reason, start_learner
+
+    config = run.config
+    resume, death = run.arguments.resume is not None, None
+    for restarts in itertools.count():
+        learner = start_learner(config, run.spec, run.folder.path, budget, resume=resume, death=death)
+        watched = _WatchedLearner(learner)
+        try:
+            return _watch(config, run.console, watched.wait, watched.view, watched.interrupt)
+        except ray.exceptions.RayActorError as error:
+            if restarts == config.supervision.max_learner_restarts:
+                raise
+            _print(
+                run.console, f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})"
+            )
+            # What is left of it frees its resources, and its actors end with it.
+            ray.kill(learner, no_restart=True)
+            resume = resume or any(run.folder.checkpoints.glob("update-*.index"))
+            death = failure_reason(error), watched.agent_steps
+    raise AssertionError("unreachable")
+
+
+class _WatchedLearner:
+    """A learner's process, and how far it was seen to come."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self._result = process.run.remote()
+        self.agent_steps = 0
+
+    def wait(self) -> dict[str, Any] | None:
+        """The summary, if the run ends within a moment."""
+        import ray
+
+        ready, _ = ray.wait([self._result], timeout=_VIEW_SECONDS)
+        return ray.get(self._result) if ready else None
+
+    def view(self) -> View:
+        """See `TrainingSession.view`."""
+        import ray
+
+        view: View = ray.get(self._process.view.remote())
+        self.agent_steps = max(self.agent_steps, view.progress.agent_steps)
+        return view
+
+    def interrupt(self) -> None:
+        """See `TrainingSession.interrupt`."""
+        import ray
+
+        ray.get(self._process.interrupt.remote())
 
 
 def _watch(
@@ -178,7 +221,7 @@ def _watch(
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Turn the first SIGINT or SIGTERM into an event; the second raises KeyboardInterrupt."""
+    """Turn the first SIGINT, SIGTERM or SIGHUP into an event; the second raises KeyboardInterrupt."""
     event = threading.Event()
 
     def handle(_signal: int, _frame: object) -> None:
@@ -186,7 +229,7 @@ def _interrupts() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         event.set()
 
-    before = {kind: signal.signal(kind, handle) for kind in (signal.SIGINT, signal.SIGTERM)}
+    before = {kind: signal.signal(kind, handle) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield event
     finally:

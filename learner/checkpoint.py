@@ -1,7 +1,9 @@
 """Checkpoints by TensorFlow's own library: tensors and JSON, atomic, nothing that can execute."""
 
 import json
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,10 @@ from shared.types import Float32Array
 
 _STATE_KEY = "state/.ATTRIBUTES/py_state"
 _PARAMETERS_KEY = "variables/parameters/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written."""
 
 
 class _JsonState(tf.train.experimental.PythonState):
@@ -56,40 +62,88 @@ class Checkpoints:
         )
 
     def save(self, version: int) -> str:
-        """Write a checkpoint, numbered by the version of its weights. Returns its path."""
-        return self._manager.save(checkpoint_number=version)
+        """Write a checkpoint, numbered by the version of its weights. Returns its path.
 
-    def restore(self) -> None:
-        """Restore the newest checkpoint.
+        Raises:
+            CheckpointError: it could not be written; those before it are as they were.
+        """
+        try:
+            return self._manager.save(checkpoint_number=version)
+        except (tf.errors.OpError, OSError) as error:
+            self._remove_parts(version)
+            raise CheckpointError(f"checkpoint of update {version} could not be written: {_one_line(error)}") from error
+
+    def restore(self) -> list[str]:
+        """Restore the newest checkpoint that is whole. Returns one line for each that was not.
 
         Raises:
             ConfigurationError: there is none.
         """
-        newest = self._manager.latest_checkpoint
-        if newest is None:
-            raise ConfigurationError(f"no checkpoint in {self._manager.directory}")
-        self._checkpoint.restore(newest).assert_consumed()
+        damaged = []
+        for path in checkpoint_paths(Path(self._manager.directory)):
+            try:
+                _verify(path)
+            except (tf.errors.OpError, ValueError, KeyError) as error:
+                damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_one_line(error)}")
+                continue
+            self._checkpoint.restore(str(path)).assert_consumed()
+            return damaged
+        raise ConfigurationError(
+            "; ".join(damaged)
+            or f"no checkpoint in {self._manager.directory}: the run was stopped before its first one"
+        )
+
+    def _remove_parts(self, version: int) -> None:
+        """Delete what a failed save has left, so that a full disk has room again for what goes on."""
+        for part in Path(self._manager.directory).glob(f"update-{version}*"):
+            with suppress(OSError):
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+def checkpoint_paths(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first, by the numbers in their names: a list of them may be damaged too."""
+    versions = [
+        found for file in folder.glob("update-*.index") if (found := file.stem.removeprefix("update-")).isdigit()
+    ]
+    return [folder / f"update-{version}" for version in sorted(map(int, versions), reverse=True)]
+
+
+def _verify(path: Path) -> None:
+    """Read all of a checkpoint: TensorFlow checks a sum for every tensor, but only when it reads it."""
+    reader = tf.train.load_checkpoint(str(path))
+    for name in reader.get_variable_to_shape_map():
+        value = reader.get_tensor(name)
+        if name == _STATE_KEY:
+            json.loads(value)
 
 
 def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32Array]:
-    """The version and parameters float32 [P] of the newest checkpoint in `folder`.
+    """The version and parameters float32 [P] of the newest checkpoint in `folder` that can be read.
 
     Raises:
-        ConfigurationError: there is none, it cannot be read, or it holds the weights of another network.
+        ConfigurationError: there is none, or it holds the weights of another network.
     """
-    newest = tf.train.latest_checkpoint(str(folder))
-    if newest is None:
-        raise ConfigurationError(f"no checkpoint in {folder}: the run was stopped before its first one")
-    try:
-        reader = tf.train.load_checkpoint(newest)
-        state = json.loads(reader.get_tensor(_STATE_KEY))
-        parameters = np.asarray(reader.get_tensor(_PARAMETERS_KEY))
-        fingerprint, version = state["layout_fingerprint"], int(state["ledger"]["updates"])
-    except (tf.errors.OpError, ValueError, KeyError) as error:
-        raise ConfigurationError(f"checkpoint {newest} cannot be read: {error}") from error
-    if fingerprint != layout.fingerprint or parameters.shape != (layout.size,):
-        raise ConfigurationError(
-            f"checkpoint {newest} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), "
-            f"the settings make one of {layout.size:,} (layout {layout.fingerprint}); leave --network as it was"
-        )
-    return version, parameters
+    errors = []
+    for path in checkpoint_paths(folder):
+        try:
+            reader = tf.train.load_checkpoint(str(path))
+            state = json.loads(reader.get_tensor(_STATE_KEY))
+            parameters = np.asarray(reader.get_tensor(_PARAMETERS_KEY))
+            fingerprint, version = state["layout_fingerprint"], int(state["ledger"]["updates"])
+        except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
+            errors.append(f"checkpoint {path} cannot be read: {_one_line(error)}")
+            continue
+        if fingerprint != layout.fingerprint or parameters.shape != (layout.size,):
+            raise ConfigurationError(
+                f"checkpoint {path} is of another network: it has {parameters.size:,} parameters (layout "
+                f"{fingerprint}), the settings make one of {layout.size:,} (layout {layout.fingerprint}); leave "
+                f"--network as it was"
+            )
+        return version, parameters
+    raise ConfigurationError(
+        "; ".join(errors) or f"no checkpoint in {folder}: the run was stopped before its first one"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

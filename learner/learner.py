@@ -155,6 +155,10 @@ class Learner:
             self._target = WeightSnapshot(self.target_updates, _read_only(self._target_parameters), self.frames)
         return self._target
 
+    def is_finite(self) -> bool:
+        """Whether every parameter is a finite number."""
+        return bool(np.isfinite(self.snapshot().parameters).all())
+
     def finish(self) -> None:
         """End the run: gradients that wait for a K-th that will not come are dropped, and counted as that."""
         self._accumulator.discard()

@@ -263,8 +263,6 @@ class ActorConfig:
     """Threads of ale-py's vector environment in one actor."""
     tensorflow_threads: int = 1
     """Threads of TensorFlow in one actor."""
-    max_restarts: int = 10
-    """Actors that may die and be replaced before the run stops."""
 
     def __post_init__(self) -> None:
         _at_least("actor.environments", self.environments, 1)
@@ -273,7 +271,6 @@ class ActorConfig:
         _positive("actor.cores", self.cores)
         _at_least("actor.environment_threads", self.environment_threads, 1)
         _at_least("actor.tensorflow_threads", self.tensorflow_threads, 1)
-        _at_least("actor.max_restarts", self.max_restarts, 0)
 
 
 @dataclass(frozen=True)
@@ -301,13 +298,48 @@ class CheckpointConfig:
     """What is kept so that a run can go on."""
 
     every_seconds: float = 120.0
-    """Seconds between checkpoints. One is always saved at the end."""
+    """Seconds between checkpoints. One is saved at the start and one at the end."""
+    every_updates: int | None = None
+    """Updates between checkpoints. None: by seconds only."""
     keep: int = 3
     """Newest checkpoints that are kept."""
 
     def __post_init__(self) -> None:
         _positive("checkpoint.every_seconds", self.every_seconds)
+        _at_least("checkpoint.every_updates", self.every_updates, 1)
         _at_least("checkpoint.keep", self.keep, 1)
+
+
+@dataclass(frozen=True)
+class SupervisionConfig:
+    """What happens when a process dies or hangs, or numbers go bad."""
+
+    max_restarts: int = 10
+    """Actors that may be replaced within --supervision.restart-window-seconds before the run saves and stops."""
+    restart_window_seconds: float = 600.0
+    """Seconds over which replaced actors are counted."""
+    backoff_seconds: float = 1.0
+    """Wait before an actor is replaced that died before its first report; doubles each time, up to a minute."""
+    hang_factor: float = 20.0
+    """An actor hangs when one rollout takes so many times the longest that it has taken so far …"""
+    hang_seconds: float = 30.0
+    """… and at least so many seconds."""
+    start_seconds: float = 180.0
+    """Seconds that an actor may take from its start to its first report."""
+    max_non_finite: int = 20
+    """Gradients in a row that may be not finite before the run saves and stops."""
+    max_learner_restarts: int = 3
+    """Times that the learner may die and go on from the last checkpoint."""
+
+    def __post_init__(self) -> None:
+        _at_least("supervision.max_restarts", self.max_restarts, 0)
+        _positive("supervision.restart_window_seconds", self.restart_window_seconds)
+        _at_least("supervision.backoff_seconds", self.backoff_seconds, 0)
+        _at_least("supervision.hang_factor", self.hang_factor, 1)
+        _positive("supervision.hang_seconds", self.hang_seconds)
+        _positive("supervision.start_seconds", self.start_seconds)
+        _at_least("supervision.max_non_finite", self.max_non_finite, 1)
+        _at_least("supervision.max_learner_restarts", self.max_learner_restarts, 0)
 
 
 @dataclass(frozen=True)
@@ -352,6 +384,7 @@ class RunConfig:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
 
     def __post_init__(self) -> None:
         if self.actors != "auto":

@@ -72,7 +72,9 @@ class BenchLearnerProcess:
 
         learner = Learner(self._config, self._policy.layout, self._policy.initial_parameters())
         executor = RayExecutor(self._config, self._spec, actors, actor_process=SyntheticActorProcess)
-        coordinator = Coordinator(learner, executor, calls_per_actor=self._config.actor.calls_in_flight, max_restarts=0)
+        coordinator = Coordinator(
+            learner, executor, calls_per_actor=self._config.actor.calls_in_flight, supervision=self._config.supervision
+        )
         try:
             return self._measure(learner, coordinator, seconds)
         finally:

@@ -76,7 +76,7 @@ def _versions(config: RunConfig) -> dict[int, Float32Array]:
     learner = Learner(config, policy.layout, policy.initial_parameters())
     versions = {0: policy.initial_parameters()}
     executor = InlineExecutor(config, spec, actors=1)
-    for _ in Coordinator(learner, executor, calls_per_actor=1, max_restarts=0).run():
+    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
         if learner.version in _AGES:
             versions[learner.version] = learner.snapshot().parameters
         if learner.version >= max(_AGES):

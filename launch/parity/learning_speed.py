@@ -135,7 +135,7 @@ def train(config: RunConfig, threshold: float) -> Training:
     wall, cpu = time.perf_counter(), time.process_time()
     first_update: Float32Array | None = None
     reached = False
-    for _ in Coordinator(learner, executor, calls_per_actor=1, max_restarts=0).run():
+    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
         if first_update is None:
             first_update = learner.snapshot().parameters
         reached = len(learner.recent_returns) == 100 and (learner.mean_return or 0.0) >= threshold

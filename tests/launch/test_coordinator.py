@@ -5,9 +5,9 @@ from collections import deque
 import numpy as np
 import pytest
 
-from launch.coordinator import ActorsLostError, Coordinator, Failed, Replaced
+from launch.coordinator import Coordinator, Failed, Replaced, TrainingStoppedError
 from learner.learner import Learner, Outcome
-from shared.config import RunConfig
+from shared.config import RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
 from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds
 
@@ -37,6 +37,7 @@ class HandDrivenExecutor:
         self._alive = list(range(actors))
         self._next_id = actors
         self.calls_in_flight = 0
+        self.completed_unseen: set[int] = set()
 
     @property
     def actor_ids(self):
@@ -57,12 +58,23 @@ class HandDrivenExecutor:
         self.calls_in_flight += 1
 
     def next_completion(self):
-        self.calls_in_flight -= 1
-        return self.completions.popleft()
+        completion = self.completions.popleft()
+        if completion is not None:
+            self.calls_in_flight -= 1
+        return completion
 
-    def replace(self, actor_id: int) -> int:
-        self.tape.append(f"replace {actor_id}")
+    def has_completed(self, actor_id: int) -> bool:
+        return actor_id in self.completed_unseen
+
+    def remove(self, actor_id: int) -> None:
+        self.tape.append(f"remove {actor_id}")
         self._alive.remove(actor_id)
+
+    def replace_evaluator(self) -> None:
+        self.tape.append("replace evaluator")
+
+    def add(self) -> int:
+        self.tape.append(f"add {self._next_id}")
         self._alive.append(self._next_id)
         self._next_id += 1
         return self._alive[-1]
@@ -71,10 +83,22 @@ class HandDrivenExecutor:
         self.tape.append("close")
 
 
-def make(config: RunConfig, actors: int, calls: int = 1, max_restarts: int = 1):
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(config: RunConfig, actors: int, calls: int = 1, clock: Clock | None = None, **supervision):
     executor = HandDrivenExecutor(actors)
     learner = Learner(config, LAYOUT, np.zeros(2, np.float32))
-    return executor, learner, Coordinator(learner, executor, calls_per_actor=calls, max_restarts=max_restarts)
+    settings = SupervisionConfig(**supervision)
+    clock = clock or Clock()
+    return executor, learner, Coordinator(learner, executor, calls_per_actor=calls, supervision=settings, clock=clock)
 
 
 def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole: RunConfig) -> None:
@@ -110,13 +134,113 @@ def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: 
 
 
 def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2)
+    executor, _, coordinator = make(cartpole, actors=2, max_restarts=1)
     executor.completions += [Failed(1, "gone"), Failed(2, "gone too")]
     events = coordinator.run()
+    assert next(events) == Failed(1, "gone")
     assert next(events) == Replaced(Failed(1, "gone"), 2)
-    assert executor.tape[-2:] == ["replace 1", "dispatch 2"]
-    with pytest.raises(ActorsLostError, match="gone too"):
+    assert executor.tape[-3:] == ["remove 1", "add 2", "dispatch 2"]
+    assert coordinator.rollouts_lost == 1
+    with pytest.raises(TrainingStoppedError, match="gone too"):
         next(events)
+
+
+def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 2, clock=clock, max_restarts=1, restart_window_seconds=100.0)
+    events = coordinator.run()
+    for actor_id in (0, 1):
+        clock.now += 101.0
+        executor.completions.append(Failed(actor_id, "gone"))
+        assert isinstance(next(events), Failed)
+        assert isinstance(next(events), Replaced)
+
+
+def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, actors=1, clock=clock, max_restarts=9, backoff_seconds=4.0)
+    events = coordinator.run()
+    waited = []
+    for actor_id in range(4):
+        executor.completions.append(Failed(actor_id, "gone"))
+        assert isinstance(next(events), Failed)
+        before = clock.now
+        executor.completions += [None] * 40
+        while not isinstance(next(events), Replaced):
+            clock.now += 1.0
+        waited.append(clock.now - before)
+        executor.completions.clear()
+    assert waited == [0.0, 4.0, 8.0, 16.0]
+    executor.completions += [report(4, 1, 0), Failed(4, "gone")]
+    assert isinstance(next(events), Outcome)
+    assert isinstance(next(events), Failed)
+    assert isinstance(next(events), Replaced), "an actor that has reported is replaced at once"
+
+
+def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 2, clock=clock, hang_factor=10.0, hang_seconds=5.0, start_seconds=60.0)
+    events = coordinator.run()
+    sequence = 0
+
+    def reports_until(stop: float) -> list:
+        """Actor 0 reports every second, actor 1 never after its second one."""
+        nonlocal sequence
+        seen = []
+        while clock.now < stop:
+            clock.now += 1.0
+            sequence += 1
+            executor.completions.append(report(0, sequence, 0))
+            seen.append(next(events))
+        return seen
+
+    # Its first rollout may take as long as a process needs to start: 59 s. The second takes 2 s.
+    reports_until(59.0)
+    for number in (1, 2):
+        executor.completions.append(report(1, number, 0))
+        clock.now += 2.0 * (number - 1)
+        next(events)
+    at = clock.now
+    assert not any(isinstance(event, Failed) for event in reports_until(at + 20.0))
+    failed = Failed(1, "no report for 21 s, its longest rollout took 2.0 s: it hangs")
+    assert [event for event in reports_until(at + 25.0) if not isinstance(event, Outcome)] == [
+        failed,
+        Replaced(failed, 2),
+    ]
+
+
+def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, start_seconds=10.0)
+    executor.completed_unseen = {0}
+    executor.completions += [None, report(0, 1, 0)]
+    events = coordinator.run()
+    clock.now = 1_000.0
+    assert next(events) is None
+    assert isinstance(next(events), Outcome)
+
+
+def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig) -> None:
+    executor, learner, coordinator = make(cartpole, actors=1, max_non_finite=2)
+    bad = np.full(2, np.nan, np.float32)
+    executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
+    executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in (3, 4, 5)]
+    events = coordinator.run()
+    assert [next(events).dropped for _ in range(4)] == ["non_finite", None, "non_finite", "non_finite"]
+    with pytest.raises(TrainingStoppedError, match=r"--supervision\.max-non-finite 2"):
+        next(events)
+    assert learner.is_finite()
+
+
+def test_an_evaluator_that_dies_is_replaced_and_evaluation_can_be_asked_for_again(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=1)
+    executor.completions += [report(0, 1, 0), Failed(None, "gone")]
+    events = coordinator.run()
+    next(events)
+    coordinator.evaluate()
+    assert next(events) == Replaced(Failed(None, "gone"), None)
+    assert not coordinator.evaluating
+    assert "replace evaluator" in executor.tape
 
 
 def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunConfig) -> None:

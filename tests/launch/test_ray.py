@@ -90,7 +90,7 @@ def test_a_killed_actor_is_replaced_and_ctrl_c_saves_for_a_resume(tmp_path: Path
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
     assert process.returncode == 130, output
-    assert "replaces it" in output
+    assert "actor 2 replaces actor" in output
     summary = summary_of(run)
     assert summary["status"] == "interrupted"
     assert summary["actor_restarts"] == 1

@@ -26,7 +26,7 @@ def parameters_after(config: RunConfig, updates: int) -> bytes:
     weights = policy.initial_parameters()
     learner = Learner(config, policy.layout, weights)
     executor = InlineExecutor(config, spec, actors=2)
-    for _ in Coordinator(learner, executor, calls_per_actor=1, max_restarts=0).run():
+    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
         if learner.version == updates:
             break
     executor.close()

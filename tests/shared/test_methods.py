@@ -163,7 +163,7 @@ def train(config: RunConfig, updates: int) -> Learner:
     policy = Policy(config, spec)
     learner = Learner(config, policy.layout, policy.initial_parameters())
     executor = InlineExecutor(config, spec, actors=2)
-    for _ in Coordinator(learner, executor, calls_per_actor=1, max_restarts=0).run():
+    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
         if learner.version == updates:
             break
     executor.close()

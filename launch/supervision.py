@@ -1,0 +1,102 @@
+"""When an actor counts as hung, when its replacement may start, and when a run has lost too many. No clock in it."""
+
+from collections import deque
+
+from shared.config import SupervisionConfig
+
+_LONGEST_BACKOFF_SECONDS = 60.0
+
+
+class Watchdog:
+    """Knows how long each actor has taken so far, and so how long is too long.
+
+    All times are seconds of one monotonic clock, given by the caller.
+
+    Args:
+        config: `hang_factor`, `hang_seconds` and `start_seconds`.
+    """
+
+    def __init__(self, config: SupervisionConfig) -> None:
+        self._config = config
+        self._waiting: dict[int, deque[float]] = {}
+        self._working_since: dict[int, float] = {}
+        self._longest: dict[int, float] = {}
+
+    def dispatched(self, actor_id: int, now: float) -> None:
+        """The actor was asked for a rollout."""
+        waiting = self._waiting.setdefault(actor_id, deque())
+        if not waiting:
+            self._working_since[actor_id] = now
+        waiting.append(now)
+
+    def reported(self, actor_id: int, now: float) -> None:
+        """The actor completed its oldest rollout. It works on the next one since then, if it was asked for one."""
+        self._waiting[actor_id].popleft()
+        taken = now - self._working_since[actor_id]
+        # What the first one takes is the start of a process and says nothing of the others.
+        self._longest[actor_id] = max(self._longest[actor_id], taken) if actor_id in self._longest else 0.0
+        self._working_since[actor_id] = now
+
+    def outstanding(self, actor_id: int) -> int:
+        """Rollouts that the actor was asked for and has not reported."""
+        return len(self._waiting.get(actor_id, ()))
+
+    def forget(self, actor_id: int) -> None:
+        """The actor is gone."""
+        for known in (self._waiting, self._working_since, self._longest):
+            known.pop(actor_id, None)
+
+    def hung(self, now: float) -> dict[int, str]:
+        """The actors that have worked on one rollout for longer than they may, and a reason for each."""
+        reasons = {}
+        for actor_id, waiting in self._waiting.items():
+            silent = now - self._working_since[actor_id]
+            if not waiting or silent <= self._deadline(actor_id):
+                continue
+            longest = self._longest.get(actor_id)
+            history = "it has not reported yet" if longest is None else f"its longest rollout took {longest:.1f} s"
+            reasons[actor_id] = f"no report for {silent:.0f} s, {history}: it hangs"
+        return reasons
+
+    def _deadline(self, actor_id: int) -> float:
+        if actor_id not in self._longest:
+            return self._config.start_seconds
+        return max(self._config.hang_seconds, self._config.hang_factor * self._longest[actor_id])
+
+
+class RestartPolicy:
+    """Replacements start at once; those of actors that died before they reported once wait, each twice as long.
+
+    Args:
+        config: `max_restarts`, `restart_window_seconds` and `backoff_seconds`.
+    """
+
+    def __init__(self, config: SupervisionConfig) -> None:
+        self._config = config
+        self._deaths: deque[float] = deque()
+        self._unproven: set[int] = set()
+        self._fruitless = 0
+
+    def proven(self, actor_id: int) -> None:
+        """The actor has reported."""
+        if actor_id in self._unproven:
+            self._unproven.discard(actor_id)
+            self._fruitless = 0
+
+    def died(self, actor_id: int, now: float) -> float | None:
+        """Seconds to wait before its replacement starts; None if the run has lost too many."""
+        window = self._config.restart_window_seconds
+        self._deaths.append(now)
+        while self._deaths[0] < now - window:
+            self._deaths.popleft()
+        if len(self._deaths) > self._config.max_restarts:
+            return None
+        self._fruitless = self._fruitless + 1 if actor_id in self._unproven else 0
+        self._unproven.discard(actor_id)
+        if not self._fruitless:
+            return 0.0
+        return min(self._config.backoff_seconds * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
+
+    def replaced_by(self, actor_id: int) -> None:
+        """A replacement was started under this id."""
+        self._unproven.add(actor_id)

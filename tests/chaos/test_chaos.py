@@ -1,0 +1,196 @@
+"""One run that meets every fault there is, from a seeded schedule, and finishes with an exact account."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.chaos
+
+FAULTS = Path(__file__).parent / "faults"
+SETTINGS = (
+    "--actors 3 --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None "
+    "--stop-measure training --log-every-seconds 0.5 --checkpoint.every-seconds 1 --learner.max-policy-lag 100000 "
+    "--supervision.hang-seconds 4 --supervision.start-seconds 25 --supervision.max-restarts 100"
+)
+_DEADLINE_SECONDS = 90
+_SEED = 11
+
+
+class ChaosRun:
+    """A run whose folder is a small disk of its own, and what can be done to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.requests = folder / "requests"
+        self.requests.mkdir()
+        self.disk = folder / "disk"
+        self.disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.disk)], check=True)
+        self.path = self.disk / "run"
+        self.environment = os.environ | {"CHAOS_FOLDER": str(self.requests), "PYTHONPATH": str(FAULTS)}
+        self.driver: subprocess.Popen[str]
+        self.segments = set(Path("/dev/shm").iterdir())
+
+    def start(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "launch.cli", "train", *arguments]
+        self.driver = subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not condition():
+            assert self.driver.poll() is None, f"{what}: the run ended\n{self.driver.communicate()[0]}"
+            assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
+            time.sleep(0.05)
+
+    def wait_for_progress(self) -> None:
+        before = self.updates()
+        # Down is progress too: a learner that has died goes on from its checkpoint.
+        self.wait_for(lambda: self.updates() != before, "progress")
+
+    def log(self) -> str:
+        with suppress(OSError):
+            return (self.path / "log.txt").read_text()
+        return ""
+
+    def updates(self) -> int:
+        lines = (self.path / "metrics.jsonl").read_text().splitlines() if (self.path / "metrics.jsonl").exists() else []
+        for line in reversed(lines):
+            # A row may be half written at this moment, and stays half written on a full disk.
+            with suppress(ValueError):
+                return json.loads(line)["updates"]
+        return 0
+
+    def processes(self) -> dict[int, str]:
+        """Every process of the run, by what it is called: they inherit the name of the folder of requests."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                mine = f"CHAOS_FOLDER={self.requests}\0".encode() in (entry / "environ").read_bytes()
+                if entry.name.isdigit() and mine and (entry / "cmdline").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
+        return found
+
+    def pids(self, kind: str) -> list[int]:
+        return sorted(pid for pid, command in self.processes().items() if command.startswith(f"ray::{kind}"))
+
+    def signal_one(self, kind: str, number: int, random_state: random.Random) -> None:
+        # Those that are on their way out are not meant.
+        self.wait_for(lambda: len(self.pids(kind)) == (3 if kind == "Actor" else 1), kind)
+        os.kill(random_state.choice(self.pids(kind)), number)
+
+    def request(self, fault: str) -> None:
+        (self.requests / fault).touch()
+        self.wait_for((self.requests / f"{fault}.met").exists, fault)
+        (self.requests / f"{fault}.met").unlink()
+
+    def checkpoints(self) -> list[int]:
+        return sorted(int(file.stem.removeprefix("update-")) for file in (self.path / "checkpoints").glob("*.index"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[ChaosRun]:
+    assert os.geteuid() == 0, "make chaos mounts a small disk, and so needs root"
+    made = ChaosRun(tmp_path)
+    yield made
+    for pid in made.processes():
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    subprocess.run(["umount", "-l", str(made.disk)], check=True)
+
+
+def actor_fault(run: ChaosRun, act: Callable[[], object], line: str) -> None:
+    """Do something to an actor; see its line in the log, and a replacement."""
+    lines, replaced = run.log().count(line), run.log().count(" replaces actor ")
+    act()
+    run.wait_for(lambda: run.log().count(line) > lines, line)
+    run.wait_for(lambda: run.log().count(" replaces actor ") > replaced, "a replacement")
+
+
+def dropped_report(run: ChaosRun, fault: str, reason: str) -> None:
+    run.request(fault)
+    run.wait_for(lambda: f"for the reason {reason}" in run.log(), reason)
+
+
+def full_disk(run: ChaosRun) -> None:
+    before = run.checkpoints()
+    filler = run.disk / "filler"
+    # Not a byte is left; what the run wrote before stays.
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 12))
+    kept = before[-1]
+    time_of_warning = time.monotonic() + 4
+    run.wait_for(lambda: time.monotonic() > time_of_warning, "checkpoints that fail")
+    assert kept in run.checkpoints() or max(run.checkpoints()) > kept
+    filler.unlink()
+    run.wait_for(lambda: max(run.checkpoints()) > kept, "a checkpoint after the disk has room again")
+
+
+def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRun) -> None:
+    random_state = random.Random(_SEED)
+    faults: list[Callable[[], object]] = [
+        *[lambda: actor_fault(run, lambda: run.signal_one("Actor", signal.SIGKILL, random_state), "process died")] * 3,
+        lambda: actor_fault(run, lambda: run.signal_one("Actor", signal.SIGSTOP, random_state), "it hangs"),
+        lambda: actor_fault(run, lambda: run.request("environment_raises"), "the environment raised"),
+        lambda: actor_fault(run, lambda: run.request("environment_never_returns"), "it hangs"),
+        lambda: dropped_report(run, "nan_gradient", "non_finite"),
+        lambda: dropped_report(run, "wrong_layout", "wrong_layout"),
+        lambda: dropped_report(run, "duplicate_report", "duplicate"),
+        lambda: dropped_report(run, "stale_report", "too_old"),
+        lambda: run.signal_one("Learner", signal.SIGKILL, random_state),
+        lambda: full_disk(run),
+    ]
+    random_state.shuffle(faults)
+    run.start("cartpole", *SETTINGS.split(), "--total-frames", "1000M", "--run-dir", str(run.path))
+    for fault in faults:
+        run.wait_for_progress()
+        fault()
+    run.wait_for(lambda: "learner: " in run.log(), "the learner's line")
+
+    # Without its driver everything ends; the newest checkpoint is damaged then, and the one before it used.
+    run.wait_for(lambda: len(run.checkpoints()) >= 2, "two checkpoints")
+    os.kill(run.driver.pid, signal.SIGKILL)
+    run.driver.wait()
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while run.processes():
+        assert time.monotonic() < deadline, run.processes()
+        time.sleep(0.1)
+    newest = run.checkpoints()[-1]
+    data = run.path / "checkpoints" / f"update-{newest}.data-00000-of-00001"
+    damaged = bytearray(data.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    data.write_bytes(damaged)
+    run.start("--resume", str(run.path), "--total-frames", "1000M")
+    run.wait_for(lambda: f"update-{newest} is damaged and was passed over" in run.log(), "the damaged checkpoint")
+    run.wait_for_progress()
+    run.driver.send_signal(signal.SIGTERM)
+    output = run.driver.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert run.driver.returncode == 130, output
+    summary = json.loads((run.path / "summary.json").read_text())
+    run.start("--resume", str(run.path), "--total-frames", str(summary["frames"] + 20_000))
+    output = run.driver.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert run.driver.returncode == 0, output
+    assert "Traceback" not in output
+
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["status"] == "frames_reached"
+    dropped = summary["agent_steps_dropped"]
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + sum(dropped.values())
+    assert summary["rollouts_lost_with_actors"] >= 1
+    for process in run.processes().values():
+        assert not process.startswith("ray::"), process
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while left := run.processes():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+    assert set(Path("/dev/shm").iterdir()) <= run.segments
