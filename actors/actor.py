@@ -1,6 +1,7 @@
 """An actor: weights in, one gradient out."""
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,18 @@ from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.moments import Moments
 from shared.types import GradientReport, StageSeconds, WeightSnapshot
+
+
+class ActorState(NamedTuple):
+    """From which an actor can go on to the bit: `actions` [N, B(, D)] are all that its environments were given.
+
+    `next_actions` is None, or the actions that the next rollout begins with.
+    """
+
+    sequence: int
+    actions: npt.NDArray[np.generic]
+    next_actions: npt.NDArray[np.generic] | None
+    exploration: dict[str, npt.NDArray[np.generic]]
 
 
 class Actor:
@@ -54,6 +67,29 @@ class Actor:
         self._next_actions: npt.NDArray[np.generic] | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seed)
         self._finished_at = time.perf_counter()
+        # Environments cannot be saved; what they were given can be given to them again.
+        self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
+
+    def state(self) -> ActorState:
+        """What it takes to go on from here. Needs `checkpoint.exact`."""
+        assert self._taken is not None, "actions are kept with --checkpoint.exact only"
+        actions = np.concatenate([self._builder.no_actions[None][:0], *self._taken])
+        return ActorState(self._sequence, actions, self._next_actions, self._policy.exploration_state())
+
+    def restore(self, state: ActorState) -> None:
+        """Go on from a saved state. Comes before the first `run`, and plays all that was played again."""
+        assert self._taken is not None, "actions are kept with --checkpoint.exact only"
+        builder = self._builder
+        for start in range(0, len(state.actions), self._unroll_length):
+            rollout = state.actions[start : start + self._unroll_length]
+            builder.begin(self._first_observations)
+            self._first_observations = None
+            for actions in rollout:
+                builder.add(actions, self._environments.step(actions, builder.next_observations))
+            builder.take_episodes()
+            self._taken.append(rollout)
+        self._sequence, self._next_actions = state.sequence, state.next_actions
+        self._policy.restore_exploration(state.exploration)
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
@@ -87,6 +123,8 @@ class Actor:
             # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
             self._next_actions = self._policy.sample(builder.observations)
         rollout = builder.finish(self._next_actions)
+        if self._taken is not None:
+            self._taken.append(rollout.actions.copy())
         gradient, statistics = self._gradient(rollout)
         moments = Moments.of(rollout.observations[:-1]) if self._keeps_moments else None
         self._finished_at = clock()

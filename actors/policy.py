@@ -75,6 +75,14 @@ class Policy:
         self._assign(parameters)
         self._explorer.begin(frames)
 
+    def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Arrays that `restore_exploration` takes."""
+        return self._explorer.state()
+
+    def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Go on with the random stream where it was. Comes before the first sample."""
+        self._explorer.restore(state)
+
     def sample(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Actions int32 [B] or float32 [B, D], with exploration, for observations [B, …]."""
         return self._sample(observations)[0].numpy()

@@ -41,7 +41,7 @@ class RolloutBuilder:
         self._observations = aligned((unroll_length + 1, environments, *observation_shape), observation_dtype)
         self._slots = list(self._observations)
         self._actions = np.empty((*shape, *actions.shape), actions.dtype)
-        self._no_actions = np.zeros((environments, *actions.shape), actions.dtype)
+        self.no_actions = np.zeros((environments, *actions.shape), actions.dtype)
         self._rewards = np.empty(shape, np.float32)
         self._discounts = np.empty(shape, np.float32)
         self._mask = np.empty(shape, np.float32)
@@ -98,7 +98,7 @@ class RolloutBuilder:
         """The rollout, with the actions that are taken in its last observations. Valid until the next one begins."""
         assert self._t == len(self._actions), "a rollout is finished when T steps have been added"
         if next_actions is None:
-            next_actions = self._no_actions
+            next_actions = self.no_actions
         return Rollout(self._observations, self._actions, self._rewards, self._discounts, self._mask, next_actions)
 
     def take_episodes(self) -> EpisodeStats:

@@ -108,6 +108,11 @@ class Coordinator:
         """Whether an evaluation is under way."""
         return self._evaluating
 
+    def resume(self, actor_ids: Sequence[int]) -> None:
+        """Take over calls that the executor has under way already, of these actors, before `run`."""
+        for actor_id in actor_ids:
+            self._watchdog.dispatched(actor_id, self._clock())
+
     def stop(self) -> None:
         """Ask for no further rollouts; `run` ends when what is in flight has been taken in."""
         self._stopping = True
@@ -124,9 +129,10 @@ class Coordinator:
         Raises:
             TrainingStoppedError: more actors died than may be replaced, or too many gradients were not finite.
         """
-        for _ in range(self._calls_per_actor):
-            for actor_id in self._executor.actor_ids:
-                self._dispatch(actor_id)
+        if not self._executor.calls_in_flight:
+            for _ in range(self._calls_per_actor):
+                for actor_id in self._executor.actor_ids:
+                    self._dispatch(actor_id)
         while self._executor.calls_in_flight or self._due:
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport):

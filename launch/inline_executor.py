@@ -1,30 +1,48 @@
 """The same loop in one process and one thread: deterministic for a seed. For tests, debugging and small tasks."""
 
+import itertools
+from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from actors.actor import Actor
+import numpy as np
+import numpy.typing as npt
+
+from actors.actor import Actor, ActorState
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
-from launch.coordinator import Completion
+from launch.arrivals import Arrivals
+from launch.coordinator import Completion, Failed
 from shared.config import RunConfig
-from shared.types import EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import WeightSnapshot
+
+
+class _Call(NamedTuple):
+    """A rollout of an actor, or an evaluation (`actor_id` None), and the weights of its dispatch."""
+
+    actor_id: int | None
+    snapshot: WeightSnapshot
+    target: WeightSnapshot | None
 
 
 class InlineExecutor:
     """Runs each dispatched call when its completion is asked for, first in first out.
 
     Calls carry the snapshot that was published when they were dispatched, as they do between processes, so policy
-    lag is what it would be if the actors took turns. An actor that raises, raises here: there is no process to
-    replace.
+    lag is what it would be if the actors took turns. With `replay_arrivals` they take the turns of an earlier run
+    instead, until that ends. An actor that raises, raises here: there is no process to replace.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
-        ids = range(first_actor_id, first_actor_id + actors)
-        self._actors = {actor_id: Actor(config, spec, actor_id) for actor_id in ids}
+        self._config, self._spec = config, spec
+        self._ids = itertools.count(first_actor_id)
+        self._actors: dict[int, Actor] = {}
+        for _ in range(actors):
+            self.add()
+        self._arrivals = iter(Arrivals(config.replay_arrivals)) if config.replay_arrivals else None
         self._evaluator = Evaluator(config, spec, config.evaluation) if config.evaluation.every_frames else None
-        self._calls: deque[Callable[[], GradientReport | EvaluationResult]] = deque()
+        self._calls: deque[_Call] = deque()
         self._snapshot: WeightSnapshot | None = None
         self._target: WeightSnapshot | None = None
 
@@ -44,25 +62,63 @@ class InlineExecutor:
 
     def dispatch(self, actor_id: int) -> None:
         assert self._snapshot is not None, "publish comes before dispatch"
-        self._calls.append(partial(self._actors[actor_id].run, self._snapshot, self._target))
+        self._calls.append(_Call(actor_id, self._snapshot, self._target))
 
     def evaluate(self) -> None:
         assert self._evaluator is not None, "the settings ask for no evaluations"
         assert self._snapshot is not None, "publish comes before evaluate"
-        self._calls.append(partial(self._evaluator.run, self._snapshot))
+        self._calls.append(_Call(None, self._snapshot, None))
 
     def next_completion(self) -> Completion | None:
-        return self._calls.popleft()()
+        if self._arrivals is None:
+            call = self._calls.popleft()
+        else:
+            arrival = next(self._arrivals, None)
+            if arrival is None:
+                self._calls.clear()
+                return None
+            if arrival.lost:
+                return Failed(arrival.actor_id, "lost, as in the run that is repeated")
+            call = next(call for call in self._calls if call.actor_id == arrival.actor_id)
+            self._calls.remove(call)
+        if call.actor_id is not None:
+            return self._actors[call.actor_id].run(call.snapshot, call.target)
+        assert self._evaluator is not None, "the settings ask for no evaluations"
+        return self._evaluator.run(call.snapshot)
+
+    def state(self) -> dict[str, Any]:
+        """Actors and the calls under way, as plain values: what `restore` goes on from to the bit."""
+        return {
+            "actors": {str(actor_id): _to_json(actor.state()._asdict()) for actor_id, actor in self._actors.items()},
+            "calls": [
+                [call.actor_id, *(None if s is None else _to_json(s._asdict()) for s in call[1:])]
+                for call in self._calls
+                if call.actor_id is not None
+            ],
+        }
+
+    def restore(self, state: dict[str, Any]) -> list[int]:
+        """Go on from a saved state, with actors of the same ids. Returns whose calls are under way, in their order."""
+        for actor_id, saved in state["actors"].items():
+            self._actors[int(actor_id)].restore(ActorState(**_from_json(saved)))
+        for actor_id, *weights in state["calls"]:
+            snapshot, target = (None if w is None else WeightSnapshot(**_from_json(w)) for w in weights)
+            assert snapshot is not None
+            self._calls.append(_Call(actor_id, snapshot, target))
+        return [actor_id for actor_id, *_ in state["calls"]]
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
         # Calls run when their completion is asked for: none can hang apart from this process.
         return True
 
     def remove(self, actor_id: int) -> None:
-        raise AssertionError(f"inline actor {actor_id} does not fail apart from its process")
+        self._actors.pop(actor_id).close()
+        self._calls = deque(call for call in self._calls if call.actor_id != actor_id)
 
     def add(self) -> int:
-        raise AssertionError("inline actors are not replaced")
+        actor_id = next(self._ids)
+        self._actors[actor_id] = Actor(self._config, self._spec, actor_id)
+        return actor_id
 
     def replace_evaluator(self) -> None:
         raise AssertionError("the inline evaluator does not fail apart from its process")
@@ -72,3 +128,22 @@ class InlineExecutor:
             actor.close()
         if self._evaluator is not None:
             self._evaluator.close()
+
+
+def _to_json(value: Any) -> Any:
+    """Arrays as dtype, shape and base64; dictionaries of them likewise."""
+    if isinstance(value, dict):
+        return {name: _to_json(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.name, "shape": value.shape, "base64": b64encode(value.tobytes()).decode()}
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    """The inverse of `_to_json`."""
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"dtype", "shape", "base64"}:
+        array: npt.NDArray[np.generic] = np.frombuffer(b64decode(value["base64"]), value["dtype"])
+        return array.reshape(value["shape"]).copy()
+    return {name: _from_json(part) for name, part in value.items()}

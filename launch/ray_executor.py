@@ -121,7 +121,8 @@ class RayExecutor:
         oldest: dict[int | None, ray.ObjectRef] = {}
         for ref, call in self._calls.items():
             oldest.setdefault(call.actor_id, ref)
-        ready, _ = ray.wait(list(oldest.values()), num_returns=1, timeout=_POLL_SECONDS)
+        refs = list(oldest.values())[: 1 if self._config.lockstep else None]
+        ready, _ = ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
         if not ready:
             return None
         call = self._calls.pop(ready[0])

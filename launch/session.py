@@ -12,7 +12,9 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
-from launch.coordinator import Coordinator, Executor, Failed, Replaced, TrainingStoppedError
+from launch.arrivals import Arrival, ArrivalsWriter
+from launch.coordinator import Coordinator, Event, Executor, Failed, Replaced, TrainingStoppedError
+from launch.inline_executor import InlineExecutor
 from launch.metrics import Metrics, MetricsWriter, lag_summary
 from launch.progress import Progress, View
 from launch.run_folder import RunFolder, write_json
@@ -57,12 +59,14 @@ class TrainingSession:
         after: LearnerDeath | None = None,
     ) -> None:
         self._config = config
+        self._exact = config.checkpoint.exact
         self._folder = RunFolder(folder)
         policy = Policy(config, spec)
         self.learner = Learner(config, policy.layout, policy.initial_parameters())
         self._earlier_seconds = 0.0
         self._earlier_restarts = self._earlier_rollouts_lost = 0
         self._learner_restarts = self._agent_steps_lost = 0
+        self._saved_executor: dict[str, Any] | None = None
         self._best_evaluation: float | None = None
         self._last_evaluation: dict[str, Any] | None = None
         self._checkpoints = Checkpoints(
@@ -76,16 +80,25 @@ class TrainingSession:
                 self._say(message)
         if after is not None:
             self._account_for(after)
+        # Actors that go on to the bit have their old ids, and so their old seeds.
+        saved = self._saved_executor
+        first_id = self.learner.next_actor_id if saved is None else min(map(int, saved["actors"]))
         # The learner's graphs are built while the actors' processes start.
-        self._executor = make_executor(self.learner.next_actor_id)
+        self._executor = make_executor(first_id)
         self._coordinator = Coordinator(
             self.learner,
             self._executor,
             calls_per_actor=config.actor.calls_in_flight,
             supervision=config.supervision,
         )
+        if saved is not None:
+            assert isinstance(self._executor, InlineExecutor)
+            self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner)
         self._writer = MetricsWriter(folder)
+        self._arrivals: ArrivalsWriter | None = None
+        if config.record_arrivals is not None and not resume:
+            self._arrivals = ArrivalsWriter(Path(config.record_arrivals), self._executor.actor_ids)
         self._interrupted = threading.Event()
         self._latest = Progress()
         self._metrics_missing = False
@@ -135,6 +148,9 @@ class TrainingSession:
         config = self._config
         for event in self._coordinator.run():
             now = self.elapsed_seconds
+            arrival = _arrival(event)
+            if self._arrivals is not None and arrival is not None:
+                self._arrivals.add(arrival)
             if isinstance(event, Outcome):
                 self._metrics.add(event)
                 if event.dropped is not None:
@@ -165,6 +181,11 @@ class TrainingSession:
                 evaluated_frames = self.learner.frames
                 self._coordinator.evaluate()
             self._stop_if_due()
+
+        if self._arrivals is not None:
+            self._arrivals.close()
+        if self._status == "running" and config.replay_arrivals is not None:
+            self._status = "arrivals_replayed"
 
     def _stop_if_due(self) -> None:
         if self._status != "running":
@@ -308,6 +329,7 @@ class TrainingSession:
             "learner_restarts": self._learner_restarts,
             "agent_steps_lost": self._agent_steps_lost,
             "best_evaluation": self._best_evaluation,
+            "executor": self._executor.state() if isinstance(self._executor, InlineExecutor) and self._exact else None,
         }
 
     def _restore_state(self, state: dict[str, Any]) -> None:
@@ -317,6 +339,7 @@ class TrainingSession:
         self._earlier_rollouts_lost = state["rollouts_lost"]
         self._learner_restarts = state["learner_restarts"]
         self._agent_steps_lost = state["agent_steps_lost"]
+        self._saved_executor = state["executor"] if self._exact else None
         self._best_evaluation = state["best_evaluation"]
 
 
@@ -324,3 +347,12 @@ def _replacement(event: Replaced) -> str:
     if event.replacement_id is None:
         return f"evaluator: {event.failed.reason}; another one replaces it"
     return f"actor {event.replacement_id} replaces actor {event.failed.actor_id}"
+
+
+def _arrival(event: Event | None) -> Arrival | None:
+    """Whose call ended with this event, if one did."""
+    if isinstance(event, Outcome):
+        return Arrival(event.report.actor_id)
+    if isinstance(event, Failed):
+        return Arrival(event.actor_id, lost=True)
+    return Arrival(None) if isinstance(event, EvaluationResult) else None

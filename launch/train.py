@@ -17,6 +17,7 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
+from launch.arrivals import Arrivals
 from launch.budget import ThreadBudget, thread_budget
 from launch.display import Display, summary_lines
 from launch.process import prepare_tensorflow
@@ -54,8 +55,12 @@ def train(arguments: TrainArguments, preset: str) -> int:
     check_json_file(arguments.json)
     spec = environment_spec(config.environment)
     _check_network(config, spec)
+    if arguments.resume is not None:
+        # The order of a run is written and repeated from its beginning only.
+        config = replace(config, record_arrivals=None, replay_arrivals=None)
     here = config.executor == "inline" or config.address == "local"
     budget = thread_budget(config) if here else None
+    _check_arrivals(config, budget)
     if arguments.resume is not None:
         folder = RunFolder(arguments.resume)
         spec = folder.with_observation_mean(config, spec)
@@ -283,6 +288,17 @@ def _conclude(run: _Run, summary: dict[str, Any]) -> int:
 
 def _print(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
+    if config.record_arrivals is not None:
+        parent = Path(config.record_arrivals).absolute().parent
+        if not parent.is_dir():
+            raise setting_error("record_arrivals", config.record_arrivals, f"there is no folder {parent}")
+    if config.replay_arrivals is not None and budget is not None:
+        recorded = len(Arrivals(config.replay_arrivals).actor_ids)
+        if recorded != budget.actors:
+            raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 
 
 def _check_network(config: RunConfig, spec: EnvironmentSpec) -> None:

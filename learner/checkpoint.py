@@ -14,6 +14,8 @@ from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 from shared.types import Float32Array
 
+# What TensorFlow's reader was seen to raise for files that are damaged in one way or another.
+_DAMAGE = (tf.errors.OpError, ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 _STATE_KEY = "state/.ATTRIBUTES/py_state"
 _PARAMETERS_KEY = "variables/parameters/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -56,6 +58,7 @@ class Checkpoints:
         save_state: Callable[[], dict[str, Any]],
         restore_state: Callable[[dict[str, Any]], None],
     ) -> None:
+        _remove_damaged_list(folder)
         self._checkpoint = tf.train.Checkpoint(variables=variables, state=_JsonState(save_state, restore_state))
         self._manager = tf.train.CheckpointManager(
             self._checkpoint, str(folder), max_to_keep=keep, checkpoint_name="update"
@@ -83,7 +86,7 @@ class Checkpoints:
         for path in checkpoint_paths(Path(self._manager.directory)):
             try:
                 _verify(path)
-            except (tf.errors.OpError, ValueError, KeyError) as error:
+            except _DAMAGE as error:
                 damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_one_line(error)}")
                 continue
             self._checkpoint.restore(str(path)).assert_consumed()
@@ -98,6 +101,14 @@ class Checkpoints:
         for part in Path(self._manager.directory).glob(f"update-{version}*"):
             with suppress(OSError):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+def _remove_damaged_list(folder: Path) -> None:
+    """Delete TensorFlow's list of the checkpoints in a folder if it cannot be read; it is only used to delete old ones."""
+    try:
+        tf.train.get_checkpoint_state(str(folder))
+    except _DAMAGE:
+        (folder / "checkpoint").unlink()
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -130,7 +141,7 @@ def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32
             state = json.loads(reader.get_tensor(_STATE_KEY))
             parameters = np.asarray(reader.get_tensor(_PARAMETERS_KEY))
             fingerprint, version = state["layout_fingerprint"], int(state["ledger"]["updates"])
-        except (tf.errors.OpError, ValueError, KeyError, TypeError) as error:
+        except _DAMAGE as error:
             errors.append(f"checkpoint {path} cannot be read: {_one_line(error)}")
             continue
         if fingerprint != layout.fingerprint or parameters.shape != (layout.size,):

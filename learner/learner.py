@@ -60,6 +60,7 @@ class Learner:
         self.recent_returns: deque[float] = deque(maxlen=_RETURN_WINDOW)
         self.episodes = 0
         self._snapshot: WeightSnapshot | None = None
+        self._restored_snapshot_frames: int | None = None
         self._target: WeightSnapshot | None = None
         self._target_parameters: tf.Variable | None = None
         if method_class(config.method.name).uses_target_network:
@@ -123,7 +124,7 @@ class Learner:
             self.ledger.drop(report.agent_steps, dropped)
         if updated:
             self.ledger.apply()
-            self._snapshot = None
+            self._snapshot = self._restored_snapshot_frames = None
         self.ledger.check()
         if self._target_parameters is not None and crossed_multiple(
             sampled, self.ledger.sampled, self._config.method.target_interval_agent_steps
@@ -140,6 +141,11 @@ class Learner:
         """The current weights. The same object until the next update."""
         if self._snapshot is None:
             parameters = self._accumulator.parameters
+            if self._restored_snapshot_frames is not None:
+                # As it was published before: its time, and the moments in it, are those of then.
+                self._snapshot = WeightSnapshot(self.version, _read_only(parameters), self._restored_snapshot_frames)
+                self._restored_snapshot_frames = None
+                return self._snapshot
             if self._moments is not None:
                 for name, values in ((RUNNING_MEAN, self._moments.mean), (RUNNING_VARIANCE, self._moments.variance)):
                     parameters[self._layout.range_of(name)].assign(values.astype(np.float32))
@@ -187,6 +193,7 @@ class Learner:
             "recent_returns": list(self.recent_returns),
             "episodes": self.episodes,
             "target_updates": self.target_updates,
+            "snapshot_frames": None if self._snapshot is None else self._snapshot.frames,
             "observation_moments": None if self._moments is None else self._moments.to_json(),
         }
 
@@ -201,6 +208,7 @@ class Learner:
         if self._moments is not None:
             self._moments = Moments.from_json(state["observation_moments"])
         self._snapshot = self._target = None
+        self._restored_snapshot_frames = state["snapshot_frames"]
 
     @property
     def next_actor_id(self) -> int:

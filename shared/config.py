@@ -303,6 +303,9 @@ class CheckpointConfig:
     """Updates between checkpoints. None: by seconds only."""
     keep: int = 3
     """Newest checkpoints that are kept."""
+    exact: bool = False
+    """Inline executor: a resumed run is equal to the bit to one that was never stopped. Keeps every action, and plays
+    all of them again on resume."""
 
     def __post_init__(self) -> None:
         _positive("checkpoint.every_seconds", self.every_seconds)
@@ -370,6 +373,13 @@ class RunConfig:
     """Seed of weights, environments and actions."""
     executor: Literal["ray", "inline"] = "ray"
     """ray: actors as processes. inline: all in one process, one after another, deterministic for a seed."""
+    lockstep: bool = False
+    """Take reports in the order in which they were asked for: a run of processes is then reproducible, and slower."""
+    record_arrivals: str | None = None
+    """File to write the order to in which reports arrive. Not with --resume."""
+    replay_arrivals: str | None = None
+    """With --executor inline: file of such an order. Takes reports in it, and so repeats that run with the same
+    settings to the bit, until the order ends. Not with --resume."""
     address: str = "local"
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
     log_every_seconds: float = 10.0
@@ -405,6 +415,10 @@ class RunConfig:
                 self.network.observation_scaling,
                 f"is for mlp; {self.network.name} has --network.centre-observations",
             )
+        if self.replay_arrivals is not None and self.executor != "inline":
+            raise setting_error("replay_arrivals", self.replay_arrivals, "needs --executor inline")
+        if self.checkpoint.exact and self.executor != "inline":
+            raise setting_error("checkpoint.exact", "True", "is for --executor inline: processes have no fixed order")
         if self.executor == "inline" and self.learner.device == "gpu":
             raise setting_error("learner.device", "gpu", "the inline executor runs on the CPU")
         if self.stop_measure == "evaluation" and self.stop_at_return is not None and not self.evaluation.every_frames:

@@ -1,6 +1,7 @@
 """How actors depart from the greedy action. Each holds its state: a random stream, ε, or noise that persists."""
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import ExplorationConfig
@@ -9,11 +10,23 @@ from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
 
-class CategoricalSampler:
-    """Samples the head "policy" as logits."""
+class _RandomStream:
+    """What all of them have: a generator of random numbers, whose state can be saved."""
 
     def __init__(self, seed: int) -> None:
         self._generator = tf.random.Generator.from_seed(seed)
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Arrays that `restore` takes: what is random from now on follows from them."""
+        return {"generator": self._generator.state.numpy()}
+
+    def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Go on from a saved state."""
+        self._generator.state.assign(state["generator"])
+
+
+class CategoricalSampler(_RandomStream):
+    """Samples the head "policy" as logits."""
 
     def begin(self, frames: int) -> None:
         """Nothing changes with time."""
@@ -23,7 +36,7 @@ class CategoricalSampler:
         return categorical_sample(output.heads["policy"], self._generator)
 
 
-class EpsilonGreedy:
+class EpsilonGreedy(_RandomStream):
     """A random action with probability ε, else that of the highest value; ε is each environment's own.
 
     Mnih et al. 2016 (arXiv 1602.01783, section 5.1): ε falls linearly from 1 to a value that is drawn once, 0.1, 0.01
@@ -40,9 +53,9 @@ class EpsilonGreedy:
     def __init__(
         self, config: ExplorationConfig, environments: int, actions: int, seed: int, *, training: bool
     ) -> None:
+        super().__init__(seed)
         self._config = config
         self._actions = actions
-        self._generator = tf.random.Generator.from_seed(seed)
         if training:
             self.final = final_epsilons(config, environments, seed)
             initial = np.full(environments, config.initial_epsilon)
@@ -76,11 +89,8 @@ def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> n
     return np.array(config.final_epsilons)[np.minimum(choice, len(config.final_epsilons) - 1)]
 
 
-class GaussianNoise:
+class GaussianNoise(_RandomStream):
     """Samples N(μ, σ²) independently at each step: the head "policy" is μ, the parameter "log_std" log σ."""
-
-    def __init__(self, seed: int) -> None:
-        self._generator = tf.random.Generator.from_seed(seed)
 
     def begin(self, frames: int) -> None:
         """Nothing changes with time."""
@@ -91,7 +101,7 @@ class GaussianNoise:
         return mean + tf.exp(output.parameters["log_std"]) * self._generator.normal(tf.shape(mean))
 
 
-class StateDependentNoise:
+class StateDependentNoise(_RandomStream):
     """a = μ(s) + Wᵀz(s), with W kept for several steps: exploration that persists in time.
 
     Raffin et al. 2022 (arXiv 2005.05719). W_hd = σ_hd · ξ_hd with ξ standard normal. An environment draws its ξ anew
@@ -105,10 +115,21 @@ class StateDependentNoise:
     """
 
     def __init__(self, environments: int, dimensions: int, seed: int, persistence: int) -> None:
+        super().__init__(seed)
         self._shape = (environments, dimensions)
-        self._generator = tf.random.Generator.from_seed(seed)
         self._renewal = 1.0 / persistence
         self._noise: tf.Variable | None = None
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """See `_RandomStream.state`."""
+        noise = {} if self._noise is None else {"noise": self._noise.numpy()}
+        return super().state() | noise
+
+    def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """See `_RandomStream.restore`. Comes before the first sample."""
+        super().restore(state)
+        if "noise" in state:
+            self._noise = tf.Variable(state["noise"], trainable=False, name="noise")
 
     def begin(self, frames: int) -> None:
         """Nothing changes with time."""

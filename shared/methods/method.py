@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import RunConfig
@@ -37,6 +39,13 @@ class Explorer(Protocol):
 
     def begin(self, frames: int) -> None:
         """Called before each rollout, with the global frames so far."""
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Arrays that `restore` takes: what is random from now on follows from them."""
+        ...
+
+    def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Go on from a saved state. Comes before the first sample."""
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Graph code: one action per environment, int32 [B] or float32 [B, D], from the output for a batch of B."""

@@ -194,3 +194,14 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRu
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
     assert set(Path("/dev/shm").iterdir()) <= run.segments
+
+
+def test_a_kill_during_a_save_never_costs_a_complete_checkpoint(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_saves.py")
+    command = [sys.executable, str(script), str(tmp_path), "200", str(_SEED)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("0 of 200 kills lost a complete checkpoint")
+    # Kills that met no save under way would show nothing.
+    assert int(result.stdout.split("; ")[1].split()[0]) > 20

@@ -9,7 +9,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from launch.ray_cluster import check_address
 from shared.errors import ConfigurationError
@@ -106,6 +108,38 @@ def test_a_killed_actor_is_replaced_and_ctrl_c_saves_for_a_resume(tmp_path: Path
     after = summary_of(run)
     assert after["updates"] > summary["updates"]
     assert after["frames"] >= summary["frames"] + 5000
+
+
+def parameters_of(run: Path) -> np.ndarray:
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(run / "checkpoints")))
+    return reader.get_tensor("variables/parameters/.ATTRIBUTES/VARIABLE_VALUE")
+
+
+def train(arguments: str, run: Path) -> dict:
+    process = start(arguments, run)
+    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert process.returncode == 0, output
+    return summary_of(run)
+
+
+def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: Path) -> None:
+    settings = f"{SMALL} --actors 2 --total-frames 5k --actor.calls-in-flight 2"
+    train(f"{settings} --lockstep", tmp_path / "ray")
+    train(f"{settings} --executor inline", tmp_path / "inline")
+    np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
+
+
+def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> None:
+    settings, arrivals = f"{SMALL} --actors 2 --total-frames 20k", tmp_path / "arrivals.txt"
+    recorded = train(f"{settings} --record-arrivals {arrivals}", tmp_path / "ray")
+    repeated = train(f"{settings} --executor inline --replay-arrivals {arrivals}", tmp_path / "inline")
+    np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
+    for count in ("updates", "frames", "agent_steps_applied", "policy_lag_max", "episodes"):
+        assert recorded[count] == repeated[count]
+    lines = arrivals.read_text().splitlines()
+    assert lines[0] == "actors 0 1"
+    # Not the order in which the actors take turns: that would show nothing.
+    assert len(lines) == 1 + recorded["updates"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "somewhere", "127.0.0.1:99999"])

@@ -15,7 +15,7 @@ from launch.metrics import Metrics
 from launch.progress import Progress
 from launch.session import TrainingSession
 from learner.learner import Learner
-from shared.config import EvaluationConfig, LearnerConfig, RunConfig
+from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 
 
 def parameters_after(config: RunConfig, updates: int) -> bytes:
@@ -92,6 +92,36 @@ def test_resume_goes_on_where_the_run_stopped(cartpole: RunConfig, tmp_path: Pat
     assert after["updates"] > before["updates"]
     assert after["wall_seconds"] > before["wall_seconds"]
     assert after["agent_steps_sampled"] == after["agent_steps_applied"] + sum(after["agent_steps_dropped"].values())
+
+
+@pytest.mark.parametrize("task", ["cartpole", "pong"])
+@pytest.mark.parametrize("method", ["actor_critic", "q_learning", "sarsa"])
+def test_n_updates_save_resume_and_n_updates_are_bit_equal_to_2n(
+    task: str, method: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    updates, config = 20, request.getfixturevalue(task)
+    config = replace(
+        config,
+        executor="inline",
+        total_frames=10**9,
+        method=replace(config.method, name=method, target_interval_agent_steps=100),
+        checkpoint=CheckpointConfig(every_updates=updates, every_seconds=1e9, exact=True, keep=100),
+    )
+
+    def run_until(version: int, folder: Path, resume: bool) -> TrainingSession:
+        run = session(config, folder, actors=2, resume=resume)
+        for _ in run._coordinator.run():
+            if run.learner.version == version:
+                break
+        return run
+
+    whole = run_until(2 * updates, tmp_path / "whole", resume=False)
+    half = run_until(updates, tmp_path / "half", resume=False)
+    half._save()
+    resumed = run_until(2 * updates, tmp_path / "half", resume=True)
+    for name, expected in whole.learner.variables().items():
+        np.testing.assert_array_equal(resumed.learner.variables()[name].numpy(), expected.numpy(), err_msg=name)
+    assert resumed.learner.state() == whole.learner.state()
 
 
 @pytest.mark.parametrize(

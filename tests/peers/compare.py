@@ -1,10 +1,10 @@
-"""Throughput of `tributary train pong` against a synchronous PyTorch A2C, interleaved in one run.
+"""Throughput of Tributary against its bound and against two peers, interleaved in one run.
 
-usage: compare.py PEER_PYTHON [REPEATS] [SECONDS]
+usage: compare.py PEER_PYTHON [REPEATS] [SECONDS] [JSON]
 
-PEER_PYTHON is the interpreter of an environment with `torch`, `ale-py` and `numpy`. Both play Pong with the A3C
-network in float32, 32 environments per process or actor and unroll 20. Ours counts from the first logged row after
-warm-up to the last one, sampled agent steps, learning included; the peer prints its own window.
+PEER_PYTHON is the interpreter of an environment with `torch`, `stable-baselines3`, `ale-py` and
+`opencv-python-headless`. All play Pong with the A3C network. Ours are `tributary bench throughput`, learning included;
+a peer prints its own window after its warm-up. Ratios are taken within a round, and their median is over rounds.
 """
 
 import json
@@ -14,42 +14,66 @@ import sys
 import tempfile
 from pathlib import Path
 
-WARM_UP_SECONDS = 8.0
+OURS = {
+    "tributary, 32 x 20, float32": "--envs 32 --unroll 20",
+    "tributary, 32 x 20, bfloat16": "--envs 32 --unroll 20 --precision bfloat16",
+    "tributary, 16 x 5, float32, 1 call in flight": "--envs 16 --unroll 5",
+    "tributary, 16 x 5, float32, 2 calls in flight": "--envs 16 --unroll 5 --calls-in-flight 2",
+}
+PEERS = {
+    "torch, 32 environments, 2 threads, float32": ("torch_vec_a2c.py", "32 2"),
+    "torch, 32 environments, 2 threads, bfloat16": ("torch_vec_a2c.py", "32 2 bf16"),
+    "Stable-Baselines3, 16 environments, dummy": ("sb3_a2c.py", "16 dummy"),
+}
+RATIOS = [
+    ("tributary, 32 x 20, float32", "torch, 32 environments, 2 threads, float32"),
+    ("tributary, 32 x 20, bfloat16", "torch, 32 environments, 2 threads, bfloat16"),
+    ("tributary, 32 x 20, float32", "Stable-Baselines3, 16 environments, dummy"),
+]
 
 
-def peer(python: str, seconds: float) -> float:
-    script = str(Path(__file__).with_name("torch_vec_a2c.py"))
-    output = subprocess.run(
-        [python, script, str(seconds), "32", "2"], capture_output=True, text=True, check=True
-    ).stdout
+def ours(options: str, seconds: str) -> tuple[float, float]:
+    """Agent steps per second, and the fraction of the bound."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = f"-m launch.cli bench throughput --seconds {seconds} --json {file.name} {options}"
+        subprocess.run([sys.executable, *command.split()], capture_output=True, check=True)
+        result = json.loads(Path(file.name).read_text())
+    return result["agent_steps_per_second"], result["fraction_of_bound"]
+
+
+def peer(python: str, script: str, options: str, seconds: str) -> float:
+    """Agent steps per second."""
+    command = [python, str(Path(__file__).with_name(script)), seconds, *options.split()]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return float(output.split("agent_steps_per_s ")[1].split()[0])
 
 
-def ours(seconds: float) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        settings = (
-            f"train pong --actor.environments 32 --actor.unroll-length 20 --log-every-seconds 1 "
-            f"--stop-after-seconds {seconds + WARM_UP_SECONDS} --run-dir {run}"
-        )
-        subprocess.run([sys.executable, "-m", "launch.cli", *settings.split()], capture_output=True, check=True)
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if row["elapsed_seconds"] >= WARM_UP_SECONDS]
-    first, last = rows[0], rows[-1]
-    return (last["agent_steps"] - first["agent_steps"]) / (last["elapsed_seconds"] - first["elapsed_seconds"])
-
-
 def main() -> None:
-    python, *numbers = sys.argv[1:]
-    repeats = int(numbers[0]) if numbers else 5
-    seconds = float(numbers[1]) if len(numbers) > 1 else 20.0
-    pairs = []
-    for _ in range(repeats):
-        pairs.append((ours(seconds), peer(python, seconds)))
-        print(f"tributary {pairs[-1][0]:,.0f}  torch {pairs[-1][1]:,.0f} agent steps/s", flush=True)
-    medians = [statistics.median(values) for values in zip(*pairs, strict=True)]
-    ratio = statistics.median(a / b for a, b in pairs)
-    print(f"median    {medians[0]:,.0f}  torch {medians[1]:,.0f} agent steps/s; median ratio {ratio:.2f}")
+    python, *rest = sys.argv[1:]
+    repeats, seconds, file = [*rest, *["5", "15", ""][len(rest) :]]
+    rounds = []
+    for _ in range(int(repeats)):
+        rates, fractions = {}, {}
+        for name, options in OURS.items():
+            rates[name], fractions[name] = ours(options, seconds)
+        for name, (script, options) in PEERS.items():
+            rates[name] = peer(python, script, options, seconds)
+        rounds.append({"agent_steps_per_second": rates, "fraction_of_bound": fractions})
+        for name, rate in rates.items():
+            print(f"{rate:7,.0f}  {f'{fractions[name]:.3f}' if name in fractions else '     '}  {name}")
+        print(flush=True)
+    print("medians")
+    for name in (*OURS, *PEERS):
+        rate = statistics.median(r["agent_steps_per_second"][name] for r in rounds)
+        fraction = [r["fraction_of_bound"][name] for r in rounds if name in r["fraction_of_bound"]]
+        print(f"{rate:7,.0f}  {f'{statistics.median(fraction):.3f}' if fraction else '     '}  {name}")
+    for mine, other in RATIOS:
+        ratio = statistics.median(
+            r["agent_steps_per_second"][mine] / r["agent_steps_per_second"][other] for r in rounds
+        )
+        print(f"{ratio:7.2f}  {mine} / {other}")
+    if file:
+        Path(file).write_text(json.dumps(rounds, indent=2))
 
 
 if __name__ == "__main__":

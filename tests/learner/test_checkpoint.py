@@ -1,0 +1,145 @@
+"""Checkpoints that are damaged are passed over, and never raise anything but a clear error."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from learner.checkpoint import Checkpoints, checkpoint_paths, read_checkpoint
+from shared.errors import ConfigurationError
+from shared.layout import ParameterLayout
+
+LAYOUT = ParameterLayout(("w",), ((40,),))
+_CORRUPTIONS = 500
+
+
+class Run:
+    """As much of a run as a checkpoint needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parameters = tf.Variable(tf.zeros(40))
+        self.version = 0
+        self.checkpoints = Checkpoints(folder, 3, {"parameters": self.parameters}, self._state, self._restore)
+
+    def save(self, version: int) -> None:
+        self.version = version
+        self.parameters.assign(tf.fill((40,), float(version)))
+        self.checkpoints.save(version)
+
+    def _state(self) -> dict:
+        return {"layout_fingerprint": LAYOUT.fingerprint, "ledger": {"updates": self.version}}
+
+    def _restore(self, state: dict) -> None:
+        self.version = state["ledger"]["updates"]
+
+
+def flip(file: Path, at: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 0xFF
+    file.write_bytes(content)
+
+
+def data_of(folder: Path, version: int) -> Path:
+    return folder / f"update-{version}.data-00000-of-00001"
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    run = Run(tmp_path)
+    for version in (5, 10, 100):
+        run.save(version)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: flip(data_of(folder, 100), 10),
+        lambda folder: data_of(folder, 100).write_bytes(data_of(folder, 100).read_bytes()[:50]),
+        lambda folder: data_of(folder, 100).unlink(),
+        lambda folder: (folder / "update-100.index").write_bytes(b""),
+        lambda folder: flip(folder / "update-100.index", 30),
+    ],
+    ids=["bit", "short", "no data", "empty index", "index"],
+)
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
+    saved: Path, damage: Callable[[Path], object]
+) -> None:
+    damage(saved)
+    run = Run(saved)
+    (message,) = run.checkpoints.restore()
+    assert message.startswith("checkpoint update-100 is damaged and was passed over: ")
+    assert "\n" not in message
+    assert run.version == 10
+    np.testing.assert_array_equal(run.parameters.numpy(), np.full(40, 10.0))
+    assert read_checkpoint(saved, LAYOUT)[0] == 10
+
+
+def test_a_damaged_list_of_checkpoints_does_not_matter(saved: Path) -> None:
+    (saved / "checkpoint").write_bytes(b"\xff\x00nothing")
+    run = Run(saved)
+    assert run.checkpoints.restore() == []
+    assert run.version == 100
+
+
+def test_when_all_are_damaged_each_is_named(saved: Path) -> None:
+    for version in (5, 10, 100):
+        data_of(saved, version).write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"update-100 .*update-10 .*update-5 "):
+        Run(saved).checkpoints.restore()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_checkpoint(saved, LAYOUT)
+
+
+def test_any_corruption_gives_an_older_checkpoint_or_a_clear_error(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    run = Run(source)
+    for version in (1, 2):
+        run.save(version)
+    whole = {file.name: file.read_bytes() for file in source.iterdir()}
+    target = tmp_path / "target"
+    target.mkdir()
+    reader, random_state = Run(target), random.Random(3)
+    restored = []
+    for _ in range(_CORRUPTIONS):
+        for name, content in whole.items():
+            (target / name).write_bytes(content)
+        for name in random_state.sample(sorted(whole), random_state.randint(1, 3)):
+            content = bytearray(whole[name])
+            how = random_state.choice(("flip", "cut", "garbage", "delete"))
+            if how == "flip":
+                content[random_state.randrange(len(content))] ^= 1 << random_state.randrange(8)
+            elif how == "cut":
+                del content[random_state.randrange(len(content)) :]
+            elif how == "garbage":
+                content = bytearray(random_state.randbytes(random_state.randrange(200)))
+            (target / name).write_bytes(content)
+            if how == "delete":
+                (target / name).unlink()
+        try:
+            reader.checkpoints.restore()
+        except ConfigurationError:
+            restored.append(0)
+        else:
+            np.testing.assert_array_equal(reader.parameters.numpy(), np.full(40, float(reader.version)))
+            restored.append(reader.version)
+    assert set(restored) == {0, 1, 2}
+
+
+def test_what_a_failed_save_left_is_removed_and_the_others_stay(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from learner.checkpoint import CheckpointError
+
+    run = Run(saved)
+
+    def fail(checkpoint_number: int) -> str:
+        (saved / f"update-{checkpoint_number}_temp").mkdir()
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr(run.checkpoints._manager, "save", fail)
+    with pytest.raises(CheckpointError, match="update 200 could not be written: No space left"):
+        run.save(200)
+    assert [path.name for path in checkpoint_paths(saved)] == ["update-100", "update-10", "update-5"]
+    assert not list(saved.glob("update-200*"))
