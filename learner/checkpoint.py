@@ -104,7 +104,7 @@ class Checkpoints:
 
 
 def _remove_damaged_list(folder: Path) -> None:
-    """Delete TensorFlow's list of the checkpoints in a folder if it cannot be read; it is only used to delete old ones."""
+    """Delete TensorFlow's list of the checkpoints if it cannot be read: it only says which ones are old."""
     try:
         tf.train.get_checkpoint_state(str(folder))
     except _DAMAGE:

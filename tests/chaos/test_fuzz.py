@@ -30,7 +30,7 @@ pytestmark = pytest.mark.chaos
 
 _EXAMPLES = 2_000
 # Building graphs takes most of a second: of the settings that are accepted, every so many really train.
-_TRAINED_EVERY = 20
+_TRAINED_EVERY = 10
 
 _COUNT = [-1, 0, 1, 2, 3]
 _NUMBER = [-1.0, 0.0, 1e-3, 0.5, 1.0, 10.0, math.nan, math.inf]
