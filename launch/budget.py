@@ -8,7 +8,7 @@ from shared.config import RunConfig
 from shared.errors import setting_error
 
 # What one actor process was seen to hold with 32 Atari environments, rounded up.
-_ACTOR_BYTES = 900 * 2**20
+_ACTOR_BYTES = 950 * 2**20
 
 
 def usable_cores() -> int:
