@@ -221,8 +221,11 @@ class TrainingSession:
         if self._best_evaluation is None or mean > self._best_evaluation:
             self._best_evaluation = mean
             part = self._folder.best_weights.with_suffix(".part.npz")
-            np.savez(part, version=result.version, parameters=result.parameters, mean_return=mean)
-            part.replace(self._folder.best_weights)
+            try:
+                np.savez(part, version=result.version, parameters=result.parameters, mean_return=mean)
+                part.replace(self._folder.best_weights)
+            except OSError as error:
+                self._say(f"warning: the best weights could not be written: {error.strerror}; training goes on")
 
     def _note_dropped(self, outcome: Outcome) -> None:
         """Say so for the first report that is dropped for a reason, the tenth, the hundredth …"""
