@@ -158,7 +158,8 @@ def _run_learners(run: _Run, budget: ThreadBudget) -> dict[str, Any]:
         try:
             return _watch(config, run.console, watched.wait, watched.view, watched.interrupt)
         except ray.exceptions.RayActorError as error:
-            if restarts == config.supervision.max_learner_restarts:
+            # Who has asked the run to stop does not want another learner.
+            if watched.interrupted or restarts == config.supervision.max_learner_restarts:
                 raise
             _print(
                 run.console, f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})"
@@ -177,6 +178,7 @@ class _WatchedLearner:
         self._process = process
         self._result = process.run.remote()
         self.agent_steps = 0
+        self.interrupted = False
 
     def wait(self) -> dict[str, Any] | None:
         """The summary, if the run ends within a moment."""
@@ -197,6 +199,7 @@ class _WatchedLearner:
         """See `TrainingSession.interrupt`."""
         import ray
 
+        self.interrupted = True
         ray.get(self._process.interrupt.remote())
 
 
