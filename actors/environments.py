@@ -3,6 +3,7 @@
 import difflib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -59,13 +60,22 @@ class VectorEnvironment:
         config: which environment, by which protocol. Rewards are not clipped here.
         count: B.
         threads: of ale-py's vector environment. Other environments step in the calling thread.
+        make_vector: makes the library's vector environment, where it is not the usual one.
     """
 
-    def __init__(self, config: EnvironmentConfig, count: int, threads: int = 1) -> None:
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        count: int,
+        threads: int = 1,
+        make_vector: Callable[[], gymnasium.vector.VectorEnv] | None = None,
+    ) -> None:
         game = atari_game(config.id)
         self._environment: gymnasium.vector.VectorEnv
         options: dict[str, Any] = config.options
-        if game is None:
+        if make_vector is not None:
+            self._environment = make_vector()
+        elif game is None:
             # The vector forms that some environments register have autoreset rules of their own.
             self._environment = SyncVectorEnv(
                 [lambda: gymnasium.make(config.id, **options)] * count, autoreset_mode=AutoresetMode.NEXT_STEP

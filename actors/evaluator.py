@@ -1,5 +1,7 @@
 """The evaluation protocol: whole episodes, unclipped returns, fixed weights."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
@@ -35,8 +37,8 @@ class Evaluator:
         """Of the weights that this evaluator takes."""
         return self._policy.layout
 
-    def run(self, snapshot: WeightSnapshot) -> EvaluationResult:
-        """Play the episodes with the weights of `snapshot`."""
+    def run(self, snapshot: WeightSnapshot, on_ended: Callable[[int], object] | None = None) -> EvaluationResult:
+        """Play the episodes with the weights of `snapshot`. `on_ended` is told how many have ended, as they do."""
         self._policy.assign(snapshot.parameters, snapshot.frames)
         act = self._policy.greedy if self._evaluation.policy == "greedy" else self._policy.sample
         quota = np.full(self._count, self._evaluation.episodes // self._count)
@@ -57,6 +59,8 @@ class Evaluator:
             all_returns.extend(returns[counted].tolist())
             all_lengths.extend(lengths[counted].tolist())
             quota[counted] -= 1
+            if on_ended is not None and counted.any():
+                on_ended(int(counted.sum()))
             returns[resets_next] = 0.0
             lengths[resets_next] = 0
         episodes = EpisodeStats(np.array(all_returns, np.float64), np.array(all_lengths, np.int64))

@@ -54,11 +54,12 @@ class Policy:
         self._sample_and_store = Graph(self._sample_and_store_graph, [stored, step])
         self._sample = Graph(self._sample_graph, [observations])
         self._greedy = Graph(self._greedy_graph, [observations])
+        self._values = Graph(self._values_graph, [observations])
 
     @property
     def traces(self) -> int:
         """How often its graphs were traced."""
-        graphs = (self._assign, self._sample, self._sample_and_store, self._greedy)
+        graphs = (self._assign, self._sample, self._sample_and_store, self._greedy, self._values)
         return sum(graph.traces for graph in graphs)
 
     @property
@@ -95,6 +96,10 @@ class Policy:
         """Actions int32 [B] or float32 [B, D], without exploration, for observations [B, …]."""
         return self._greedy(observations)[0].numpy()
 
+    def values(self, observations: npt.NDArray[np.generic]) -> Float32Array:
+        """What the network expects from observations [B, …]: float32 [B], see `Method.value`."""
+        return self._values(observations)[0].numpy()
+
     def _sample_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self._explorer.sample(self.network(observations))
 
@@ -106,6 +111,9 @@ class Policy:
 
     def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self.method.greedy(self.network(observations))
+
+    def _values_graph(self, observations: tf.Tensor) -> tf.Tensor:
+        return self.method.value(self.network(observations))
 
 
 def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:

@@ -1,4 +1,4 @@
-"""The command line: `tributary train | evaluate | bench | parity | presets`."""
+"""The command line: `tributary COMMAND`."""
 
 import contextlib
 import difflib
@@ -16,11 +16,15 @@ from rich.table import Table
 
 from launch.bench.learner import LearnerArguments, bench_learner
 from launch.bench.throughput import ThroughputArguments, throughput
-from launch.evaluate import EvaluateArguments, evaluate
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
+from launch.results.evaluate import EvaluateArguments, evaluate
+from launch.results.export import ExportArguments, export
+from launch.results.plot import PlotArguments, plot
+from launch.results.record import RecordArguments, record
 from launch.run_folder import RunFolder, check_json_file, write_json
-from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, train
+from launch.seeds import parse_seeds, train_seeds
+from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, default_run_dir, train
 from shared.errors import ConfigurationError
 
 _Arguments = TypeVar("_Arguments")
@@ -30,7 +34,10 @@ usage: tributary COMMAND [ARGUMENTS]
 
 commands:
   train [PRESET]   train an agent (presets: {presets}; default {default})
-  evaluate RUN     play whole episodes with the weights of a run
+  evaluate RUN     play whole episodes with the weights of a run, by an explicit protocol
+  record RUN       write whole episodes as a video
+  plot RUN…        draw learning curves; several seeds become a median with its band
+  export RUN       write the network as a Keras model and a SavedModel
   bench WHAT       measure: throughput, learner
   parity           answer by experiment what people ask about TensorFlow's numbers
   presets          list the presets
@@ -84,11 +91,29 @@ def _train(arguments: Sequence[str]) -> int:
                 f"preset {preset} with --resume {run}: a resumed run has its settings; name no preset"
             )
         base = RunFolder(Path(run)).read_config()
-    return train(_parse(TrainArguments, "train [PRESET]", rest, TrainArguments(config=base)), preset)
+    parsed = _parse(TrainArguments, "train [PRESET]", rest, TrainArguments(config=base))
+    if parsed.seeds is None:
+        return train(parsed, preset)
+    if run is not None:
+        raise ConfigurationError(f"--seeds {parsed.seeds} with --resume {run}: resume each seed's run by itself")
+    folder = parsed.run_dir or default_run_dir(preset)
+    return train_seeds(parsed.config, parse_seeds(parsed.seeds), parsed.side_by_side, folder, preset, parsed.json)
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
     return evaluate(_parse(EvaluateArguments, "evaluate", arguments))
+
+
+def _record(arguments: Sequence[str]) -> int:
+    return record(_parse(RecordArguments, "record", arguments))
+
+
+def _plot(arguments: Sequence[str]) -> int:
+    return plot(_parse(PlotArguments, "plot", arguments))
+
+
+def _export(arguments: Sequence[str]) -> int:
+    return export(_parse(ExportArguments, "export", arguments))
 
 
 def _bench(arguments: Sequence[str]) -> int:
@@ -143,6 +168,9 @@ _BENCHES: dict[str, Callable[[Sequence[str]], int]] = {"throughput": _throughput
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "evaluate": _evaluate,
+    "record": _record,
+    "plot": _plot,
+    "export": _export,
     "bench": _bench,
     "parity": _parity,
     "presets": _presets,

@@ -1,12 +1,8 @@
 """What a run leaves on disk: settings, manifest, checkpoints, metrics and summary. Nothing in it can execute."""
 
 import fcntl
-import importlib.metadata
 import json
-import platform
-import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,11 +10,9 @@ import msgspec
 import numpy as np
 
 from actors.environments import EnvironmentSpec
-from launch.budget import machine_bytes, usable_cores
+from launch.provenance import provenance
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
-
-_PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
 
 
 class RunFolder:
@@ -47,6 +41,15 @@ class RunFolder:
     def metrics(self) -> Path:
         """One JSON object per line and logging interval."""
         return self.path / "metrics.jsonl"
+
+    def evaluation(self, protocol: str) -> Path:
+        """The last result of `tributary evaluate` by this protocol."""
+        return self.path / f"evaluation-{protocol}.json"
+
+    @property
+    def videos(self) -> Path:
+        """Folder of the videos."""
+        return self.path / "videos"
 
     @property
     def observation_mean(self) -> Path:
@@ -168,36 +171,14 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
     else:
         protocol["options"] = environment.options
     return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **provenance(),
         "preset": preset,
-        "versions": versions(),
-        "hardware": hardware(),
         "threads": thread_plan,
         "seeds": {
             "run": config.seed,
             "actor_blocks": "actor i seeds its environments from seed * 1000003 + i * environments on",
         },
         "environment_protocol": protocol,
-    }
-
-
-def versions() -> dict[str, str | None]:
-    """Of Python and of the packages that the numbers depend on."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-
-
-def hardware() -> dict[str, Any]:
-    """The machine, as a reader of a figure needs to know it."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "cpu": model,
-        "cores": usable_cores(),
-        "memory_gib": round(machine_bytes() / 2**30, 1),
-        "system": sys.platform,
     }
 
 
@@ -216,10 +197,3 @@ def write_json(path: Path, values: Any) -> None:
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(json.dumps(values, indent=2) + "\n")
     temporary.replace(path)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

@@ -40,6 +40,10 @@ class TrainArguments:
     """Folder of the run. Default: runs/<preset>-<time>."""
     resume: Path | None = None
     """Folder of a run to go on with from its last checkpoint. Its settings are the defaults."""
+    seeds: str | None = None
+    """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
+    side_by_side: int = 1
+    """With --seeds: how many to train at a time. Set --actors, so that there are cores for all."""
     json: Path | None = None
     """File to write the summary to, besides the run folder's summary.json."""
 
@@ -66,7 +70,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
         spec = folder.with_observation_mean(config, spec)
         _check_checkpoint(arguments, config, spec, folder)
     else:
-        folder = _new_folder(arguments, preset)
+        folder = RunFolder(arguments.run_dir or default_run_dir(preset))
         folder.check_free()
         if centres_observations(config, spec):
             spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
@@ -245,8 +249,9 @@ def _interrupts() -> Iterator[threading.Event]:
             signal.signal(kind, handler)
 
 
-def _new_folder(arguments: TrainArguments, preset: str) -> RunFolder:
-    return RunFolder(arguments.run_dir or Path("runs") / f"{preset}-{datetime.now():%Y%m%d-%H%M%S}")
+def default_run_dir(preset: str) -> Path:
+    """A new folder below runs/."""
+    return Path("runs") / f"{preset}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _check_checkpoint(arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec, folder: RunFolder) -> None:

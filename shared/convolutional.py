@@ -45,6 +45,7 @@ class ConvolutionalNetwork(Network):
         observation_mean: npt.NDArray[np.float32] | None = None,
     ) -> None:
         super().__init__(heads)
+        self._observation_shape = tuple(observation_shape)
         convolutions, units = _CONVOLUTIONS[config.name]
         seeds = orthogonal_seeds(seed)
         self._dtype = tf.bfloat16 if config.precision == "bfloat16" else tf.float32
@@ -98,6 +99,31 @@ class ConvolutionalNetwork(Network):
             x = _stored_convolution(x, *self._weights(i), stored, stride, differentiate_input=i > 0)
         features = _stored_dense(_flat(x), *self._weights(len(self._strides)), activations[-1])
         return self._output(features, tuple(activations))
+
+    def as_keras(self) -> keras.Model:
+        inputs = keras.Input(self._observation_shape, dtype="uint8", name="observations")
+        x = keras.layers.Rescaling(1.0, 0.0 if self._mean is None else (-self._mean.numpy()).tolist(), dtype="float32")(
+            inputs
+        )
+        weights = [(kernel.numpy(), bias.numpy()) for kernel, bias in self._layers]
+        # Its scale is part of the first kernel here as well: the same products, to the last bit.
+        weights[0] = weights[0][0] * np.float32(self._scale), weights[0][1]
+        outputs, layers = {}, []
+        for i, stride in enumerate(self._strides):
+            filters = self._shapes[i][-1]
+            size = weights[i][0].shape[0]
+            layers.append(
+                keras.layers.Conv2D(filters, size, stride, activation="relu", dtype="float32", name=f"conv{i + 1}")
+            )
+            x = layers[-1](x)
+        layers.append(keras.layers.Dense(self.features, "relu", dtype="float32", name="hidden"))
+        x = layers[-1](keras.layers.Flatten()(x))
+        for head in self._heads:
+            layers.append(keras.layers.Dense(head.units, dtype="float32", name=head.name))
+            outputs[head.name] = layers[-1](x)
+        for layer, pair in zip(layers, weights, strict=True):
+            layer.set_weights(pair)
+        return keras.Model(inputs, outputs, name="cnn")
 
     def _add(self, name: str, shape: tuple[int, ...], gain: float, seed: int) -> None:
         kernel = keras.initializers.Orthogonal(gain, seed=seed)(shape)

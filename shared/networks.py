@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
@@ -45,6 +47,7 @@ class ObservationScale(NamedTuple):
 RUNNING_MEAN = "observation_scaling/mean"
 RUNNING_VARIANCE = "observation_scaling/variance"
 _SCALED_LIMIT = 10.0
+_VARIANCE_FLOOR = 1e-8
 
 
 class Network(ABC):
@@ -83,6 +86,14 @@ class Network(ABC):
     @abstractmethod
     def __call__(self, observations: tf.Tensor) -> NetworkOutput:
         """Evaluate a batch: [N, *observation_shape] in its own dtype -> NetworkOutput."""
+
+    @abstractmethod
+    def as_keras(self) -> keras.Model:
+        """The same function, with the present weights, of Keras' own layers: it loads where this project is not.
+
+        Takes observations in their own dtype, and gives the heads as a dict, float32. Its arithmetic is float32
+        whatever the network's precision.
+        """
 
     def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
         """The output for `observations` whose activations, under the present weights, are known.
@@ -127,6 +138,7 @@ class MultilayerPerceptron(Network):
         observation_scale: ObservationScale | None = None,
     ) -> None:
         super().__init__(heads)
+        self._hidden_sizes = config.hidden_sizes
         self._seeds = orthogonal_seeds(seed)
         policy = "mixed_bfloat16" if config.precision == "bfloat16" else "float32"
         inputs = keras.Input(tuple(observation_shape), dtype="float32", name="observations")
@@ -166,6 +178,25 @@ class MultilayerPerceptron(Network):
         values = dict(zip((head.name for head in self._heads), heads, strict=True))
         return NetworkOutput(values, features, self.parameter_tensors())
 
+    def as_keras(self) -> keras.Model:
+        inputs = keras.Input(self.model.input_shape[1:], dtype="float32", name="observations")
+        x = inputs
+        for layer in self.model.layers:
+            if isinstance(layer, _RunningScale):
+                scale = 1.0 / np.sqrt(layer.variance.numpy() + _VARIANCE_FLOOR)
+                x = _rescaling(scale, -layer.mean.numpy() * scale)(x)
+                x = keras.ops.clip(x, -_SCALED_LIMIT, _SCALED_LIMIT)
+            elif isinstance(layer, keras.layers.Rescaling):
+                x = _rescaling(np.asarray(layer.scale), np.asarray(layer.offset))(x)
+        scaled, outputs = x, {}
+        for head in self._heads:
+            x = scaled
+            names = [f"{head.name}_hidden{i}" for i in range(1, len(self._hidden_sizes) + 1)]
+            for layer in (self.model.get_layer(name) for name in (*names, head.name)):
+                x = _copy(layer)(x)
+            outputs[head.name] = x
+        return _with_weights(keras.Model(inputs, outputs, name="mlp"), self.model)
+
     def _dense(self, name: str, units: int, gain: float, activation: str | None, dtype: str) -> keras.layers.Dense:
         start = keras.initializers.Orthogonal(gain, seed=next(self._seeds))
         return keras.layers.Dense(units, activation, kernel_initializer=start, dtype=dtype, name=name)
@@ -179,5 +210,21 @@ class _RunningScale(keras.layers.Layer):
         self.variance = self.add_weight(shape=input_shape[-1:], initializer="ones", trainable=False, name="variance")
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        scaled = (inputs - self.mean) * tf.math.rsqrt(self.variance + 1e-8)
+        scaled = (inputs - self.mean) * tf.math.rsqrt(self.variance + _VARIANCE_FLOOR)
         return tf.clip_by_value(scaled, -_SCALED_LIMIT, _SCALED_LIMIT)
+
+
+def _rescaling(scale: npt.NDArray, offset: npt.NDArray) -> keras.layers.Rescaling:
+    return keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32")
+
+
+def _copy(layer: keras.layers.Dense) -> keras.layers.Dense:
+    return keras.layers.Dense(layer.units, layer.activation, dtype="float32", name=layer.name)
+
+
+def _with_weights(model: keras.Model, source: keras.Model) -> keras.Model:
+    """`model` with the weights of the layers of `source` that have the same names."""
+    for layer in model.layers:
+        if layer.weights:
+            layer.set_weights(source.get_layer(layer.name).get_weights())
+    return model

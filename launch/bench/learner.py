@@ -10,7 +10,8 @@ from rich.table import Table
 from actors.environments import environment_spec
 from launch.budget import thread_budget
 from launch.presets import PRESETS
-from launch.run_folder import check_json_file, hardware, write_json
+from launch.provenance import provenance
+from launch.run_folder import check_json_file, write_json
 from shared.config import LearnerConfig, RunConfig, TransferConfig
 from shared.errors import setting_error
 
@@ -68,7 +69,7 @@ def bench_learner(arguments: LearnerArguments) -> int:
         ray.shutdown()
     agent_steps = arguments.envs * arguments.unroll
     result = summarise(rows, agent_steps) | {
-        "hardware": hardware(),
+        **provenance(),
         "agent_steps_per_gradient": agent_steps,
         "transfer": asdict(arguments.transfer),
     }

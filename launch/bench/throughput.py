@@ -1,8 +1,6 @@
 """`tributary bench throughput`: agent steps per second with learning, beside what the cores could do at most."""
 
-import json
 import subprocess
-import sys
 import tempfile
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +14,10 @@ from actors.environments import environment_spec
 from launch.budget import thread_budget, usable_cores
 from launch.presets import PRESETS
 from launch.process import prepare_tensorflow
-from launch.run_folder import RunFolder, check_json_file, hardware, write_json
+from launch.provenance import provenance
+from launch.results.curves import read_rows
+from launch.run_folder import RunFolder, check_json_file, write_json
+from launch.training_process import training_process
 from shared.config import EnvironmentConfig, RunConfig, TransferConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -93,7 +94,7 @@ def throughput(arguments: ThroughputArguments) -> int:
             name: (min(part), max(part)) for name, part in components._asdict().items()
         },
         "bound_cores": cores,
-        "hardware": hardware(),
+        **provenance(),
         "settings": {
             "environment": config.environment.id,
             "network": arguments.network,
@@ -136,16 +137,13 @@ def _config(arguments: ThroughputArguments) -> RunConfig:
 def _measure_system(config: RunConfig, seconds: float) -> dict[str, Any]:
     """Train in processes of their own, as `tributary train` does, and read the run's metrics."""
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent:
-        settings = RunFolder(Path(parent) / "settings")
-        settings.path.mkdir()
-        settings.write_config(config)
         run = Path(parent) / "run"
-        command = [sys.executable, "-m", "launch.bench.training", str(settings.path), str(run)]
-        training = subprocess.run(command, capture_output=True, text=True, check=False)
+        with training_process(config, run, "bench", subprocess.PIPE) as training:
+            output, _ = training.communicate()
         if training.returncode != 0:
-            lines = (training.stderr or training.stdout).strip().splitlines()
+            lines = output.strip().splitlines()
             raise ConfigurationError(f"the system could not be measured: {lines[-1] if lines else 'training failed'}")
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        rows = read_rows(RunFolder(run))
     return steady_state(rows, seconds)
 
 

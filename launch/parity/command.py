@@ -12,7 +12,8 @@ from rich.table import Table
 
 from launch.parity.finding import Finding
 from launch.process import prepare_tensorflow
-from launch.run_folder import check_json_file, hardware, versions, write_json
+from launch.provenance import provenance
+from launch.run_folder import check_json_file, write_json
 from shared.errors import setting_error
 
 _FEWEST_SEEDS = 5
@@ -67,7 +68,7 @@ def parity(arguments: ParityArguments) -> int:
         experiments = {str(number): asdict(finding) for number, finding in findings.items()}
         write_json(
             arguments.json,
-            {"hardware": hardware(), "versions": versions(), "holds": not failing, "experiments": experiments},
+            {**provenance(), "holds": not failing, "experiments": experiments},
         )
     return 1 if failing else 0
 

@@ -59,6 +59,9 @@ class ActorCritic(Method):
         policy = output.heads["policy"]
         return policy if self.actions.continuous else tf.argmax(policy, axis=-1, output_type=tf.int32)
 
+    def value(self, output: NetworkOutput) -> tf.Tensor:
+        return tf.squeeze(output.heads["value"], axis=-1)
+
     def log_prob(self, output: NetworkOutput, actions: tf.Tensor) -> tf.Tensor:
         """log π(a | s), or its log-density: float32 of the batch shape of `actions`."""
         if not self.actions.continuous:

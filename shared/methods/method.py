@@ -88,6 +88,10 @@ class Method(ABC):
         """Graph code: the action int32 [B] or float32 [B, D] to take without exploring."""
 
     @abstractmethod
+    def value(self, output: NetworkOutput) -> tf.Tensor:
+        """Graph code: the discounted return float32 [B] that is expected, in units of training's rewards."""
+
+    @abstractmethod
     def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
         """Graph code: the loss of a rollout. It is differentiated by the variables of `network`."""
 

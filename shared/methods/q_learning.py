@@ -39,6 +39,9 @@ class QLearning(Method):
     def greedy(self, output: NetworkOutput) -> tf.Tensor:
         return tf.argmax(output.heads["action_values"], axis=-1, output_type=tf.int32)
 
+    def value(self, output: NetworkOutput) -> tf.Tensor:
+        return tf.reduce_max(output.heads["action_values"], axis=-1)
+
     def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
         assert target_network is not None
         settings, mask = self.config.method, rollout.mask

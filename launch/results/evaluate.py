@@ -1,0 +1,124 @@
+"""`tributary evaluate RUN`: whole episodes with a run's weights, their returns unclipped, the protocol explicit."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from actors.environments import environment_spec
+from launch.process import prepare_tensorflow
+from launch.provenance import hardware_line, provenance
+from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
+from launch.results.scores import paper_score, reference_score, score_summary
+from launch.results.weights import WeightsName, load_weights
+from launch.run_folder import RunFolder, check_json_file, write_json
+from shared.config import EvaluationConfig
+from shared.errors import setting_error
+
+
+@dataclass(frozen=True)
+class EvaluateArguments:
+    """Play whole episodes with the weights of a run. Every score comes with the protocol that it was made by."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    episodes: int = 100
+    """Episodes to play."""
+    protocol: ProtocolName = "training"
+    """training: as the run was trained. noop: up to 30 no-ops, no sticky actions, 30 minutes. machado: sticky actions
+    of 0.25, no no-ops, 5 minutes. The last two are for Atari."""
+    policy: Literal["as-trained", "sampled", "greedy"] = "as-trained"
+    """Actions sampled from the policy, or its most probable ones. as-trained: as the run's evaluations did."""
+    weights: WeightsName = "auto"
+    """best: of the best evaluation during training. latest: of the last checkpoint. auto: best if there is one."""
+    seed: int | None = None
+    """Seed of the episodes. Default: the run's."""
+    json: Path | None = None
+    """File to write the result to, besides evaluation-PROTOCOL.json in the run folder."""
+
+
+def evaluate(arguments: EvaluateArguments) -> int:
+    """Run `tributary evaluate`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: the folder holds no run, or no weights that fit it.
+    """
+    check_json_file(arguments.json)
+    if arguments.episodes < 1:
+        raise setting_error("episodes", arguments.episodes, "must be at least 1")
+    folder = RunFolder(arguments.run)
+    config = folder.read_config("run")
+    if arguments.seed is not None:
+        config = replace(config, seed=arguments.seed)
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    environment = by_protocol(config.environment, arguments.protocol, is_atari=spec.is_atari)
+    config = replace(config, environment=environment)
+    policy = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
+    evaluation = EvaluationConfig(
+        episodes=arguments.episodes, environments=config.evaluation.environments, policy=policy
+    )
+    prepare_tensorflow(1, gpu=False)
+    from actors.evaluator import Evaluator
+
+    evaluator = Evaluator(config, spec, evaluation)
+    snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
+    console = Console()
+    console.print(f"playing {arguments.episodes} episodes of {environment.id} with {source}", highlight=False)
+    columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=arguments.episodes)
+        episodes = evaluator.run(snapshot, lambda ended: progress.advance(task, ended)).episodes
+    evaluator.close()
+    protocol = describe_protocol(environment, arguments.protocol, is_atari=spec.is_atari)
+    result = {
+        "environment": environment.id,
+        "protocol": protocol,
+        "policy": policy,
+        "weights": source,
+        "version": snapshot.version,
+        "seed": config.seed,
+        **score_summary(episodes.returns, episodes.lengths, environment.id),
+        "published": published_scores(environment.id),
+        **provenance(),
+    }
+    for line in result_lines(result):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    write_json(folder.evaluation(arguments.protocol), result)
+    if arguments.json is not None:
+        write_json(arguments.json, result)
+    return 0
+
+
+def published_scores(environment_id: str) -> dict[str, Any]:
+    """Scores of the same game from the literature, each with what it was made by."""
+    reference, paper = reference_score(environment_id), paper_score(environment_id)
+    scores: dict[str, Any] = {}
+    if reference is not None:
+        scores["human"] = {"score": reference.human, "protocol": "professional tester, Mnih et al. 2015"}
+        scores["random"] = {"score": reference.random, "protocol": "uniformly random play, Mnih et al. 2015"}
+    if paper is not None:
+        scores["a3c_ff"] = {
+            "score": paper,
+            "protocol": "A3C feed-forward, human starts, 4 days on 16 cores, Mnih et al. 2016, Table S3",
+        }
+    return scores
+
+
+def result_lines(result: dict[str, Any]) -> list[str]:
+    """What is shown of a result."""
+    error, interval = result["standard_error"], result["interval_95"]
+    spread = "" if error is None else f" ± {error:.2f} (standard error; 95 % {interval[0]:.2f} to {interval[1]:.2f})"
+    frames = result["mean_length_agent_steps"] * result["protocol"]["frames_per_agent_step"]
+    lines = [
+        f"mean return {result['mean_return']:.2f}{spread}, median {result['median_return']:.2f}, from "
+        f"{result['minimum_return']:.0f} to {result['maximum_return']:.0f}; {result['policy']} actions",
+        f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
+    ]
+    if result["human_normalised_percent"] is not None:
+        lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
+    lines.append(protocol_line(result["protocol"]))
+    lines += [f"published, not comparable: {p['score']:g}, {p['protocol']}" for p in result["published"].values()]
+    return [*lines, f"made on {hardware_line(result)}"]

@@ -1,0 +1,122 @@
+"""`tributary export RUN`: a Keras model and a SavedModel that act where Tributary is not installed."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from actors.environments import EnvironmentSpec, environment_spec
+from launch.process import prepare_tensorflow
+from launch.provenance import provenance
+from launch.results.protocols import describe_protocol
+from launch.results.weights import WeightsName, load_weights
+from launch.run_folder import RunFolder, check_json_file, write_json
+from shared.config import RunConfig
+from shared.errors import setting_error
+
+
+@dataclass(frozen=True)
+class ExportArguments:
+    """Write a run's network as model.keras and as a SavedModel, with model.json that says what goes in and out."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    output: Path | None = None
+    """Folder to write, which must not exist yet. Default: export-update-N in the run folder, which is replaced."""
+    weights: WeightsName = "auto"
+    """best: of the best evaluation during training. latest: of the last checkpoint. auto: best if there is one."""
+    json: Path | None = None
+    """File to write model.json to as well."""
+
+
+def export(arguments: ExportArguments) -> int:
+    """Run `tributary export`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: the folder holds no run, no weights that fit it, or the output is in the way.
+    """
+    check_json_file(arguments.json)
+    if arguments.output is not None and arguments.output.exists():
+        raise setting_error("output", arguments.output, "exists; name another folder")
+    folder = RunFolder(arguments.run)
+    config = folder.read_config("run")
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+
+    policy = Policy(config, spec, training=False)
+    snapshot, source = load_weights(folder, arguments.weights, policy.layout)
+    policy.assign(snapshot.parameters)
+    output = arguments.output or folder.path / f"export-update-{snapshot.version}"
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise setting_error("output", output, f"cannot be made: {error.strerror}") from error
+    model = policy.network.as_keras()
+    description = {
+        "inputs": _inputs(config, spec),
+        "outputs": {name: list(tensor.shape[1:]) for name, tensor in model.output.items()},
+        "action": _action(spec),
+        "weights": source,
+        "version": snapshot.version,
+        "seed": config.seed,
+        "protocol": describe_protocol(config.environment, "training", is_atari=spec.is_atari),
+        **provenance(),
+    }
+    # Whole or not at all: it gets its name when everything is in it.
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as parent:
+        part = Path(parent) / "export"
+        part.mkdir()
+        model.save(part / "model.keras")
+        model.export(part / "saved_model", verbose=False)
+        write_json(part / "model.json", description)
+        if output.exists():
+            shutil.rmtree(output)
+        part.rename(output)
+    console = Console()
+    for line in (
+        f"exported {source}, in {output}:",
+        "  model.keras    keras.models.load_model",
+        "  saved_model    tf.saved_model.load(…).serve",
+        "  model.json     what goes in and out, and how it was made",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if arguments.json is not None:
+        write_json(arguments.json, description)
+    return 0
+
+
+def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
+    shape = [None, *spec.observation_shape]
+    if not spec.is_atari:
+        return {"shape": shape, "dtype": "float32", "meaning": f"observations of {config.environment.id}, as they are"}
+    environment = config.environment
+    return {
+        "shape": shape,
+        "dtype": "uint8",
+        "meaning": (
+            f"[batch, height, width, stack]: greyscale, the maximum of the last {min(2, environment.frame_skip)} of "
+            f"{environment.frame_skip} frames, resized to {environment.screen_size} x {environment.screen_size}; the "
+            f"newest of {environment.frame_stack} is last"
+        ),
+    }
+
+
+def _action(spec: EnvironmentSpec) -> dict[str, Any]:
+    if spec.actions.continuous:
+        return {
+            "kind": "continuous",
+            "meaning": (
+                "policy is the mean m; the action is low + (m + 1) / 2 * (high - low), clipped to [low, high]. Where "
+                "the environment's bounds are not finite, the action is m"
+            ),
+        }
+    return {
+        "kind": "discrete",
+        "names": list(spec.action_set),
+        "meaning": "policy: logits, to sample from or to take the largest of; action_values: take the largest",
+    }

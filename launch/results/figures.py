@@ -1,0 +1,103 @@
+"""Pictures: one look for all of them, PNG and SVG, with how they were made inside."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from launch.provenance import hardware_line, provenance, provenance_text
+from launch.results.curves import Band, XAxis
+
+# Okabe and Ito 2008: distinct to readers of every kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "svg.fonttype": "none",
+    "font.size": 9.5,
+}
+_X_LABELS = {"frames": "frames", "agent_steps": "agent steps", "seconds": "seconds of training"}
+
+
+@contextmanager
+def figure(width: float = 7.0, height: float = 4.0, columns: int = 1) -> Iterator[tuple[Figure, Sequence[Axes]]]:
+    """A figure with a row of axes, closed at the end."""
+    with mpl.rc_context(_STYLE):
+        drawn, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained", squeeze=False)
+        try:
+            yield drawn, list(axes[0])
+        finally:
+            plt.close(drawn)
+
+
+def save(drawn: Figure, paths: Sequence[Path], **made: Any) -> None:
+    """Write a figure to each path, by its suffix; each file is there whole or not at all."""
+    drawn.text(0.995, 0.002, hardware_line(provenance()), ha="right", va="bottom", fontsize=6, alpha=0.6)
+    comment = provenance_text(**made)
+    for path in paths:
+        part = path.with_name(f"{path.stem}.part{path.suffix}")
+        drawn.savefig(part, metadata={"Description": comment})
+        part.replace(path)
+
+
+def as_svg(drawn: Figure) -> str:
+    """A figure as an SVG element for a page."""
+    text = io.StringIO()
+    drawn.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def draw_curves(axes: Axes, groups: Sequence[Band], x: XAxis, y: str) -> None:
+    """Median and interquartile band of each group, and a thin line for each of its runs."""
+    for colour, band in zip(_cycle(), groups, strict=False):
+        several = len(band.curves) > 1
+        for curve in band.curves:
+            label = None if several else band.label
+            axes.plot(
+                curve.x,
+                curve.y,
+                color=colour,
+                linewidth=0.6 if several else 1.6,
+                alpha=0.45 if several else 1,
+                label=label,
+            )
+        if several:
+            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+            label = f"{band.label}: median of {len(band.curves)} seeds, quartiles"
+            axes.plot(band.x, band.median, color=colour, linewidth=1.8, label=label)
+    axes.set_xlabel(_X_LABELS[x])
+    axes.set_ylabel(metric_label(y))
+    if x != "seconds":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.legend(loc="best", fontsize=8)
+
+
+def metric_label(name: str) -> str:
+    """What a metric is called on an axis."""
+    labels = {
+        "mean_return_100": "return, mean of the last 100 training episodes",
+        "evaluation_return": "return, mean of an evaluation",
+    }
+    return labels.get(name, name.replace("_", " "))
+
+
+def _cycle() -> Iterator[str]:
+    while True:
+        yield from COLOURS

@@ -1,0 +1,101 @@
+"""`tributary plot RUN…`: learning curves, several seeds as a median with its interquartile band."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from launch.provenance import provenance
+from launch.results.curves import Band, XAxis, bands, read_curve
+from launch.run_folder import check_json_file, write_json
+from shared.errors import ConfigurationError, setting_error
+
+
+@dataclass(frozen=True)
+class PlotArguments:
+    """Draw learning curves of one or more runs. Runs that differ in their seed only become one median with a band."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of runs, or folders that hold such folders."""
+    x: XAxis = "frames"
+    """frames, agent_steps, or seconds of training."""
+    y: str = "mean_return_100"
+    """Any figure of metrics.jsonl."""
+    output: Path | None = None
+    """File to write, .png or .svg. Default: both, beside the first run's metrics."""
+    json: Path | None = None
+    """File to write the curves to."""
+
+
+def plot(arguments: PlotArguments) -> int:
+    """Run `tributary plot`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: a folder is not a run's, or has no such figures.
+    """
+    check_json_file(arguments.json)
+    output = arguments.output
+    if output is not None and (output.suffix not in (".png", ".svg") or not output.absolute().parent.is_dir()):
+        raise setting_error("output", output, "must end in .png or .svg, in a folder that exists")
+    runs = find_runs(arguments.runs)
+    groups = bands([read_curve(run, arguments.x, arguments.y) for run in runs])
+    from launch.results.figures import draw_curves, figure, save
+
+    paths = [output] if output is not None else [runs[0] / f"curve.{kind}" for kind in ("png", "svg")]
+    with figure() as (drawn, (axes,)):
+        draw_curves(axes, groups, arguments.x, arguments.y)
+        save(drawn, paths, runs=[str(run) for run in runs])
+    console = Console()
+    for line in band_lines(groups):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for path in paths:
+        console.print(f"curves: {path}", markup=False, highlight=False, soft_wrap=True)
+    if arguments.json is not None:
+        write_json(arguments.json, {"x": arguments.x, "y": arguments.y, "groups": as_json(groups), **provenance()})
+    return 0
+
+
+def find_runs(paths: tuple[Path, ...]) -> list[Path]:
+    """The folders of runs among `paths` and right below them.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if not paths:
+        raise ConfigurationError("name at least one run folder: tributary plot RUN…")
+    found: list[Path] = []
+    for path in paths:
+        inside = [path] if (path / "config.json").is_file() else sorted(p.parent for p in path.glob("*/config.json"))
+        if not inside:
+            raise setting_error("run", path, "is not the folder of a run, and holds none")
+        found += inside
+    return found
+
+
+def band_lines(groups: list[Band]) -> list[str]:
+    """Where each group ended, in words."""
+    lines = []
+    for band in groups:
+        ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.config.seed})" for curve in band.curves)
+        lines.append(f"{band.label}: at the end {ends}")
+    return lines
+
+
+def as_json(groups: list[Band]) -> list[dict[str, Any]]:
+    """The numbers behind the picture."""
+    return [
+        {
+            "label": band.label,
+            "runs": [
+                {"folder": str(c.folder), "seed": c.config.seed, "x": c.x.tolist(), "y": c.y.tolist()}
+                for c in band.curves
+            ],
+            "x": band.x.tolist(),
+            "lower_quartile": band.low.tolist(),
+            "median": band.median.tolist(),
+            "upper_quartile": band.high.tolist(),
+        }
+        for band in groups
+    ]

@@ -1,0 +1,128 @@
+"""`tributary record RUN`: whole episodes as a video, in colour, at the environment's frame rate."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+
+from actors.environments import environment_spec
+from launch.process import prepare_tensorflow
+from launch.provenance import provenance, provenance_text
+from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
+from launch.results.weights import WeightsName, load_weights
+from launch.run_folder import RunFolder, check_json_file, write_json
+from shared.errors import setting_error
+
+_ATARI_ENLARGED = 3
+# Apart from those of training and evaluation.
+_SEED_OFFSET = 900_000_001
+
+
+@dataclass(frozen=True)
+class RecordArguments:
+    """Write whole episodes of a run's agent as a video. Ctrl-C keeps what was played."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of the run."""
+    episodes: int = 1
+    """Episodes to play, one after another in one video."""
+    output: Path | None = None
+    """File to write, .mp4 or .gif. Default: videos/update-N.mp4 in the run folder."""
+    format: Literal["mp4", "gif"] = "mp4"
+    """Of the default file."""
+    overlay: bool = False
+    """Write score and the network's value below each frame."""
+    protocol: ProtocolName = "training"
+    """As in tributary evaluate."""
+    policy: Literal["as-trained", "sampled", "greedy"] = "as-trained"
+    """As in tributary evaluate."""
+    weights: WeightsName = "auto"
+    """As in tributary evaluate."""
+    seed: int | None = None
+    """Seed of the episodes. Default: the run's."""
+    json: Path | None = None
+    """File to write what was played to."""
+
+
+def record(arguments: RecordArguments) -> int:
+    """Run `tributary record`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: the folder holds no run, no weights that fit it, or an environment without pictures.
+    """
+    check_json_file(arguments.json)
+    if arguments.episodes < 1:
+        raise setting_error("episodes", arguments.episodes, "must be at least 1")
+    _check_output(arguments.output)
+    folder = RunFolder(arguments.run)
+    config = folder.read_config("run")
+    if arguments.seed is not None:
+        config = replace(config, seed=arguments.seed)
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    environment = by_protocol(config.environment, arguments.protocol, is_atari=spec.is_atari)
+    policy_name = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+    from launch.results.player import make_stage, play_episode
+    from launch.results.video import VideoWriter
+
+    seed = (config.seed + _SEED_OFFSET) % 2**31
+    policy = Policy(config, spec, seed=seed, training=False)
+    snapshot, source = load_weights(folder, arguments.weights, policy.layout)
+    policy.assign(snapshot.parameters, snapshot.frames)
+    try:
+        stage = make_stage(environment, spec)
+    except Exception as error:
+        raise setting_error("run", folder.path, f"{environment.id} cannot be shown: {error}") from error
+    output = arguments.output or folder.videos / f"update-{snapshot.version}.{arguments.format}"
+    output.parent.mkdir(exist_ok=True)
+    made: dict[str, Any] = {
+        "environment": environment.id,
+        "protocol": describe_protocol(environment, arguments.protocol, is_atari=spec.is_atari),
+        "policy": policy_name,
+        "weights": source,
+        "version": snapshot.version,
+        "seed": config.seed,
+    }
+    console = Console()
+    console.print(f"playing {environment.id} with {source}", highlight=False)
+    act = policy.greedy if policy_name == "greedy" else policy.sample
+    returns: list[float] = []
+    interrupted = False
+    enlarge = _ATARI_ENLARGED if spec.is_atari else 1
+    writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), enlarge)
+    try:
+        with writer:
+            for episode in range(arguments.episodes):
+                for step in play_episode(stage, policy, act, seed + episode):
+                    caption = f"score {step.episode_return:g}   value {step.value:+.2f}" if arguments.overlay else None
+                    for frame in step.frames:
+                        writer.add(frame, caption)
+                returns.append(step.episode_return)
+                console.print(f"episode {episode + 1}: return {returns[-1]:g}", highlight=False)
+    except KeyboardInterrupt:
+        interrupted = True
+        console.print(f"interrupted: {len(returns)} whole episodes are in the video, and what followed them")
+    finally:
+        stage.close()
+    result = {**made, "returns": returns, "frames": writer.frames, "seconds": writer.seconds, "file": str(output)}
+    result |= {"interrupted": interrupted, **provenance()}
+    console.print(
+        f"{writer.frames:,} frames, {writer.seconds:.1f} seconds at {stage.frames_per_second} a second: {output}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if arguments.json is not None:
+        write_json(arguments.json, result)
+    return 130 if interrupted else 0
+
+
+def _check_output(output: Path | None) -> None:
+    if output is None:
+        return
+    if output.suffix not in (".mp4", ".gif"):
+        raise setting_error("output", output, "must end in .mp4 or .gif")
+    if not output.absolute().parent.is_dir():
+        raise setting_error("output", output, "must be in a folder that exists")

@@ -1,0 +1,35 @@
+"""The weights that a run left: of its best evaluation, or of its last checkpoint."""
+
+from typing import Literal
+
+import numpy as np
+
+from launch.run_folder import RunFolder
+from shared.errors import ConfigurationError, setting_error
+from shared.layout import ParameterLayout
+from shared.types import WeightSnapshot
+
+WeightsName = Literal["auto", "best", "latest"]
+
+
+def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
+    """A run's weights, and where they are from in words. Needs TensorFlow.
+
+    Raises:
+        ConfigurationError: there are none, or they are damaged or of another network.
+    """
+    from learner.checkpoint import read_checkpoint
+
+    if which == "best" and not folder.best_weights.is_file():
+        raise setting_error("weights", "best", f"{folder.path} has no evaluated weights; use --weights latest")
+    if which == "latest" or not folder.best_weights.is_file():
+        version, parameters = read_checkpoint(folder.checkpoints, layout)
+        return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
+    try:
+        with np.load(folder.best_weights, allow_pickle=False) as best:
+            version, parameters = int(best["version"]), best["parameters"].astype(np.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"{folder.best_weights} cannot be read: {error}; use --weights latest") from error
+    if parameters.shape != (layout.size,):
+        raise ConfigurationError(f"{folder.best_weights} is of another network than the run's config.json")
+    return WeightSnapshot(version, parameters), f"the best evaluated weights (update {version})"

@@ -1,0 +1,136 @@
+"""`tributary train --seeds 1,2,3`: the same settings with several seeds, and one summary of them all."""
+
+import json
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from launch.provenance import provenance
+from launch.run_folder import write_json
+from launch.training_process import training_process
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, setting_error
+
+_POLL_SECONDS = 0.5
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`1,2,3` or `1-10` as a list.
+
+    Raises:
+        ConfigurationError: it is neither, or names a seed twice.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise setting_error("seeds", text, "must be seeds like 1,2,3 or 1-10")
+        seeds += range(int(first), int(last if dash else first) + 1)
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise setting_error("seeds", text, "must name each seed once")
+    return seeds
+
+
+def train_seeds(
+    config: RunConfig, seeds: Sequence[int], side_by_side: int, folder: Path, preset: str, json_file: Path | None
+) -> int:
+    """Train once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
+
+    Each run is in `folder`/seed-N. Alone a run shows its own progress; side by side its output goes to seed-N.log.
+
+    Raises:
+        ConfigurationError: the folder is in use, or no run could start.
+    """
+    if side_by_side < 1:
+        raise setting_error("side_by_side", side_by_side, "must be at least 1")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise setting_error("run_dir", folder, "exists; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    waiting, codes = list(seeds), {}
+    running: dict[int, Popen[str]] = {}
+    interrupted = False
+    with ExitStack() as stack:
+        while waiting or running:
+            try:
+                while waiting and len(running) < side_by_side:
+                    seed = waiting.pop(0)
+                    console.print(f"seed {seed}: {folder / f'seed-{seed}'}", highlight=False, soft_wrap=True)
+                    output = None
+                    if side_by_side > 1:
+                        output = stack.enter_context((folder / f"seed-{seed}.log").open("w"))
+                    run = training_process(replace(config, seed=seed), folder / f"seed-{seed}", preset, output)
+                    running[seed] = stack.enter_context(run)
+                time.sleep(_POLL_SECONDS)
+                for seed in [seed for seed, process in running.items() if process.poll() is not None]:
+                    codes[seed] = running.pop(seed).returncode
+                    if codes[seed] == 2:
+                        raise ConfigurationError(f"seed {seed} could not start: see the message above")
+                    if side_by_side > 1:
+                        console.print(f"seed {seed}: ended with exit code {codes[seed]}", highlight=False)
+            except KeyboardInterrupt:
+                # Those that run save and end.
+                interrupted, waiting = True, []
+                for process in running.values():
+                    process.send_signal(signal.SIGINT)
+    result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
+    write_json(folder / "summary.json", result)
+    if json_file is not None:
+        write_json(json_file, result)
+    _show(console, result, folder)
+    return 130 if interrupted else max(codes.values(), default=1)
+
+
+def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """What each run's summary says, and the median and quartiles over those that have ended."""
+    runs: dict[str, dict[str, Any]] = {}
+    for seed in seeds:
+        file = folder / f"seed-{seed}" / "summary.json"
+        runs[str(seed)] = json.loads(file.read_text()) if file.is_file() else {"status": "not run"}
+    done = [run for run in runs.values() if run["status"] != "not run"]
+    figures = {
+        "mean_return_100": [run["mean_return_100"] for run in done],
+        "evaluation_mean_return": [run["evaluation"]["mean_return"] for run in done if run["evaluation"]],
+        "frames": [run["frames"] for run in done],
+        "wall_seconds": [run["wall_seconds"] for run in done],
+        "agent_steps_per_second": [run["agent_steps_per_second"] for run in done],
+    }
+    spread = {}
+    for name, values in figures.items():
+        known = [value for value in values if value is not None]
+        if known:
+            low, median, high = np.percentile(known, (25, 50, 75))
+            spread[name] = {"median": median, "lower_quartile": low, "upper_quartile": high, "seeds": len(known)}
+    return {"seeds": runs, "over_seeds": spread}
+
+
+def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("seed", "status", "return, last 100", "evaluation", "frames", "minutes", "agent steps/s"):
+        table.add_column(heading, justify="left" if heading in ("seed", "status") else "right")
+    for seed, run in result["seeds"].items():
+        if run["status"] == "not run":
+            table.add_row(seed, "not run")
+            continue
+        mean, evaluation = run["mean_return_100"], run["evaluation"]
+        table.add_row(
+            seed,
+            run["status"].replace("_", " "),
+            "-" if mean is None else f"{mean:.2f}",
+            f"{evaluation['mean_return']:.2f}" if evaluation else "-",
+            f"{run['frames']:,}",
+            f"{run['wall_seconds'] / 60:.1f}",
+            f"{run['agent_steps_per_second']:,.0f}",
+        )
+    console.print(table, highlight=False)
+    for line in (f"summary: {folder / 'summary.json'}", f"curves:  tributary plot {folder}"):
+        console.print(line, highlight=False, soft_wrap=True)

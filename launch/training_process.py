@@ -1,0 +1,59 @@
+"""Train by resolved settings in a process of its own: `python -m launch.training_process SETTINGS RUN PRESET ARGV…`."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from launch.run_folder import RunFolder
+from launch.train import TrainArguments, train
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+
+def main(settings: str, run: str, preset: str, *arguments: str) -> int:
+    """Train with the settings in one folder, into another. Returns the exit code.
+
+    `arguments` are those of the command that asked for it: the run's manifest names it.
+    """
+    sys.argv = ["tributary", *arguments]
+    config = RunFolder(Path(settings)).read_config("settings")
+    try:
+        return train(TrainArguments(config, run_dir=Path(run)), preset)
+    except ConfigurationError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+@contextmanager
+def training_process(
+    config: RunConfig, run: Path, preset: str, output: IO[str] | int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that trains, with its output to `output`, or here. At the end it is waited for, as long as it takes.
+
+    It is no part of this process's group: an interrupt reaches it from here, once, so that it saves and ends.
+    """
+    with tempfile.TemporaryDirectory(prefix="tributary-settings-") as folder:
+        RunFolder(Path(folder)).write_config(config)
+        command = [sys.executable, "-m", "launch.training_process", folder, str(run), preset, *sys.argv[1:]]
+        errors = None if output is None else subprocess.STDOUT
+        process = subprocess.Popen(command, stdout=output, stderr=errors, text=True, process_group=0)
+        try:
+            yield process
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            raise
+        finally:
+            while process.poll() is None:
+                try:
+                    process.wait()
+                except KeyboardInterrupt:
+                    process.send_signal(signal.SIGINT)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""Train CartPole for a long time while an actor is killed every few seconds; print whether anything grew.
+
+    python tests/chaos/soak.py MINUTES SECONDS_BETWEEN_KILLS JSON_FILE
+
+Actors are killed in turn, so both of two are, each at half the rate. Samples are taken just before each kill. The
+first fifth of them is not compared: processes reach their working size in it.
+"""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+SETTINGS = (
+    "--actors 2 --evaluation.every-frames 0 --stop-at-return None --stop-measure training --total-frames 1000000M "
+    "--log-every-seconds 1 --supervision.max-restarts 100000 --optimizer.schedule constant"
+)
+
+
+def main(minutes: float, interval: float, file: Path) -> None:
+    """Run and print."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        command = [sys.executable, "-m", "launch.cli", "train", "cartpole", *SETTINGS.split(), "--run-dir", str(run)]
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"SOAK": folder})
+        samples: list[dict[str, Any]] = []
+        try:
+            wait_until_trained(run, driver)
+            started = time.monotonic()
+            while time.monotonic() - started < 60 * minutes:
+                time.sleep(interval)
+                assert driver.poll() is None, "the run ended"
+                samples.append(sample(driver.pid, folder, run))
+                actors = pids(folder, "Actor")
+                if actors:
+                    os.kill(actors[len(samples) % len(actors)], signal.SIGKILL)
+        finally:
+            driver.send_signal(signal.SIGTERM)
+            driver.wait(60)
+        summary = json.loads((run / "summary.json").read_text())
+    dropped = sum(summary["agent_steps_dropped"].values())
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
+    report = {"kills": len(samples), "summary": summary, "drift": drift(samples), "samples": samples}
+    file.write_text(json.dumps(report, indent=2))
+    print(f"{len(samples)} kills, {summary['actor_restarts']} actors replaced, account exact")
+    for name, (early, late) in report["drift"].items():
+        print(f"{name:32} {early:14,.0f} -> {late:14,.0f}   {100 * (late / max(early, 1e-9) - 1):+.1f} %")
+
+
+def sample(driver: int, folder: str, run: Path) -> dict[str, Any]:
+    """Sizes now. Memory in bytes."""
+    (learner,) = pids(folder, "Learner")
+    shared = os.statvfs("/dev/shm")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[-8:-1]]
+    return {
+        "time": time.time(),
+        "driver_resident": resident(driver),
+        "learner_resident": resident(learner),
+        "driver_files": len(os.listdir(f"/proc/{driver}/fd")),
+        "learner_files": len(os.listdir(f"/proc/{learner}/fd")),
+        "processes": len(processes(folder)),
+        "dev_shm_bytes": (shared.f_blocks - shared.f_bfree) * shared.f_frsize,
+        "raylet_resident": sum(resident(pid) for pid, name in processes(folder).items() if "/raylet" in name),
+        "gcs_resident": sum(resident(pid) for pid, name in processes(folder).items() if "gcs_server" in name),
+        "agent_steps_per_second": statistics.median(row["agent_steps_per_second"] for row in rows),
+    }
+
+
+def drift(samples: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Medians of the second and of the last fifth of the samples."""
+    fifth = max(1, len(samples) // 5)
+    names = [name for name in samples[0] if name != "time"]
+    return {
+        name: (
+            statistics.median(s[name] for s in samples[fifth : 2 * fifth]),
+            statistics.median(s[name] for s in samples[-fifth:]),
+        )
+        for name in names
+    }
+
+
+def wait_until_trained(run: Path, driver: subprocess.Popen) -> None:
+    """Until both actors have been at work for some seconds."""
+    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < 10:
+        assert driver.poll() is None, "the run did not start"
+        time.sleep(0.5)
+
+
+def processes(folder: str) -> dict[int, str]:
+    """The run's processes, known by a variable of their environment, with their command lines."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"SOAK={folder}\0".encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
+    return found
+
+
+def pids(folder: str, kind: str) -> list[int]:
+    """The run's processes of one Ray class."""
+    return sorted(pid for pid, name in processes(folder).items() if name.startswith(f"ray::{kind}"))
+
+
+def resident(pid: int) -> int:
+    """Resident memory of a process in bytes."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))
