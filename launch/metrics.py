@@ -1,16 +1,8 @@
 """From events to the numbers that are shown and logged."""
 
-import errno
-import os
 from collections import Counter
-from contextlib import suppress
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
-import tensorflow as tf
 
 from launch.progress import Progress
 from learner.learner import Learner, Outcome
@@ -72,6 +64,7 @@ class Metrics:
             updates_per_second=self._updates / seconds,
             policy_lag_mean=_mean(self._lags),
             policy_lag_max=max(self._lags, default=0),
+            policy_lag_counts=dict(self._lags),
             agent_steps_applied=ledger.applied,
             agent_steps_dropped=dict(ledger.dropped),
             actors_alive=actors_alive,
@@ -112,79 +105,15 @@ class Metrics:
         self._accepted = 0
 
 
-class MetricsWriter:
-    """Writes rows to `metrics.jsonl` and TensorBoard events, by global frames.
-
-    Args:
-        folder: of the run. Rows are appended, so that a resumed run continues its files.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._file = (folder / "metrics.jsonl").open("ab", buffering=0)
-        self._events = tf.summary.create_file_writer(str(folder))
-
-    def write(self, row: Progress) -> None:
-        """Append one row to both.
-
-        Raises:
-            OSError: a file could not be written, on a full disk for example. No half of a row is left.
-        """
-        line = msgspec.json.encode(row_values(row)) + b"\n"
-        end = self._file.seek(0, os.SEEK_END)
-        if self._file.write(line) != len(line):
-            self._file.truncate(end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        try:
-            with self._events.as_default(step=row.frames):
-                for tag, value in _tensorboard_scalars(row):
-                    tf.summary.scalar(tag, value)
-            self._events.flush()
-        except tf.errors.OpError as error:
-            raise OSError(errno.EIO, f"TensorBoard's events: {error.message}") from error
-
-    def close(self) -> None:
-        """Flush and close both, as far as that is possible."""
-        self._file.close()
-        with suppress(tf.errors.OpError):
-            self._events.close()
-
-
-_TENSORBOARD_GROUPS = {
-    "mean_return_100": "return/training_mean_100",
-    "evaluation_return": "return/evaluation_mean",
-    "episodes": "return/episodes",
-    "frames_per_second": "speed/frames_per_second",
-    "agent_steps_per_second": "speed/agent_steps_per_second",
-    "updates_per_second": "speed/updates_per_second",
-    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
-    "policy_lag_mean": "asynchrony/policy_lag_mean",
-    "policy_lag_max": "asynchrony/policy_lag_max",
-    "actors_alive": "asynchrony/actors_alive",
-    "actor_restarts": "asynchrony/actor_restarts",
-    "learning_rate": "learning/learning_rate",
-    "gradient_norm": "learning/gradient_norm",
-}
-
-
-def row_values(row: Progress) -> dict[str, Any]:
-    """A row as it is written: the method's statistics stand beside the other numbers, by their names."""
-    values = asdict(row)
-    return values | values.pop("statistics")
-
-
-def _tensorboard_scalars(row: Progress) -> list[tuple[str, float]]:
-    values = asdict(row)
-    scalars = [(tag, values[name]) for name, tag in _TENSORBOARD_GROUPS.items() if values[name] is not None]
-    scalars += [(f"learning/{name}", value) for name, value in row.statistics.items()]
-    scalars += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
-    scalars += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
-    return scalars
-
-
 def _mean(counts: Counter[int]) -> float:
     return sum(value * count for value, count in counts.items()) / max(counts.total(), 1)
 
 
-def lag_summary(counts: Counter[int]) -> tuple[float, int]:
-    """Mean and maximum of a count of policy lags."""
-    return _mean(counts), max(counts, default=0)
+def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
+    """Mean, 95th percentile and maximum of a count of policy lags."""
+    needed, seen = 0.95 * counts.total(), 0
+    for lag in sorted(counts):
+        seen += counts[lag]
+        if seen >= needed:
+            return _mean(counts), lag, max(counts)
+    return 0.0, 0, 0

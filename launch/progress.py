@@ -9,7 +9,8 @@ class Progress:
     """The state of a run at one moment. Rates and means are over the last logging interval.
 
     Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
-    `learner_milliseconds` what one gradient costs the learner. `statistics` are the method's own.
+    `learner_milliseconds` what one gradient costs the learner. `policy_lag_counts` says how many gradients had which
+    lag. `statistics` are the method's own.
     """
 
     frames: int = 0
@@ -23,6 +24,7 @@ class Progress:
     updates_per_second: float = 0.0
     policy_lag_mean: float = 0.0
     policy_lag_max: int = 0
+    policy_lag_counts: dict[int, int] = field(default_factory=dict)
     agent_steps_applied: int = 0
     agent_steps_dropped: dict[str, int] = field(default_factory=dict)
     actors_alive: int = 0

@@ -21,6 +21,7 @@ from shared.wire import decode, encode
 
 if TYPE_CHECKING:
     from launch.coordinator import Executor
+    from launch.sinks import Sink
 
 _NO_GRADIENT = np.empty(0, np.float32)
 
@@ -120,7 +121,14 @@ class LearnerProcess:
             return RayExecutor(config, spec, budget.actors, first_actor_id)
 
         after = None if death is None else LearnerDeath(*death)
-        self._session = TrainingSession(config, spec, Path(folder), make_executor, resume=resume, after=after)
+        sinks: list[Sink] = []
+        if config.address != "local":
+            from launch.ray_metrics import RayMetrics
+
+            sinks.append(RayMetrics(Path(folder).name))
+        self._session = TrainingSession(
+            config, spec, Path(folder), make_executor, resume=resume, after=after, sinks=sinks
+        )
 
     def run(self) -> dict[str, Any]:
         """See `TrainingSession.run`."""

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +15,10 @@ from actors.policy import Policy
 from launch.arrivals import Arrival, ArrivalsWriter
 from launch.coordinator import Coordinator, Event, Executor, Failed, Replaced, TrainingStoppedError
 from launch.inline_executor import InlineExecutor
-from launch.metrics import Metrics, MetricsWriter, lag_summary
+from launch.metrics import Metrics, lag_summary
 from launch.progress import Progress, View
 from launch.run_folder import RunFolder, write_json
+from launch.sinks import Sink, make_sinks
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
@@ -46,6 +47,7 @@ class TrainingSession:
         make_executor: starts the actors, with ids from its argument on.
         resume: start from the newest checkpoint in `folder`.
         after: what ended the process before this one, if it is the same run that goes on.
+        sinks: further ones that the run's numbers go to.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class TrainingSession:
         *,
         resume: bool,
         after: LearnerDeath | None = None,
+        sinks: Sequence[Sink] = (),
     ) -> None:
         self._config = config
         self._exact = config.checkpoint.exact
@@ -95,7 +98,7 @@ class TrainingSession:
             assert isinstance(self._executor, InlineExecutor)
             self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner)
-        self._writer = MetricsWriter(folder)
+        self._sinks = [*make_sinks(folder, config), *sinks]
         self._arrivals: ArrivalsWriter | None = None
         if config.record_arrivals is not None and not resume:
             self._arrivals = ArrivalsWriter(Path(config.record_arrivals), self._executor.actor_ids)
@@ -267,27 +270,30 @@ class TrainingSession:
 
     def _log(self) -> None:
         row = self._latest = self._progress()
-        try:
-            self._writer.write(row)
-            self._metrics_missing = False
-        except OSError as error:
-            if not self._metrics_missing:
-                self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
-            self._metrics_missing = True
+        missing = False
+        for sink in self._sinks:
+            try:
+                sink.write(row)
+            except OSError as error:
+                missing = True
+                if not self._metrics_missing:
+                    self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
+        self._metrics_missing = missing
         warning = self._metrics.next_interval(row)
         if warning is not None:
             self._say(f"warning: {warning}")
 
     def _finish(self) -> dict[str, Any]:
         self._log()
-        self._writer.close()
+        for sink in self._sinks:
+            sink.close()
         try:
             self._save()
         except TrainingStoppedError as error:
             self._say(str(error))
             self._status = "running"
         learner, ledger = self.learner, self.learner.ledger
-        lag_mean, lag_max = lag_summary(learner.lag_counts)
+        lag_mean, lag_p95, lag_max = lag_summary(learner.lag_counts)
         elapsed = self.elapsed_seconds
         summary = {
             "status": self._status if self._status != "running" else "failed",
@@ -300,6 +306,7 @@ class TrainingSession:
             "agent_steps_per_second": ledger.sampled / elapsed,
             "frames_per_second": learner.frames / elapsed,
             "policy_lag_mean": lag_mean,
+            "policy_lag_p95": lag_p95,
             "policy_lag_max": lag_max,
             "mean_return_100": learner.mean_return,
             "episodes": learner.episodes,

@@ -23,6 +23,7 @@ from launch.display import Display, summary_lines
 from launch.process import prepare_tensorflow
 from launch.progress import View
 from launch.run_folder import RunFolder, centres_observations, check_json_file, manifest, write_json
+from launch.sinks import check_trackers
 from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.methods import METHODS
@@ -59,6 +60,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
     check_json_file(arguments.json)
     spec = environment_spec(config.environment)
     _check_network(config, spec)
+    check_trackers(config)
     if arguments.resume is not None:
         # The order of a run is written and repeated from its beginning only.
         config = replace(config, record_arrivals=None, replay_arrivals=None)

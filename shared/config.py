@@ -5,8 +5,9 @@ Each docstring below a field is its help text on the command line. Presets (`lau
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from shared.errors import setting_error
 from shared.methods import METHODS
@@ -384,6 +385,8 @@ class RunConfig:
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
     log_every_seconds: float = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points."""
+    trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
+    """Trackers to write to besides: wandb, mlflow. Each is an extra to install."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
@@ -435,3 +438,16 @@ class RunConfig:
     def frames_per_agent_step(self) -> int:
         """Frames that one agent step takes."""
         return self.environment.frame_skip
+
+
+def flat_settings(config: RunConfig) -> dict[str, str | int | float | bool]:
+    """All settings by their names on the command line; what is no number, text or choice is text."""
+    return dict(_flat(asdict(config), ""))
+
+
+def _flat(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, str | int | float | bool]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value if isinstance(value, str | int | float | bool) else str(value)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launch.run_folder import RunFolder
-from shared.config import RunConfig
+from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
 XAxis = Literal["frames", "agent_steps", "seconds"]
@@ -104,20 +104,10 @@ def _without_seed(config: RunConfig) -> RunConfig:
 
 def _labels(configs: Sequence[RunConfig]) -> list[str]:
     """The environment, and the settings in which the groups differ."""
-    flat = [_flat(msgspec.to_builtins(_without_seed(config))) for config in configs]
+    flat = [flat_settings(_without_seed(config)) for config in configs]
     differing = [name for name in flat[0] if len({str(values.get(name)) for values in flat}) > 1]
     labels = []
     for config, values in zip(configs, flat, strict=True):
         shown = [f"{name.rpartition('.')[2]} {values.get(name)}" for name in differing if name != "environment.id"]
         labels.append(", ".join([config.environment.id, *shown]))
     return labels
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            leaves |= _flat(value, f"{prefix}{name}.")
-        else:
-            leaves[prefix + name] = value
-    return leaves
