@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.bench.learner import LearnerArguments, bench_learner
+from launch.bench.scaling import ScalingArguments, scaling
 from launch.bench.throughput import ThroughputArguments, throughput
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
@@ -22,6 +23,7 @@ from launch.results.evaluate import EvaluateArguments, evaluate
 from launch.results.export import ExportArguments, export
 from launch.results.plot import PlotArguments, plot
 from launch.results.record import RecordArguments, record
+from launch.results.report import ReportArguments, report
 from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.seeds import parse_seeds, train_seeds
 from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, default_run_dir, train
@@ -37,8 +39,9 @@ commands:
   evaluate RUN     play whole episodes with the weights of a run, by an explicit protocol
   record RUN       write whole episodes as a video
   plot RUN…        draw learning curves; several seeds become a median with its band
+  report RUN…      write one HTML page: what was run, how, and what came of it
   export RUN       write the network as a Keras model and a SavedModel
-  bench WHAT       measure: throughput, learner
+  bench WHAT       measure: throughput, scaling, learner
   parity           answer by experiment what people ask about TensorFlow's numbers
   presets          list the presets
 
@@ -49,6 +52,7 @@ _BENCH_HELP = """\
 usage: tributary bench WHAT [ARGUMENTS]
 
   throughput       agent steps per second with learning, beside the bound of the cores
+  scaling          throughput against the number of actors, and what it saturates on
   learner          gradients per second that one learner takes in
 
 tributary bench WHAT --help shows all settings.
@@ -112,6 +116,10 @@ def _plot(arguments: Sequence[str]) -> int:
     return plot(_parse(PlotArguments, "plot", arguments))
 
 
+def _report(arguments: Sequence[str]) -> int:
+    return report(_parse(ReportArguments, "report", arguments))
+
+
 def _export(arguments: Sequence[str]) -> int:
     return export(_parse(ExportArguments, "export", arguments))
 
@@ -132,6 +140,11 @@ def _throughput(arguments: Sequence[str]) -> int:
 
 def _bench_learner(arguments: Sequence[str]) -> int:
     return bench_learner(_parse(LearnerArguments, "bench learner", arguments))
+
+
+def _scaling(arguments: Sequence[str]) -> int:
+    renamed = [re.sub(r"^--continue(?=$|=)", "--resume", argument) for argument in arguments]
+    return scaling(_parse(ScalingArguments, "bench scaling", renamed))
 
 
 def _parity(arguments: Sequence[str]) -> int:
@@ -163,13 +176,18 @@ def _presets(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-_BENCHES: dict[str, Callable[[Sequence[str]], int]] = {"throughput": _throughput, "learner": _bench_learner}
+_BENCHES: dict[str, Callable[[Sequence[str]], int]] = {
+    "throughput": _throughput,
+    "scaling": _scaling,
+    "learner": _bench_learner,
+}
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": _train,
     "evaluate": _evaluate,
     "record": _record,
     "plot": _plot,
+    "report": _report,
     "export": _export,
     "bench": _bench,
     "parity": _parity,

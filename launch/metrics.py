@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from launch.progress import Progress
+from launch.progress import Progress, lag_mean
 from learner.learner import Learner, Outcome
 from shared.types import StageSeconds
 
@@ -62,7 +62,7 @@ class Metrics:
             frames_per_second=self._agent_steps * frames_per_step / seconds,
             agent_steps_per_second=self._agent_steps / seconds,
             updates_per_second=self._updates / seconds,
-            policy_lag_mean=_mean(self._lags),
+            policy_lag_mean=lag_mean(self._lags),
             policy_lag_max=max(self._lags, default=0),
             policy_lag_counts=dict(self._lags),
             agent_steps_applied=ledger.applied,
@@ -103,17 +103,3 @@ class Metrics:
         self._norms: list[float] = []
         self._statistics: Counter[str] = Counter()
         self._accepted = 0
-
-
-def _mean(counts: Counter[int]) -> float:
-    return sum(value * count for value, count in counts.items()) / max(counts.total(), 1)
-
-
-def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
-    """Mean, 95th percentile and maximum of a count of policy lags."""
-    needed, seen = 0.95 * counts.total(), 0
-    for lag in sorted(counts):
-        seen += counts[lag]
-        if seen >= needed:
-            return _mean(counts), lag, max(counts)
-    return 0.0, 0, 0

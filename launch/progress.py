@@ -1,5 +1,6 @@
 """What a running session tells the driver, as plain values."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,3 +43,18 @@ class View(NamedTuple):
 
     progress: Progress
     messages: list[str]
+
+
+def lag_mean(counts: Counter[int]) -> float:
+    """Mean of a count of policy lags."""
+    return sum(value * count for value, count in counts.items()) / max(counts.total(), 1)
+
+
+def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
+    """Mean, 95th percentile and maximum of a count of policy lags."""
+    needed, seen = 0.95 * counts.total(), 0
+    for lag in sorted(counts):
+        seen += counts[lag]
+        if seen >= needed:
+            return lag_mean(counts), lag, max(counts)
+    return 0.0, 0, 0

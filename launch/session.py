@@ -15,8 +15,8 @@ from actors.policy import Policy
 from launch.arrivals import Arrival, ArrivalsWriter
 from launch.coordinator import Coordinator, Event, Executor, Failed, Replaced, TrainingStoppedError
 from launch.inline_executor import InlineExecutor
-from launch.metrics import Metrics, lag_summary
-from launch.progress import Progress, View
+from launch.metrics import Metrics
+from launch.progress import Progress, View, lag_summary
 from launch.run_folder import RunFolder, write_json
 from launch.sinks import Sink, make_sinks
 from learner.checkpoint import CheckpointError, Checkpoints

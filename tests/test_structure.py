@@ -1,6 +1,8 @@
 """Imports go one way: launch -> actors, learner -> shared; only launch imports ray."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,12 @@ def test_imports_go_one_way(package: str) -> None:
 def test_only_the_ray_modules_import_ray() -> None:
     users = {f.name for f in (ROOT / "launch").rglob("*.py") if "ray" in imported_packages(f.read_text())}
     assert users == {"learner.py", "ray_cluster.py", "ray_executor.py", "ray_metrics.py", "train.py"}
+
+
+def test_the_command_line_starts_without_what_is_slow_to_import() -> None:
+    script = (
+        "import sys, launch.cli; slow = {'tensorflow', 'keras', 'ray', 'matplotlib', 'av'} & set(sys.modules); "
+        "sys.exit(', '.join(slow) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

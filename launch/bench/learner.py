@@ -49,34 +49,42 @@ def bench_learner(arguments: LearnerArguments) -> int:
     check_json_file(arguments.json)
     if not arguments.seconds > 0:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
-    config = _config(arguments)
-    spec = environment_spec(config.environment)
-    budget = thread_budget(config)
     console = Console()
-    import ray
-
-    from launch.ray_cluster import connect, start_bench_learner
-
-    counts = sender_counts(budget.actors)
-    rows: dict[int, dict[str, Any]] = {}
-    try:
-        connect(config, budget.actors)
-        process = start_bench_learner(config, spec, budget)
-        for count in counts:
-            console.print(f"{count} sender{'s' * (count > 1)} …", style="dim", highlight=False)
-            rows[count] = ray.get(process.run.remote(count, arguments.seconds))
-    finally:
-        ray.shutdown()
-    agent_steps = arguments.envs * arguments.unroll
-    result = summarise(rows, agent_steps) | {
-        **provenance(),
-        "agent_steps_per_gradient": agent_steps,
-        "transfer": asdict(arguments.transfer),
-    }
+    result = measure_learner(arguments, console) | provenance()
     _show(console, result, arguments)
     if arguments.json is not None:
         write_json(arguments.json, result)
     return 0
+
+
+def measure_learner(arguments: LearnerArguments, console: Console | None = None) -> dict[str, Any]:
+    """The figures of `tributary bench learner`, with its progress on `console`.
+
+    Raises:
+        ConfigurationError: there is no room for the senders.
+    """
+    config = _config(arguments)
+    spec = environment_spec(config.environment)
+    budget = thread_budget(config)
+    import ray
+
+    from launch.ray_cluster import connect, start_bench_learner
+
+    rows: dict[int, dict[str, Any]] = {}
+    try:
+        connect(config, budget.actors)
+        process = start_bench_learner(config, spec, budget)
+        for count in sender_counts(budget.actors):
+            if console is not None:
+                console.print(f"{count} sender{'s' * (count > 1)} …", style="dim", highlight=False)
+            rows[count] = ray.get(process.run.remote(count, arguments.seconds))
+    finally:
+        ray.shutdown()
+    agent_steps = arguments.envs * arguments.unroll
+    return summarise(rows, agent_steps) | {
+        "agent_steps_per_gradient": agent_steps,
+        "transfer": asdict(arguments.transfer),
+    }
 
 
 def sender_counts(most: int) -> list[int]:

@@ -22,8 +22,8 @@ from shared.config import EnvironmentConfig, RunConfig, TransferConfig
 from shared.errors import ConfigurationError, setting_error
 
 # Seconds after the actors' first reports that are not counted: first traces, first updates.
-_WARM_UP_SECONDS = 4.0
-_START_SECONDS = 14.0
+WARM_UP_SECONDS = 4.0
+START_SECONDS = 14.0
 _PRESET = "pong"
 
 
@@ -125,7 +125,7 @@ def _config(arguments: ThroughputArguments) -> RunConfig:
         actors=arguments.actors,
         total_frames=10**12,
         stop_at_return=None,
-        stop_after_seconds=_START_SECONDS + arguments.seconds,
+        stop_after_seconds=START_SECONDS + arguments.seconds,
         log_every_seconds=1.0,
         environment=arguments.environment,
         network=replace(preset.network, name=arguments.network, precision=arguments.precision),
@@ -154,7 +154,7 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
         ConfigurationError: the rows cover too little time.
     """
     working = [row for row in rows if row["agent_steps"] > 0]
-    begin = working[0]["elapsed_seconds"] + _WARM_UP_SECONDS if working else 0.0
+    begin = working[0]["elapsed_seconds"] + WARM_UP_SECONDS if working else 0.0
     counted = [row for row in working if begin <= row["elapsed_seconds"] <= begin + seconds + 1.0]
     if len(counted) < 2:
         raise setting_error("seconds", seconds, "is too short for the actors to start and be measured")

@@ -80,8 +80,8 @@ def export(arguments: ExportArguments) -> int:
     console = Console()
     for line in (
         f"exported {source}, in {output}:",
-        "  model.keras    keras.models.load_model",
-        "  saved_model    tf.saved_model.load(…).serve",
+        "  model.keras    keras.models.load_model(…)(observations)",
+        "  saved_model    loaded = tf.saved_model.load(…); loaded.serve(observations)",
         "  model.json     what goes in and out, and how it was made",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,295 @@
+"""`tributary report RUN…`: one HTML page that says what was run, how, and what came of it. It needs no network."""
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from launch.display import duration
+from launch.progress import lag_summary
+from launch.provenance import hardware_line, provenance
+from launch.results.curves import bands, read_curve, read_rows
+from launch.results.evaluate import published_scores
+from launch.results.plot import find_runs
+from launch.results.protocols import protocol_line
+from launch.run_folder import RunFolder, check_json_file, write_json
+from shared.config import RunConfig, flat_settings
+from shared.errors import setting_error
+
+_STAGES = ("environment", "acting", "gradient", "synchronise", "wait")
+# Larger videos would make the page slow to open; they stay files.
+_MOST_VIDEO_BYTES = 12 * 2**20
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """Write one self-contained HTML page about one or more runs."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of runs, or folders that hold such folders."""
+    output: Path | None = None
+    """File to write. Default: report.html in the first run's folder."""
+    json: Path | None = None
+    """File to write the page's figures to."""
+
+
+def report(arguments: ReportArguments) -> int:
+    """Run `tributary report`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: a folder is not a run's, or has no metrics.
+    """
+    check_json_file(arguments.json)
+    output = arguments.output
+    if output is not None and (output.suffix != ".html" or not output.absolute().parent.is_dir()):
+        raise setting_error("output", output, "must end in .html, in a folder that exists")
+    runs = [_Run(path) for path in find_runs(arguments.runs)]
+    output = output or runs[0].folder.path / "report.html"
+    page = _page(runs)
+    part = output.with_name(output.name + ".part")
+    part.write_text(page)
+    part.replace(output)
+    Console().print(f"report: {output}", markup=False, highlight=False, soft_wrap=True)
+    if arguments.json is not None:
+        write_json(arguments.json, {"runs": [run.figures() for run in runs], **provenance()})
+    return 0
+
+
+class _Run:
+    """What one run's folder says."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = RunFolder(path)
+        self.config: RunConfig = self.folder.read_config("run")
+        self.rows = read_rows(self.folder)
+        self.manifest = _read(self.folder.path / "manifest.json")
+        self.summary = _read(self.folder.summary)
+        self.evaluations = [_read(file) for file in sorted(self.folder.path.glob("evaluation-*.json"))]
+        log = self.folder.path / "log.txt"
+        self.log = log.read_text().splitlines() if log.is_file() else []
+
+    @property
+    def name(self) -> str:
+        return f"{self.config.environment.id}, seed {self.config.seed}"
+
+    def lags(self) -> Counter[int]:
+        counts: Counter[int] = Counter()
+        for row in self.rows:
+            counts.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
+        return counts
+
+    def stages(self) -> dict[str, float]:
+        """Mean µs per agent step in each stage, weighted by agent steps."""
+        total = sum(row["agent_steps_per_second"] for row in self.rows) or 1.0
+        return {
+            stage: sum(row["stage_microseconds"].get(stage, 0.0) * row["agent_steps_per_second"] for row in self.rows)
+            / total
+            for stage in _STAGES
+        }
+
+    def video(self) -> Path | None:
+        """The newest that is small enough for a page."""
+        found = [f for f in self.folder.videos.glob("update-*.mp4") if f.stat().st_size <= _MOST_VIDEO_BYTES]
+        return max(found, key=lambda f: f.stat().st_mtime, default=None)
+
+    def figures(self) -> dict[str, Any]:
+        last = self.rows[-1]
+        mean, p95, most = lag_summary(self.lags())
+        return {
+            "run": str(self.folder.path),
+            "environment": self.config.environment.id,
+            "seed": self.config.seed,
+            "status": self.summary.get("status", "running, or ended without a summary"),
+            "mean_return_100": last["mean_return_100"],
+            "frames": last["frames"],
+            "agent_steps": last["agent_steps"],
+            "wall_seconds": last["elapsed_seconds"],
+            "agent_steps_per_second": last["agent_steps"] / max(last["elapsed_seconds"], 1e-9),
+            "policy_lag": {"mean": mean, "p95": p95, "max": most},
+            "stage_microseconds": self.stages(),
+            "agent_steps_dropped": last["agent_steps_dropped"],
+            "actor_restarts": last["actor_restarts"],
+            "evaluations": [
+                {name: value for name, value in e.items() if name not in ("returns", "lengths_agent_steps")}
+                for e in self.evaluations
+            ],
+        }
+
+
+def _page(runs: Sequence[_Run]) -> str:
+    from launch.results.figures import as_svg, draw_curves, figure
+
+    title = f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"
+    curves = []
+    for x in ("frames", "seconds"):
+        with figure(width=5.6, height=3.6) as (drawn, (axes,)):
+            draw_curves(
+                axes, bands([read_curve(r.folder.path, x, "mean_return_100") for r in runs]), x, "mean_return_100"
+            )
+            curves.append(as_svg(drawn))
+    css = Path(__file__).with_name("report.css").read_text()
+    made = provenance()
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p class=soft>Asynchronous n-step reinforcement learning. {len(runs)} run{'s' * (len(runs) > 1)}; trained on "
+        f"{escape(_hardware(runs))}. Page made {escape(made['created'])}.</p>",
+        "<h2>Learning curves</h2>",
+        f"<div class=plots>{''.join(f'<div>{curve}</div>' for curve in curves)}</div>",
+    ]
+    for run in runs:
+        body += _run_section(run)
+    body.append(f"<p class=soft>Written by <code>{escape(made['command'])}</code>, revision {made['revision']}.</p>")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{css}</style></head>\n<body>{chr(10).join(body)}</body></html>\n"
+    )
+
+
+def _run_section(run: _Run) -> list[str]:
+    figures = run.figures()
+    lag, status = figures["policy_lag"], figures["status"].replace("_", " ")
+    cards = [
+        (_number(figures["mean_return_100"], ".2f"), "return, mean of the last 100 training episodes"),
+        (f"{figures['frames']:,}", "frames"),
+        (f"{figures['agent_steps']:,}", "agent steps"),
+        (duration(figures["wall_seconds"]), "trained, h:mm:ss"),
+        (f"{figures['agent_steps_per_second']:,.0f}", "agent steps per second"),
+        (f"{lag['mean']:.2f} / {lag['p95']} / {lag['max']}", "policy lag in updates: mean, 95 %, most"),
+    ]
+    parts = [
+        f"<h2>{escape(run.name)}</h2>",
+        f"<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(status)}</p>",
+        "<div class=figures>"
+        + "".join(f"<div class=figure><b>{escape(value)}</b><span>{label}</span></div>" for value, label in cards)
+        + "</div>",
+        *_evaluation_section(run),
+        *_video_section(run),
+        "<h3>Where the time went, and how old the weights were</h3>",
+        f"<div class=plots><div>{_stages_svg(run)}</div><div>{_lag_svg(run)}</div></div>",
+        *_fault_section(run, figures),
+        *_how_section(run),
+    ]
+    return parts
+
+
+def _evaluation_section(run: _Run) -> list[str]:
+    if not run.evaluations:
+        return ["<p class=soft>Not evaluated yet: <code>tributary evaluate RUN</code>.</p>"]
+    rows = []
+    for e in run.evaluations:
+        error = "" if e["standard_error"] is None else f" ± {e['standard_error']:.2f}"
+        interval = "" if e["interval_95"] is None else "{:.2f} to {:.2f}".format(*e["interval_95"])
+        normalised = e["human_normalised_percent"]
+        cells = (
+            e["protocol"]["name"],
+            e["policy"],
+            str(e["episodes"]),
+            f"{e['mean_return']:.2f}{error}",
+            interval,
+            f"{e['median_return']:.2f}",
+            "-" if normalised is None else f"{normalised:.0f} %",
+        )
+        rows.append(cells)
+    head = ("protocol", "actions", "episodes", "mean ± standard error", "95 % interval", "median", "human-normalised")
+    protocols = "".join(f"<li>{escape(protocol_line(e['protocol']))}</li>" for e in run.evaluations)
+    published = published_scores(run.config.environment.id)
+    others = "".join(f"<li>{p['score']:g}: {escape(p['protocol'])}</li>" for p in published.values())
+    literature = (
+        f"<p class=soft>Published scores, by other protocols:</p><ul class=soft>{others}</ul>" if others else ""
+    )
+    return [
+        "<h3>Evaluation: whole episodes, unclipped</h3>",
+        _table(head, rows),
+        f"<ul class=soft>{protocols}</ul>{literature}",
+    ]
+
+
+def _video_section(run: _Run) -> list[str]:
+    video = run.video()
+    if video is None:
+        return []
+    data = base64.b64encode(video.read_bytes()).decode()
+    return [
+        "<h3>An episode</h3>",
+        f'<video controls muted playsinline preload="metadata" src="data:video/mp4;base64,{data}"></video>',
+        f"<p class=soft>{escape(video.name)}</p>",
+    ]
+
+
+def _stages_svg(run: _Run) -> str:
+    from launch.results.figures import COLOURS, as_svg, figure
+
+    stages = run.stages()
+    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+        names = list(stages)[::-1]
+        axes.barh(names, [stages[name] for name in names], color=[COLOURS[i] for i in range(len(names))][::-1])
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("µs per agent step of an actor")
+        return as_svg(drawn)
+
+
+def _lag_svg(run: _Run) -> str:
+    from matplotlib.ticker import MaxNLocator
+
+    from launch.results.figures import COLOURS, as_svg, figure
+
+    counts = run.lags()
+    total = max(counts.total(), 1)
+    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+        axes.bar(list(counts), [100 * count / total for count in counts.values()], color=COLOURS[0])
+        axes.set_xlabel("policy lag of a gradient, updates")
+        axes.set_ylabel("% of gradients")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return as_svg(drawn)
+
+
+def _fault_section(run: _Run, figures: dict[str, Any]) -> list[str]:
+    dropped = ", ".join(f"{count:,} for {reason}" for reason, count in figures["agent_steps_dropped"].items())
+    lines = [line for line in run.log if "evaluation of update" not in line]
+    text = f"<p>{figures['actor_restarts']} actors replaced; agent steps dropped: {escape(dropped or 'none')}.</p>"
+    log = f"<details><summary>{len(lines)} lines of the log</summary><pre>{escape(chr(10).join(lines))}</pre></details>"
+    return ["<h3>Faults met</h3>", text, log if lines else ""]
+
+
+def _how_section(run: _Run) -> list[str]:
+    settings = _table(("setting", "value"), ((name, str(value)) for name, value in flat_settings(run.config).items()))
+    versions = ", ".join(f"{name} {version}" for name, version in run.manifest.get("versions", {}).items() if version)
+    command = run.manifest.get("command")
+    return [
+        "<h3>How it was made</h3>",
+        f"<p><code>{escape(command)}</code></p>" if command else "",
+        f"<p class=soft>{escape(versions)}; {escape(run.manifest.get('threads', ''))}.</p>",
+        f"<details><summary>All settings</summary>{settings}</details>",
+        f"<details><summary>Manifest</summary><pre>{escape(json.dumps(run.manifest, indent=2))}</pre></details>",
+    ]
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    headings = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<div class=scroll><table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _hardware(runs: Sequence[_Run]) -> str:
+    known = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
+    return "; ".join(known) or "hardware that its manifest does not name"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}

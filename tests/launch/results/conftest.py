@@ -1,0 +1,39 @@
+"""Runs small enough to be made once for all tests of what is made of runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch.cli import main
+
+COMMON = (
+    "--executor inline --actors 1 --log-every-seconds 0.05 --stop-at-return None --stop-measure training "
+    "--evaluation.every-frames 0"
+)
+
+
+def _train(folder: Path, settings: str) -> Path:
+    assert main(["train", *settings.split(), *COMMON.split(), "--run-dir", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def train() -> Callable[[Path, str], Path]:
+    """Trains into a folder with some settings, and returns it."""
+    return _train
+
+
+@pytest.fixture(scope="session")
+def cartpole_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two seeds of one setting."""
+    parent = tmp_path_factory.mktemp("cartpole")
+    settings = "cartpole --total-frames 6000 --network.hidden-sizes 16 --evaluation.environments 5"
+    return [_train(parent / f"seed-{seed}", f"{settings} --seed {seed}") for seed in (1, 2)]
+
+
+@pytest.fixture(scope="session")
+def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few updates of Pong; an episode is 1,000 frames at most."""
+    settings = "pong --total-frames 1500 --environment.max-episode-frames 1000 --evaluation.environments 2"
+    return _train(tmp_path_factory.mktemp("pong") / "run", settings)

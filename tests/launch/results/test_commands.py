@@ -1,0 +1,206 @@
+"""evaluate, record, plot and export on small real runs."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from actors.environments import environment_spec
+from actors.policy import Policy
+from launch.cli import main
+from launch.results.curves import bands, read_curve, read_rows
+from launch.results.player import AtariStage
+from launch.results.weights import load_weights
+from launch.run_folder import RunFolder
+
+MADE_BY = {"command", "created", "revision", "versions", "hardware"}
+
+
+def test_evaluate_says_by_which_protocol(pong_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    command = f"evaluate {pong_run} --episodes 2 --protocol machado --json {file}"
+    assert main(command.split()) == 0
+    result = json.loads(file.read_text())
+    assert result["protocol"]["sticky_action_probability"] == 0.25
+    assert result["protocol"]["max_noops"] == 0
+    assert len(result["returns"]) == 2
+    assert result["published"]["a3c_ff"]["score"] == 5.6
+    assert result.keys() >= MADE_BY
+    assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
+
+
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+def test_what_is_shown_stays_in_step_with_what_the_agent_plays(pong_run: Path, sticky: float) -> None:
+    config = RunFolder(pong_run).read_config().environment
+    stage = AtariStage(replace(config, sticky_action_probability=sticky, max_episode_frames=8_000))
+    generator = np.random.default_rng(0)
+    stage.reset(7)
+    frames, total, ended = 0, 0.0, False
+    while not ended:
+        # It raises where rewards or ends differ.
+        _, reward, ended, shown = stage.step(generator.integers(0, 6, 1, np.int32))
+        frames, total = frames + len(shown), total + reward
+        assert shown[0].shape == (210, 160, 3)
+    stage.close()
+    assert total < 0
+    assert frames > 2_000
+
+
+def test_a_video_has_every_frame_of_the_episode_and_says_how_it_was_made(pong_run: Path, tmp_path: Path) -> None:
+    video, result = tmp_path / "pong.mp4", tmp_path / "pong.json"
+    assert main(f"record {pong_run} --overlay --output {video} --json {result}".split()) == 0
+    made = json.loads(result.read_text())
+    with av.open(str(video)) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate == 60
+        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        comment = json.loads(container.metadata["comment"])
+    # An episode is 1,000 frames, of which the no-ops before it are not shown.
+    assert len(pictures) == made["frames"]
+    assert 950 <= made["frames"] <= 1_001
+    assert comment.keys() >= MADE_BY
+    assert comment["protocol"]["frames_per_agent_step"] == 4
+    # In colour, and moving; the caption's bar is below the picture.
+    assert np.ptp(pictures[500].astype(int), axis=2).max() > 50
+    assert np.abs(pictures[500].astype(int) - pictures[900]).max() > 50
+    assert pictures[500].shape[0] > 630
+    assert not (tmp_path / "pong.part.mp4").exists()
+
+
+def test_a_gif_of_an_environment_that_draws_itself(cartpole_runs: list[Path], tmp_path: Path) -> None:
+    video = tmp_path / "cartpole.gif"
+    assert main(f"record {cartpole_runs[0]} --output {video}".split()) == 0
+    with Image.open(video) as picture:
+        assert picture.n_frames > 3
+        assert json.loads(picture.info["comment"]).keys() >= MADE_BY
+
+
+def test_runs_that_differ_in_their_seed_become_one_band(cartpole_runs: list[Path], tmp_path: Path) -> None:
+    curves = [read_curve(run, "frames", "mean_return_100") for run in cartpole_runs]
+    (band,) = bands(curves)
+    assert len(band.curves) == 2
+    np.testing.assert_allclose(band.median, (band.low + band.high) / 2)
+    at = float(band.x[100])
+    both = [np.interp(at, curve.x, curve.y) for curve in curves]
+    assert band.median[100] == pytest.approx(np.mean(both))
+    picture = tmp_path / "curve.png"
+    assert main(["plot", str(cartpole_runs[0].parent), "--output", str(picture), "--x", "seconds"]) == 0
+    with Image.open(picture) as opened:
+        assert json.loads(opened.text["Description"]).keys() >= MADE_BY
+
+
+def test_runs_that_differ_otherwise_are_named_by_it(cartpole_runs: list[Path]) -> None:
+    first, second = (read_curve(run, "frames", "mean_return_100") for run in cartpole_runs)
+    other = second._replace(config=replace(second.config, total_frames=7))
+    assert [band.label for band in bands([first, other])] == [
+        "CartPole-v1, total_frames 6000",
+        "CartPole-v1, total_frames 7",
+    ]
+
+
+def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
+    frames = [10, 20, 30, 25, 35]
+    text = "".join(json.dumps({"frames": n, "turn": i}) + "\n" for i, n in enumerate(frames))
+    (tmp_path / "metrics.jsonl").write_text(text + '{"frames": 40, "tu')
+    assert [(row["frames"], row["turn"]) for row in read_rows(RunFolder(tmp_path))] == [
+        (10, 0),
+        (20, 1),
+        (25, 3),
+        (35, 4),
+    ]
+
+
+LOADED_ELSEWHERE = """
+import sys
+import numpy as np, keras, tensorflow as tf
+folder, observations, output = sys.argv[1:]
+observations = np.load(observations)
+model = keras.models.load_model(folder + "/model.keras")
+heads = {name: np.asarray(x) for name, x in model(observations).items()}
+saved = tf.saved_model.load(folder + "/saved_model")
+served = saved.serve(observations)
+assert all(np.allclose(heads[name], served[name], rtol=0, atol=1e-6) for name in heads)
+ours = {"actors", "learner", "shared", "launch"}
+assert not ours & {name.partition(".")[0] for name in sys.modules}, sys.modules
+np.savez(output, **heads)
+"""
+
+
+def exported(run: Path, tmp_path: Path) -> None:
+    """What the exported model gives in a process without the project is what the run's network gives."""
+    folder = tmp_path / "export"
+    assert main(f"export {run} --output {folder}".split()) == 0
+    assert json.loads((folder / "model.json").read_text()).keys() >= MADE_BY
+    run_folder = RunFolder(run)
+    config = run_folder.read_config()
+    spec = run_folder.with_observation_mean(config, environment_spec(config.environment))
+    policy = Policy(config, spec, training=False)
+    snapshot, _ = load_weights(run_folder, "latest", policy.layout)
+    policy.assign(snapshot.parameters)
+    generator = np.random.default_rng(0)
+    observations = generator.integers(0, 256, (8, *spec.observation_shape)).astype(spec.observation_dtype)
+    np.save(tmp_path / "observations.npy", observations)
+    arguments = [str(folder), str(tmp_path / "observations.npy"), str(tmp_path / "heads.npz")]
+    command = [sys.executable, "-P", "-c", LOADED_ELSEWHERE, *arguments]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    heads = policy.network(observations).heads
+    with np.load(tmp_path / "heads.npz") as loaded:
+        assert set(loaded) == set(heads)
+        for name, value in heads.items():
+            np.testing.assert_allclose(loaded[name], value, rtol=1e-6, atol=1e-6)
+
+
+def test_an_exported_pong_network_gives_the_same_logits_elsewhere(pong_run: Path, tmp_path: Path) -> None:
+    exported(pong_run, tmp_path)
+
+
+def test_an_exported_perceptron_gives_the_same_logits_elsewhere(cartpole_runs: list[Path], tmp_path: Path) -> None:
+    exported(cartpole_runs[0], tmp_path)
+
+
+@pytest.mark.parametrize("scaling", ["bounds", "running"])
+def test_scaled_observations_are_part_of_an_exported_network(
+    scaling: str, tmp_path: Path, train: Callable[[Path, str], Path]
+) -> None:
+    settings = f"pendulum --total-frames 2000 --network.hidden-sizes 8 --network.observation-scaling {scaling}"
+    exported(train(tmp_path / "run", settings), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate RUN --episodes 0", "must be at least 1"),
+        ("evaluate RUN --protocol noop", "is for Atari"),
+        ("evaluate nowhere", "is not the folder of a run"),
+        ("record RUN --output film.avi", "must end in .mp4 or .gif"),
+        ("record RUN --output nowhere/film.mp4", "in a folder that exists"),
+        ("plot", "plot RUN"),
+        ("plot nowhere", "is not the folder of a run, and holds none"),
+        ("plot RUN --y score", ", agent_steps,"),
+        ("export RUN --output RUN", "exists"),
+        ("report RUN --output page.txt", "must end in .html"),
+        ("train cartpole --seeds 1,1", "must name each seed once"),
+        ("train cartpole --seeds one", "must be seeds like 1,2,3 or 1-10"),
+        ("train cartpole --seeds 1,2 --resume RUN", "--resume"),
+        ("train cartpole --trackers wandb", "is not installed"),
+        ("bench scaling --actors two", "must be numbers like 1,2,4"),
+        ("bench scaling --environment CartPole-v1", "frames are skipped for Atari only"),
+        ("bench scaling --continue RUN", "is not the folder of a scaling measurement"),
+        ("bench scaling --actors 1000", "there is room for"),
+    ],
+)
+def test_mistakes_cost_one_line(
+    command: str, message: str, cartpole_runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([part.replace("RUN", str(cartpole_runs[0])) for part in command.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
