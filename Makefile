@@ -5,12 +5,14 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests
 
 .DEFAULT_GOAL := help
-.PHONY: help train test chaos lint format clean
+.PHONY: help train test chaos soak browser-test lint format clean
 
 help:
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
 	@echo "make test     install and run the tests"
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
+	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
+	@echo "make browser-test   look at the report in a headless Chromium"
 	@echo "make lint     check style and types"
 	@echo "make format   format the code"
 	@echo "make clean    remove the environment and the caches"
@@ -27,6 +29,12 @@ train: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(ARGS)
+
+browser-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m browser tests/launch/results $(ARGS)
+
+soak: $(INSTALLED)
+	$(BIN)/python tests/chaos/soak.py 30 20 soak.json
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
