@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 from actors.environments import EnvironmentSpec
 from launch import shared_memory
 from launch.coordinator import Completion, Failed
-from launch.ray_cluster import failure_reason
+from launch.ray_cluster import PROCESS_OPTIONS, failure_reason
 from launch.ray_processes import ActorProcess, EvaluatorProcess, Reply, Weights
 from launch.shared_memory import SharedVector
 from shared.config import RunConfig
@@ -170,13 +170,13 @@ class RayExecutor:
 
     def _start_actor(self) -> int:
         actor_id = next(self._ids)
-        remote = ray.remote(num_cpus=self._config.actor.cores, max_restarts=0, max_task_retries=0)
+        remote = ray.remote(num_cpus=self._config.actor.cores, **PROCESS_OPTIONS)
         self._actors[actor_id] = _Member(remote(self._actor_process).remote(self._config, self._spec, actor_id))
         return actor_id
 
     def _start_evaluator(self) -> Any:
         # It takes no core from the actors' count: between evaluations it sleeps.
-        remote = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)
+        remote = ray.remote(num_cpus=0, **PROCESS_OPTIONS)
         return remote(EvaluatorProcess).remote(self._config, self._spec)
 
     def _weights_for(self, member: _Member) -> tuple[Weights | ray.ObjectRef, SharedVector | None]:

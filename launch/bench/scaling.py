@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -187,8 +187,13 @@ def _check(arguments: ScalingArguments, points: Sequence[Point], folder: Path) -
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise setting_error("output", folder, f"cannot be made: {error.strerror}") from error
-        write_json(folder / "settings.json", msgspec.to_builtins(arguments))
+        write_json(folder / "settings.json", _settings(arguments))
     return spec
+
+
+def _settings(arguments: ScalingArguments) -> dict[str, Any]:
+    """What is measured; where the results go is not part of it."""
+    return {name: value for name, value in asdict(arguments).items() if name not in ("output", "resume", "json")}
 
 
 def _config(arguments: ScalingArguments, point: Point) -> RunConfig:
@@ -373,7 +378,7 @@ def summarise(
         "verdict": [
             verdict([r for r in rows if _series(r) == series]) for series in sorted({_series(r) for r in rows})
         ],
-        "settings": msgspec.to_builtins(arguments),
+        "settings": _settings(arguments),
         **provenance(),
     }
 

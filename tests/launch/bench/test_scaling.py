@@ -1,0 +1,134 @@
+"""What bench scaling makes of its measurements, how it goes on after an interrupt, and one real measurement."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from launch.bench import scaling as module
+from launch.bench.scaling import Point, ScalingArguments, summarise, verdict
+from launch.cli import main
+from launch.progress import lag_summary
+
+POINTS = [Point(1, 1, 20), Point(2, 1, 20)]
+
+
+def measured(point: Point, rate: float, utilisation: float = 0.1, wait: float = 5e-6) -> dict[str, Any]:
+    return {
+        "kind": "throughput",
+        "point": list(point),
+        "agent_steps_per_second": rate,
+        "frames_per_second": 4 * rate,
+        "updates_per_second": rate / 640,
+        "policy_lag_mean": 0.5,
+        "policy_lag_p95": 1,
+        "policy_lag_max": 2,
+        "learner_utilisation": utilisation,
+        "agent_steps_dropped": {"too_old": 1},
+        "stage_seconds_per_step": {
+            "environment": 240e-6 * point.actors**0.5,
+            "acting": 40e-6,
+            "gradient": 60e-6,
+            "synchronise": 1e-6,
+            "wait": wait,
+        },
+    }
+
+
+def alone(seconds: float) -> dict[str, Any]:
+    return {
+        "kind": "components",
+        "seconds": {"20": {"environment": seconds / 2, "acting": 0.0, "gradient": seconds / 2}},
+    }
+
+
+def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_bound() -> None:
+    made = [measured(POINTS[0], rate) for rate in (2_000, 2_500, 9_999)]
+    made += [measured(POINTS[1], rate) for rate in (100, 4_500, 4_700)]
+    made += [alone(3e-4), alone(5e-4), {"kind": "ceiling", "gradients_per_second": {"1": 100.0}}]
+    one, two = summarise(ScalingArguments(), POINTS, made)["points"]
+    assert one["agent_steps_per_second"] == 2_500
+    assert (two["least"], two["most"]) == (100, 4_700)
+    assert two["speed_up"] == pytest.approx(4_500 / 2_500)
+    assert two["efficiency"] == pytest.approx(0.9)
+    assert two["bound"] == pytest.approx(2 / 4e-4)
+    assert two["fraction_of_bound"] == pytest.approx(0.9)
+    assert two["learner_ceiling"] == pytest.approx(100.0 * 32 * 20)
+    assert two["agent_steps_dropped"] == {"too_old": 3}
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (measured(POINTS[1], 3_900), "no saturation"),
+        (measured(POINTS[1], 2_500, utilisation=0.95), "the learner is busy 95%"),
+        (measured(POINTS[1], 2_500, wait=200e-6), "wait 31% of their time"),
+        (measured(POINTS[1], 2_500), "the cores hold them back; environment takes 339 µs"),
+    ],
+)
+def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -> None:
+    rows = summarise(ScalingArguments(), POINTS, [measured(POINTS[0], 2_000), second])["points"]
+    assert words in verdict(rows)
+
+
+def test_lag_percentiles() -> None:
+    assert lag_summary(Counter({0: 94, 3: 5, 7: 1})) == (pytest.approx(0.22), 3, 7)
+    assert lag_summary(Counter()) == (0.0, 0, 0)
+
+
+def test_an_interrupted_measurement_keeps_what_it_has_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Point] = []
+
+    def measure(_: ScalingArguments, point: Point) -> dict[str, Any]:
+        if len(made) == 3:
+            made.append(point)
+            raise KeyboardInterrupt
+        made.append(point)
+        return {k: v for k, v in measured(point, 2_000.0 * point.actors).items() if k not in ("kind", "point")}
+
+    monkeypatch.setattr(module, "_measure_throughput", measure)
+    monkeypatch.setattr(
+        module, "_measure_ceiling", lambda _a, _p, store, _c: store.add("ceiling", gradients_per_second={})
+    )
+    monkeypatch.setattr(
+        module,
+        "_measure_components",
+        lambda _a, _u, _s, store, _c: store.add("components", seconds=alone(4e-4)["seconds"]),
+    )
+    folder = tmp_path / "scaling"
+    assert main(f"bench scaling --repeats 2 --output {folder}".split()) == 130
+    assert len(json.loads((folder / "scaling.json").read_text())["points"]) == 2
+    assert main(f"bench scaling --continue {folder}".split()) == 0
+    # Points take turns; the interrupted one is measured again, and none twice.
+    assert made == [*POINTS, *POINTS, POINTS[1]]
+    result = json.loads((folder / "scaling.json").read_text())
+    assert [row["repeats"] for row in result["points"]] == [2, 2]
+    assert result.keys() >= {"command", "hardware", "versions", "settings", "verdict"}
+    lines = (folder / "scaling.csv").read_text().splitlines()
+    assert json.loads(lines[0].removeprefix("# "))["hardware"]["cores"]
+    assert [row["actors"] for row in csv.DictReader(lines[1:])] == ["1", "2"]
+    for name in ("throughput", "stages", "lag"):
+        assert (folder / f"{name}.svg").read_text().endswith("</svg>\n")
+        with Image.open(folder / f"{name}.png") as picture:
+            assert "settings" in json.loads(picture.text["Description"])
+
+
+def test_a_point_that_does_not_reach_the_return_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = {"status": "time_reached", "wall_seconds": 5.0, "frames": 100, "mean_return_100": -20.0}
+    monkeypatch.setattr(module, "_train", lambda _config: ([], summary))
+    missed = module._measure_until(ScalingArguments(until_return=18.0), POINTS[0])
+    assert missed == {"seconds": None, "frames": None, "mean_return": -20.0}
+    summary["status"] = "return_reached"
+    assert module._measure_until(ScalingArguments(until_return=18.0), POINTS[0])["seconds"] == 5.0
+
+
+def test_one_real_point() -> None:
+    row = module._measure_throughput(ScalingArguments(envs=2, seconds=2.0), Point(1, 2, 5))
+    assert row["agent_steps_per_second"] > 0
+    assert 0 < row["learner_utilisation"] < 1
