@@ -1,14 +1,13 @@
 """Divide the cores of a machine among actors, TensorFlow's pools, environment threads and the learner."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.config import RunConfig
 from shared.errors import setting_error
 
 # What one actor process was seen to hold with 32 Atari environments, rounded up.
-_ACTOR_BYTES = 950 * 2**20
+ACTOR_BYTES = 950 * 2**20
 
 
 def usable_cores() -> int:
@@ -19,14 +18,6 @@ def usable_cores() -> int:
 def machine_bytes() -> int:
     """Physical memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-@dataclass(frozen=True)
-class Node:
-    """What one machine of the cluster offers."""
-
-    cores: float
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -71,34 +62,37 @@ def automatic_actors(cores: int) -> int:
     return max(1, cores - 1 if cores >= 4 else cores)
 
 
-def thread_budget(config: RunConfig, nodes: Sequence[Node] | None = None) -> ThreadBudget:
-    """Decide how many actors run with how many threads.
-
-    Args:
-        config: of the run.
-        nodes: of the cluster that was joined; None for this machine alone, which may be oversubscribed.
+def thread_budget(config: RunConfig) -> ThreadBudget:
+    """Decide how many actors run with how many threads on this machine alone, which may be oversubscribed.
 
     Raises:
-        ConfigurationError: the actors cannot be placed.
+        ConfigurationError: the actors do not fit into its memory.
     """
-    actor = config.actor
-    if nodes is None:
-        cores, places = usable_cores(), machine_bytes() // _ACTOR_BYTES
-        what = f"of about {_ACTOR_BYTES >> 20} MiB each in the {machine_bytes() >> 30} GiB of this machine"
-    else:
-        cores = int(sum(node.cores for node in nodes))
-        places = sum(int(node.cores / actor.cores) for node in nodes)
-        what = f"of {actor.cores:g} cores each on the cluster's {len(nodes)} nodes; lower it or --actor.cores"
-    actors = min(automatic_actors(cores), max(places, 1)) if config.actors == "auto" else config.actors
+    cores, places = usable_cores(), machine_bytes() // ACTOR_BYTES
+    least, most = config.actor_range
+    actors = min(automatic_actors(cores), max(places, 1))
     if config.executor == "inline" and config.actors == "auto":
         actors = 1
+    actors = max(least, actors if most is None else min(most, actors))
+    if isinstance(config.actors, int):
+        actors = config.actors
     if actors > places:
-        raise setting_error("actors", actors, f"there is room for {places} actors {what}")
+        raise setting_error(
+            "actors",
+            actors,
+            f"there is room for {places} actors of about {ACTOR_BYTES >> 20} MiB each in the "
+            f"{machine_bytes() >> 30} GiB of this machine",
+        )
+    return budget_for(config, actors, cores)
+
+
+def budget_for(config: RunConfig, actors: int, cores: int) -> ThreadBudget:
+    """The threads of so many actors on so many cores."""
     return ThreadBudget(
         cores=cores,
         actors=actors,
-        tensorflow_threads=actor.tensorflow_threads,
-        environment_threads=actor.environment_threads,
+        tensorflow_threads=config.actor.tensorflow_threads,
+        environment_threads=config.actor.environment_threads,
         # The fused update is bound by memory; a second thread helps only where a core is free for it.
         learner_threads=2 if cores > actors and config.executor == "ray" else 1,
     )

@@ -17,6 +17,7 @@ from rich.table import Table
 from launch.bench.learner import LearnerArguments, bench_learner
 from launch.bench.scaling import ScalingArguments, scaling
 from launch.bench.throughput import ThroughputArguments, throughput
+from launch.doctor import DoctorArguments, doctor
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.results.evaluate import EvaluateArguments, evaluate
@@ -43,6 +44,7 @@ commands:
   export RUN       write the network as a Keras model and a SavedModel
   bench WHAT       measure: throughput, scaling, learner
   parity           answer by experiment what people ask about TensorFlow's numbers
+  doctor           check this machine, or every node of a cluster
   presets          list the presets
 
 tributary COMMAND --help shows all settings of a command.
@@ -147,6 +149,10 @@ def _scaling(arguments: Sequence[str]) -> int:
     return scaling(_parse(ScalingArguments, "bench scaling", renamed))
 
 
+def _doctor(arguments: Sequence[str]) -> int:
+    return doctor(_parse(DoctorArguments, "doctor", arguments))
+
+
 def _parity(arguments: Sequence[str]) -> int:
     return parity(_parse(ParityArguments, "parity", arguments))
 
@@ -191,6 +197,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "export": _export,
     "bench": _bench,
     "parity": _parity,
+    "doctor": _doctor,
     "presets": _presets,
 }
 

@@ -14,10 +14,14 @@ _CHECK_SECONDS = 1.0
 
 
 class Failed(NamedTuple):
-    """An actor died or hangs, or its rollout raised; actor_id None: the evaluator. `reason` is one line."""
+    """An actor died or hangs, or its rollout raised; actor_id None: the evaluator. `reason` is one line.
+
+    `node_lost`: it went with its node, which says nothing about the actor.
+    """
 
     actor_id: int | None
     reason: str
+    node_lost: bool = False
 
 
 class Replaced(NamedTuple):
@@ -27,8 +31,20 @@ class Replaced(NamedTuple):
     replacement_id: int | None
 
 
+class Joined(NamedTuple):
+    """An actor was started where there was room for one more."""
+
+    actor_id: int
+
+
+class Released(NamedTuple):
+    """An actor has made its last report, and gave its place back."""
+
+    actor_id: int
+
+
 Completion = GradientReport | EvaluationResult | Failed
-Event = Outcome | EvaluationResult | Failed | Replaced
+Event = Outcome | EvaluationResult | Failed | Replaced | Joined | Released
 
 
 class TrainingStoppedError(Exception):
@@ -42,7 +58,9 @@ class Executor(Protocol):
     `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
     `evaluate` asks for one evaluation; `next_completion` waits for whichever call ends first, and returns None if none
     does within a moment; `has_completed` says whether the oldest call of an actor has ended already; `remove` ends an
-    actor, dead or not, and forgets its calls; `add` starts a new one, and `replace_evaluator` a new evaluator.
+    actor, dead or not, and forgets its calls; `add` starts a new one, None if there is no place for it, and
+    `replace_evaluator` a new evaluator. `room` says how many actors more the run wants and has places for, and
+    `leaving` whose places are about to go.
     """
 
     @property
@@ -56,7 +74,9 @@ class Executor(Protocol):
     def next_completion(self) -> Completion | None: ...
     def has_completed(self, actor_id: int) -> bool: ...
     def remove(self, actor_id: int) -> None: ...
-    def add(self) -> int: ...
+    def add(self) -> int | None: ...
+    def room(self) -> int: ...
+    def leaving(self) -> Sequence[int]: ...
     def replace_evaluator(self) -> None: ...
     def close(self) -> None: ...
 
@@ -94,12 +114,14 @@ class Coordinator:
         self._watchdog = Watchdog(supervision)
         self._restarts = RestartPolicy(supervision)
         self._due: list[tuple[float, Failed]] = []
+        self._leaving: set[int] = set()
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         self._stopping = False
         self._evaluating = False
         self._checked = clock()
         self._non_finite = 0
+        self._lost_all = False
         self.actor_restarts = 0
         self.rollouts_lost = 0
 
@@ -133,10 +155,12 @@ class Coordinator:
             for _ in range(self._calls_per_actor):
                 for actor_id in self._executor.actor_ids:
                     self._dispatch(actor_id)
-        while self._executor.calls_in_flight or self._due:
+        while self._executor.calls_in_flight or self._due or self._waiting_for_room():
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport):
                 yield self._take(completion)
+                if completion.actor_id in self._leaving and not self._watchdog.outstanding(completion.actor_id):
+                    yield self._release(completion.actor_id)
             elif isinstance(completion, EvaluationResult):
                 self._evaluating = False
                 yield completion
@@ -151,6 +175,7 @@ class Coordinator:
                     # After a pause of this process itself, reports may lie there that were not taken yet.
                     if not self._executor.has_completed(actor_id):
                         yield self._fail(Failed(actor_id, reason))
+                yield from self._follow_cluster()
             yield from self._replace_due(now)
 
     def _take(self, report: GradientReport) -> Outcome:
@@ -167,8 +192,33 @@ class Coordinator:
         self._dispatch(report.actor_id)
         return outcome
 
-    def _dispatch(self, actor_id: int) -> None:
+    def _waiting_for_room(self) -> bool:
+        """Whether all actors went with their nodes, and the run waits for others."""
+        return not self._stopping and self._lost_all
+
+    def _follow_cluster(self) -> Iterator[Event]:
+        """Let those go whose places are about to go, and start others where there is room."""
         if self._stopping:
+            return
+        self._leaving |= set(self._executor.leaving())
+        for _ in range(self._executor.room() - len(self._due)):
+            actor_id = self._executor.add()
+            if actor_id is None:
+                return
+            self._lost_all = False
+            for _ in range(self._calls_per_actor):
+                self._dispatch(actor_id)
+            yield Joined(actor_id)
+
+    def _release(self, actor_id: int) -> Released:
+        self._leaving.discard(actor_id)
+        self._watchdog.forget(actor_id)
+        self._executor.remove(actor_id)
+        self._lost_all = not self._executor.actor_ids
+        return Released(actor_id)
+
+    def _dispatch(self, actor_id: int) -> None:
+        if self._stopping or actor_id in self._leaving:
             return
         self._publish()
         self._executor.dispatch(actor_id)
@@ -192,6 +242,11 @@ class Coordinator:
         self.rollouts_lost += self._watchdog.outstanding(failed.actor_id)
         self._watchdog.forget(failed.actor_id)
         self._executor.remove(failed.actor_id)
+        self._leaving.discard(failed.actor_id)
+        if failed.node_lost:
+            # Others start when, and where, there is room again.
+            self._lost_all = not self._executor.actor_ids
+            return failed
         wait = self._restarts.died(failed.actor_id, now)
         if wait is None:
             raise TrainingStoppedError(
@@ -206,8 +261,10 @@ class Coordinator:
         if self._stopping:
             self._due = []
         for due in [due for due in self._due if due[0] <= now]:
-            self._due.remove(due)
             replacement_id = self._executor.add()
+            if replacement_id is None:
+                break
+            self._due.remove(due)
             self._restarts.replaced_by(replacement_id)
             self.actor_restarts += 1
             for _ in range(self._calls_per_actor):

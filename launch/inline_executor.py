@@ -120,6 +120,12 @@ class InlineExecutor:
         self._actors[actor_id] = Actor(self._config, self._spec, actor_id)
         return actor_id
 
+    def room(self) -> int:
+        return 0
+
+    def leaving(self) -> Sequence[int]:
+        return ()
+
     def replace_evaluator(self) -> None:
         raise AssertionError("the inline evaluator does not fail apart from its process")
 

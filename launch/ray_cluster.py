@@ -1,8 +1,9 @@
 """Start or join a Ray cluster, and start the learner on it."""
 
 import os
+import re
 import socket
-from collections.abc import Sequence
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.environments import EnvironmentSpec
 from launch.bench.synthetic import BenchLearnerProcess
-from launch.budget import Node, ThreadBudget
-from launch.ray_processes import LearnerProcess
+from launch.budget import ThreadBudget
+from launch.placement import Node, Placement, room
+from launch.ray_processes import LearnerProcess, SentFolder
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -22,6 +25,12 @@ from shared.errors import setting_error
 _LEARNER_THREADS = 3
 _LOCAL_OBJECT_STORE_BYTES = 2**30
 _ANSWER_SECONDS = 5.0
+_LOOKUP_SECONDS = 2.0
+# The custom resource of the node that the learner has to be on.
+_LEARNER_RESOURCE = "learner"
+_NODE_LOSS = re.compile(
+    r"node (it was on )?(has )?(died|was|is) ?|node .{0,80}(died|dead|terminated|preempted|drain)", re.I
+)
 
 # Ray never starts a process or a call again by itself: it would be counted twice. Nor does it keep a record of every
 # call: in half an hour of CartPole its server had grown to 400 MB by them.
@@ -40,8 +49,24 @@ def connect(config: RunConfig, actors: int) -> None:
         cores = max(1, int(actors * config.actor.cores + 0.999))
         ray.init("local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, **quiet)
     else:
-        check_address(config.address)
-        ray.init(config.address, log_to_driver=True, logging_level="error")
+        join(config.address)
+
+
+def join(address: str) -> None:
+    """Join the cluster at an address.
+
+    Raises:
+        ConfigurationError: nobody listens there, or the cluster runs another version of Ray or Python.
+        ConnectionError: what listens there is no cluster.
+    """
+    check_address(address)
+    try:
+        ray.init(address, log_to_driver=True, logging_level="error")
+    except RuntimeError as error:
+        text = " ".join(str(error).split())
+        if "ersion mismatch" not in text:
+            raise
+        raise setting_error("address", address, f"{text}; install the same versions on all nodes") from error
 
 
 def check_address(address: str) -> None:
@@ -61,23 +86,59 @@ def check_address(address: str) -> None:
         raise setting_error("address", address, f"no Ray cluster answers there: {error}") from error
 
 
-def check_devices(config: RunConfig) -> None:
-    """Refuse a device that the cluster lacks: Ray would wait for it without end.
-
-    Raises:
-        ConfigurationError: a GPU is asked for and there is none.
-    """
-    if config.learner.device == "gpu" and ray.cluster_resources().get("GPU", 0) < 1:
-        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
-
-
-def cluster_nodes() -> Sequence[Node]:
-    """The machines of the cluster that was joined."""
+def cluster_nodes() -> list[Node]:
+    """The machines of the cluster that was joined, those that are alive."""
+    head = {node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]}
+    draining = _draining_nodes()
     return [
-        Node(node["Resources"].get("CPU", 0.0), int(node["Resources"].get("memory", 0)))
+        Node(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            cores=node["Resources"].get("CPU", 0.0),
+            bytes=int(node["Resources"].get("memory", 0)),
+            gpus=node["Resources"].get("GPU", 0.0),
+            marked=node["Resources"].get(_LEARNER_RESOURCE, 0.0) > 0,
+            head=node["NodeID"] in head,
+            draining=node["NodeID"] in draining,
+        )
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def _draining_nodes() -> set[str]:
+    # Ray Serve asks the same way; there is no public one.
+    return set(ray._private.state.state.get_draining_nodes())
+
+
+class ClusterView:
+    """The places for actors, as they are now. Looked up again every two seconds.
+
+    Args:
+        config: of the run.
+        learner: the node of the learner.
+    """
+
+    def __init__(self, config: RunConfig, learner: Node) -> None:
+        self._config, self._learner = config, learner
+        self._nodes: list[Node] = []
+        self._looked_up = -_LOOKUP_SECONDS
+
+    def nodes(self, *, fresh: bool = False) -> list[Node]:
+        """The nodes that are alive."""
+        now = time.monotonic()
+        if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
+            self._nodes, self._looked_up = cluster_nodes(), now
+        return self._nodes
+
+    def places(self) -> dict[str, int]:
+        """How many actors each node takes, by its id."""
+        return room(self._config, self.nodes(), self._learner)
+
+
+def on_node(node: str) -> dict[str, Any]:
+    """Options of a process that runs on this node or not at all."""
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
 def start_learner(
@@ -85,24 +146,41 @@ def start_learner(
     spec: EnvironmentSpec,
     folder: Path,
     budget: ThreadBudget,
+    placement: Placement | None,
     *,
     resume: bool,
     death: tuple[str, int] | None = None,
+    sent: SentFolder | None = None,
 ) -> Any:
-    """Start the learner's process, with a GPU if `learner.device` asks for one or the cluster has one.
+    """Start the learner's process where the placement has it; without one, on this machine.
 
-    `death` has the fields of `launch.session.LearnerDeath`, if this process takes over from one that died.
+    `death` has the fields of `launch.session.LearnerDeath`, if this process takes over from one that died. `sent` is
+    the run folder, for a learner that may be on another machine.
     """
-    gpu = config.learner.device == "gpu" or (
-        config.learner.device == "auto" and ray.cluster_resources().get("GPU", 0) >= 1
+    if placement is None:
+        gpu, where = config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1, {}
+        if config.learner.device == "gpu" and not gpu:
+            raise setting_error(
+                "learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one"
+            )
+    else:
+        gpu, where = placement.gpu, on_node(placement.learner.id)
+    options = PROCESS_OPTIONS | where
+    remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, **options)
+    node = None if placement is None else placement.learner
+    return remote(LearnerProcess).remote(
+        config, spec, str(folder), budget, node, resume=resume, gpu=gpu, death=death, sent=sent
     )
-    remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, **PROCESS_OPTIONS)
-    return remote(LearnerProcess).remote(config, spec, str(folder), budget, resume=resume, gpu=gpu, death=death)
 
 
 def start_bench_learner(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Any:
     """Start the learner of `tributary bench learner`, on CPUs."""
     return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(BenchLearnerProcess).remote(config, spec, budget.learner_threads)
+
+
+def went_with_its_node(error: ray.exceptions.RayError) -> bool:
+    """Whether a process ended because its machine did."""
+    return isinstance(error, ray.exceptions.RayActorError) and bool(_NODE_LOSS.search(str(error)))
 
 
 def failure_reason(error: ray.exceptions.RayError) -> str:

@@ -12,7 +12,8 @@ from ray.exceptions import RayError
 from actors.environments import EnvironmentSpec
 from launch import shared_memory
 from launch.coordinator import Completion, Failed
-from launch.ray_cluster import PROCESS_OPTIONS, failure_reason
+from launch.placement import next_node, wanted
+from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, went_with_its_node
 from launch.ray_processes import ActorProcess, EvaluatorProcess, Reply, Weights
 from launch.shared_memory import SharedVector
 from shared.config import RunConfig
@@ -29,6 +30,7 @@ class _Member:
     handle: Any
     vectors: list[SharedVector] = field(default_factory=list)
     in_memory: bool = False
+    node: str = ""
     target_version: int | None = None
 
 
@@ -53,6 +55,7 @@ class RayExecutor:
         actors: how many to start.
         first_actor_id: ids count up from here, and are never used again.
         actor_process: the class that is started in each process.
+        cluster: where there are places for actors. None: all are on this machine.
     """
 
     def __init__(
@@ -62,8 +65,10 @@ class RayExecutor:
         actors: int,
         first_actor_id: int = 0,
         actor_process: type[ActorProcess] = ActorProcess,
+        cluster: ClusterView | None = None,
     ) -> None:
         self._config, self._spec, self._actor_process = config, spec, actor_process
+        self._cluster = cluster
         self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, _Member] = {}
         self._calls: dict[ray.ObjectRef, _Call] = {}
@@ -129,7 +134,7 @@ class RayExecutor:
         try:
             result = ray.get(ready[0])
         except RayError as error:
-            return Failed(call.actor_id, failure_reason(error))
+            return self._failed(call.actor_id, error)
         if not isinstance(result, Reply):
             return result
         gradient = result.gradient
@@ -153,8 +158,19 @@ class RayExecutor:
         for vector in member.vectors:
             vector.close()
 
-    def add(self) -> int:
+    def add(self) -> int | None:
         return self._start_actor()
+
+    def room(self) -> int:
+        if self._cluster is None:
+            return 0
+        return wanted(self._config, self._cluster.places()) - len(self._actors)
+
+    def leaving(self) -> Sequence[int]:
+        if self._cluster is None:
+            return ()
+        draining = {node.id for node in self._cluster.nodes() if node.draining}
+        return [actor_id for actor_id, member in self._actors.items() if member.node in draining]
 
     def replace_evaluator(self) -> None:
         ray.kill(self._evaluator, no_restart=True)
@@ -168,11 +184,25 @@ class RayExecutor:
             vector.close()
         self._actors, self._calls, self._weight_vectors = {}, {}, []
 
-    def _start_actor(self) -> int:
+    def _start_actor(self) -> int | None:
+        options, node = PROCESS_OPTIONS, ""
+        if self._cluster is not None:
+            place = next_node(self._cluster.places(), [member.node for member in self._actors.values()])
+            if place is None:
+                return None
+            node, options = place, options | on_node(place)
         actor_id = next(self._ids)
-        remote = ray.remote(num_cpus=self._config.actor.cores, **PROCESS_OPTIONS)
-        self._actors[actor_id] = _Member(remote(self._actor_process).remote(self._config, self._spec, actor_id))
+        remote = ray.remote(num_cpus=self._config.actor.cores, **options)
+        handle = remote(self._actor_process).remote(self._config, self._spec, actor_id)
+        self._actors[actor_id] = _Member(handle, node=node)
         return actor_id
+
+    def _failed(self, actor_id: int | None, error: RayError) -> Failed:
+        if self._cluster is None or actor_id is None:
+            return Failed(actor_id, failure_reason(error))
+        alive = {node.id for node in self._cluster.nodes(fresh=True)}
+        lost = self._actors[actor_id].node not in alive or went_with_its_node(error)
+        return Failed(actor_id, failure_reason(error), node_lost=lost)
 
     def _start_evaluator(self) -> Any:
         # It takes no core from the actors' count: between evaluations it sleeps.

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
 from launch.budget import ThreadBudget
+from launch.folder_copy import Changes, Stamp, apply_changes, changes_since
+from launch.placement import Node
 from launch.process import prepare_tensorflow
 from launch.progress import View
 from launch.shared_memory import VectorAddress, attach
@@ -99,6 +101,16 @@ class EvaluatorProcess:
         return self._evaluator.run(WeightSnapshot(weights.version, decode(weights.parameters), weights.frames))
 
 
+MARK = ".driver"
+
+
+class SentFolder(NamedTuple):
+    """The driver's run folder, for a learner that may be on another machine; its file `MARK` holds `mark`."""
+
+    mark: str
+    folder: Changes
+
+
 class LearnerProcess:
     """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile."""
 
@@ -108,17 +120,25 @@ class LearnerProcess:
         spec: EnvironmentSpec,
         folder: str,
         budget: ThreadBudget,
+        node: Node | None,
         *,
         resume: bool,
         gpu: bool,
         death: tuple[str, int] | None,
+        sent: SentFolder | None,
     ) -> None:
+        self._folder, self._shared = Path(folder), True
+        if sent is not None and not self._shares_folder(sent.mark):
+            # The driver is on another machine: its folder starts here as it is there.
+            apply_changes(self._folder, sent.folder)
         prepare_tensorflow(budget.learner_threads, gpu=gpu)
+        from launch.ray_cluster import ClusterView
         from launch.ray_executor import RayExecutor
         from launch.session import LearnerDeath, TrainingSession
 
         def make_executor(first_actor_id: int) -> "Executor":
-            return RayExecutor(config, spec, budget.actors, first_actor_id)
+            cluster = None if node is None else ClusterView(config, node)
+            return RayExecutor(config, spec, budget.actors, first_actor_id, cluster=cluster)
 
         after = None if death is None else LearnerDeath(*death)
         sinks: list[Sink] = []
@@ -141,3 +161,13 @@ class LearnerProcess:
     def interrupt(self) -> None:
         """See `TrainingSession.interrupt`."""
         self._session.interrupt()
+
+    def folder_changes(self, known: dict[str, Stamp]) -> Changes:
+        """See `changes_since`. Nothing, where the driver sees the same folder."""
+        return Changes({}, {}) if self._shared else changes_since(self._folder, known)
+
+    def _shares_folder(self, mark: str) -> bool:
+        """Whether the driver sees the same folder: then what it wrote there is here."""
+        file = self._folder / MARK
+        self._shared = file.is_file() and file.read_text() == mark
+        return self._shared

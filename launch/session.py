@@ -13,7 +13,7 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.arrivals import Arrival, ArrivalsWriter
-from launch.coordinator import Coordinator, Event, Executor, Failed, Replaced, TrainingStoppedError
+from launch.coordinator import Coordinator, Event, Executor, Failed, Joined, Released, Replaced, TrainingStoppedError
 from launch.inline_executor import InlineExecutor
 from launch.metrics import Metrics
 from launch.progress import Progress, View, lag_summary
@@ -164,6 +164,10 @@ class TrainingSession:
                 self._say(f"actor {event.actor_id}: {event.reason}")
             elif isinstance(event, Replaced):
                 self._say(_replacement(event))
+            elif isinstance(event, Joined):
+                self._say(f"actor {event.actor_id} joins")
+            elif isinstance(event, Released):
+                self._say(f"actor {event.actor_id}: its place is about to go; it made its last report")
             if now - shown >= min(1.0, config.log_every_seconds):
                 self._latest, shown = self._progress(), now
             if now - logged >= config.log_every_seconds:

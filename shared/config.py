@@ -360,8 +360,9 @@ class TransferConfig:
 class RunConfig:
     """Train with an asynchronous n-step method."""
 
-    actors: int | Literal["auto"] = "auto"
-    """Actor processes. auto: one per core, less one where there are four or more."""
+    actors: int | str = "auto"
+    """Actor processes: a number, auto, or MIN:MAX. auto: one per core, less one where there are four or more; on a
+    cluster as many as it has room for, now and when nodes join or leave. MIN:MAX: the same within these bounds."""
     total_frames: int = 40_000_000
     """Global frames (agent steps x frame skip) after which training stops."""
     stop_at_return: float | None = None
@@ -400,8 +401,10 @@ class RunConfig:
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
 
     def __post_init__(self) -> None:
-        if self.actors != "auto":
-            _at_least("actors", self.actors, 1)
+        least, most = self.actor_range
+        _at_least("actors", least, 1)
+        if most is not None and most < least:
+            raise setting_error("actors", self.actors, "must have its bounds in order")
         _at_least("total_frames", self.total_frames, 1)
         if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
             raise setting_error("stop_at_return", self.stop_at_return, "must be a finite number")
@@ -428,6 +431,22 @@ class RunConfig:
             raise setting_error(
                 "stop_measure", self.stop_measure, "needs evaluations: set --evaluation.every-frames above 0"
             )
+
+    @property
+    def actor_range(self) -> tuple[int, int | None]:
+        """The fewest and the most actors; None: as many as there is room for.
+
+        Raises:
+            ConfigurationError: `actors` is neither a number, nor auto, nor MIN:MAX.
+        """
+        if isinstance(self.actors, int):
+            return self.actors, self.actors
+        if self.actors == "auto":
+            return 1, None
+        least, _, most = self.actors.partition(":")
+        if not (least.isdecimal() and most.isdecimal()):
+            raise setting_error("actors", self.actors, "must be a number, auto, or MIN:MAX like 2:16")
+        return int(least), int(most)
 
     @property
     def annealing_frames(self) -> int:

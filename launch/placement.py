@@ -1,0 +1,148 @@
+"""Where the processes of a run go on a cluster: the learner first, then as many actors as the cores that are left."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from launch.budget import ACTOR_BYTES
+from shared.config import RunConfig
+from shared.errors import setting_error
+
+# Ray's own processes are busy enough on large nodes to be left a core.
+_LARGE_NODE_CORES = 8
+
+
+@dataclass(frozen=True)
+class Node:
+    """What one machine of the cluster offers. `marked` nodes have Ray's custom resource `learner`."""
+
+    id: str
+    address: str
+    cores: float
+    bytes: int
+    gpus: float = 0.0
+    marked: bool = False
+    head: bool = False
+    draining: bool = False
+
+
+class Placement(NamedTuple):
+    """Which node gets what. `actors` counts them by node id; `notes` say in words what has no place, and why."""
+
+    learner: Node
+    gpu: bool
+    actors: dict[str, int]
+    notes: tuple[str, ...]
+
+    @property
+    def total_actors(self) -> int:
+        """On all nodes together."""
+        return sum(self.actors.values())
+
+
+def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
+    """The node of the learner, and whether it gets a GPU there.
+
+    A node that is marked comes first, then one with a GPU, then the head.
+
+    Raises:
+        ConfigurationError: a GPU is asked for, and there is none where the learner has to be.
+    """
+    staying = [node for node in nodes if not node.draining] or list(nodes)
+    wants_gpu = config.learner.device != "cpu"
+
+    def order(node: Node) -> tuple[bool, bool, bool, float]:
+        return node.marked, wants_gpu and node.gpus >= 1, node.head, node.cores
+
+    chosen = max(staying, key=order)
+    gpu = wants_gpu and chosen.gpus >= 1
+    if config.learner.device == "gpu" and not gpu:
+        if chosen.marked and any(node.gpus >= 1 for node in staying):
+            raise setting_error("learner.device", "gpu", f"the node marked for the learner, {chosen.address}, has none")
+        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
+    return chosen, gpu
+
+
+def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
+    """How many actors each node takes, by node id. A node that is marked for the learner takes none."""
+    places = {}
+    for node in nodes:
+        cores = node.cores
+        if node.draining or (node.marked and len(nodes) > 1):
+            continue
+        if (node.id == learner.id and cores >= 4) or cores >= _LARGE_NODE_CORES:
+            cores -= 1
+        actors = min(int(cores / config.actor.cores), node.bytes // ACTOR_BYTES)
+        if actors > 0:
+            places[node.id] = actors
+    return places
+
+
+def wanted(config: RunConfig, places: dict[str, int]) -> int:
+    """How many actors a run wants where there are so many places: all, or a number, or a number in a range."""
+    _, most = config.actor_range
+    available = sum(places.values())
+    return available if most is None else min(most, available)
+
+
+def next_node(places: dict[str, int], running: Iterable[str]) -> str | None:
+    """The node that has the most places left, given the nodes of the actors that run; None if all are full."""
+    taken = Counter(running)
+    free = {node: count - taken[node] for node, count in places.items() if count > taken[node]}
+    return max(free, key=lambda node: free[node]) if free else None
+
+
+def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
+    """Plan a run on a cluster.
+
+    Raises:
+        ConfigurationError: fewer actors have a place than the run must have.
+    """
+    learner, gpu = learner_node(config, nodes)
+    places = room(config, nodes, learner)
+    least, most = config.actor_range
+    available = sum(places.values())
+    if available < least:
+        reasons = "; ".join(_why_so_few(config, node, learner, places) for node in nodes)
+        raise setting_error("actors", config.actors, f"there is room for {available} on the cluster's nodes: {reasons}")
+    running: list[str] = []
+    for _ in range(wanted(config, places)):
+        node = next_node(places, running)
+        assert node is not None
+        running.append(node)
+    notes = [
+        _why_so_few(config, node, learner, places) for node in nodes if node.id not in places and node.id != learner.id
+    ]
+    if most is not None and most > len(running):
+        notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
+    return Placement(learner, gpu, dict(Counter(running)), tuple(notes))
+
+
+def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:
+    """The plan, a line for each node."""
+    lines = []
+    for node in sorted(nodes, key=lambda node: (node.id != placement.learner.id, node.address)):
+        roles = []
+        if node.id == placement.learner.id:
+            roles.append("learner on a GPU" if placement.gpu else "learner")
+        count = placement.actors.get(node.id, 0)
+        if count:
+            roles.append(f"{count} actor{'s' * (count > 1)}")
+        what = " + ".join(roles) or "nothing"
+        gpus = f", {node.gpus:g} GPU" if node.gpus else ""
+        lines.append(f"{node.address}: {what}  ({node.cores:g} cores{gpus}, {node.bytes / 2**30:.0f} GiB)")
+    return [*lines, *(f"note: {note}" for note in placement.notes)]
+
+
+def _why_so_few(config: RunConfig, node: Node, learner: Node, places: dict[str, int]) -> str:
+    if node.draining:
+        return f"{node.address} is being drained"
+    if node.marked and node.id == learner.id:
+        return f"{node.address} is marked for the learner"
+    count = places.get(node.id, 0)
+    if not count and node.bytes < ACTOR_BYTES:
+        return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}"
+    if not count:
+        return f"{node.address} has {node.cores:g} cores, and an actor needs {config.actor.cores:g}"
+    return f"{node.address} has room for {count}"

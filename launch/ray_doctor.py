@@ -1,0 +1,99 @@
+"""Probe every node of a Ray cluster from where it is."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import ray
+from rich.console import Console
+
+from launch import doctor
+from launch.placement import Node, learner_node
+from launch.ray_cluster import cluster_nodes, join, on_node
+from shared.config import RunConfig
+
+_TRANSFER_BYTES = 16 * 10**6
+# A process that imports TensorFlow, on a machine that is busy.
+_PROBE_SECONDS = 120.0
+
+
+def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
+    """A full report of each node, with its clock and the rate at which data comes from the learner's node.
+
+    Raises:
+        ConfigurationError: no cluster answers at the address, or it runs another version of Ray or Python.
+    """
+    try:
+        join(address)
+        nodes = cluster_nodes()
+        console.print(f"{len(nodes)} nodes …", style="dim", highlight=False)
+        reports = _ask(nodes, doctor.probe)
+        learner, _ = learner_node(RunConfig(), nodes)
+        data = _on(learner, _put).remote(_TRANSFER_BYTES)
+        for node, report in zip(nodes, reports, strict=True):
+            if "error" in report:
+                continue
+            asked = time.time()
+            there = ray.get(_on(node, _clock).remote())
+            report["clock_skew_seconds"] = there - (asked + time.time()) / 2
+            if node.id != learner.id:
+                report["transfer_bytes_per_second"] = _TRANSFER_BYTES / ray.get(_on(node, _get_seconds).remote([data]))
+        return reports
+    finally:
+        ray.shutdown()
+
+
+def check_nodes() -> None:
+    """The quick part, before a run on the cluster that was joined.
+
+    Raises:
+        ConfigurationError: names a node that disagrees with this process, and what to do there.
+    """
+    doctor.check_reports(_ask(cluster_nodes(), doctor.quick_probe))
+
+
+def _ask(nodes: list[Node], question: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    """One answer from each node, all at the same time."""
+    calls = [_on(node, question).remote() for node in nodes]
+    reports = []
+    deadline = time.monotonic() + _PROBE_SECONDS
+    for node, call in zip(nodes, calls, strict=True):
+        try:
+            report = ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
+        except ray.exceptions.GetTimeoutError:
+            report = {"error": f"no answer within {_PROBE_SECONDS:.0f} s", "advice": "see ray logs on that node"}
+        except ray.exceptions.RayError as error:
+            report = _failure(error)
+        reports.append(report | {"node": node.address})
+    return reports
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    text = " ".join(str(error).split())
+    if "ModuleNotFoundError" in text or "No module named" in text:
+        missing = text.rpartition("No module named ")[2][:40].split("'")[1::2]
+        return {
+            "error": f"{', '.join(missing) or 'the project'} cannot be imported there",
+            "advice": "copy this folder there and run: pip install --editable .",
+        }
+    return {"error": text[-200:], "advice": "see ray logs on that node"}
+
+
+def _on(node: Node, function: Callable[..., Any]) -> Any:
+    options = {"num_cpus": 0, "max_retries": 0, **on_node(node.id)}
+    return ray.remote(function).options(**options)
+
+
+def _put(size: int) -> np.ndarray:
+    return np.ones(size, np.uint8)
+
+
+def _get_seconds(refs: list[ray.ObjectRef]) -> float:
+    started = time.perf_counter()
+    ray.get(refs[0])
+    return time.perf_counter() - started
+
+
+def _clock() -> float:
+    return time.time()
