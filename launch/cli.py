@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.bench.learner import LearnerArguments, bench_learner
+from launch.bench.plan import PlanArguments, plan
 from launch.bench.scaling import ScalingArguments, scaling
 from launch.bench.throughput import ThroughputArguments, throughput
 from launch.doctor import DoctorArguments, doctor
@@ -44,6 +45,7 @@ commands:
   export RUN       write the network as a Keras model and a SavedModel
   bench WHAT       measure: throughput, scaling, learner
   parity           answer by experiment what people ask about TensorFlow's numbers
+  plan             predict what a cluster of so many actors would give
   doctor           check this machine, or every node of a cluster
   presets          list the presets
 
@@ -149,6 +151,10 @@ def _scaling(arguments: Sequence[str]) -> int:
     return scaling(_parse(ScalingArguments, "bench scaling", renamed))
 
 
+def _plan(arguments: Sequence[str]) -> int:
+    return plan(_parse(PlanArguments, "plan", arguments))
+
+
 def _doctor(arguments: Sequence[str]) -> int:
     return doctor(_parse(DoctorArguments, "doctor", arguments))
 
@@ -197,6 +203,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "export": _export,
     "bench": _bench,
     "parity": _parity,
+    "plan": _plan,
     "doctor": _doctor,
     "presets": _presets,
 }

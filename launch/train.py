@@ -1,16 +1,14 @@
 """`tributary train`: check everything first, start the processes, show progress, stop cleanly."""
 
-import itertools
 import os
-import secrets
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -22,20 +20,17 @@ from actors.environments import EnvironmentSpec, environment_spec, measure_obser
 from launch.arrivals import Arrivals
 from launch.budget import ThreadBudget, budget_for, thread_budget
 from launch.display import Display, summary_lines
-from launch.folder_copy import Stamp, apply_changes, changes_since
-from launch.placement import Placement, place, placement_lines
+from launch.placement import place, placement_lines
 from launch.process import prepare_tensorflow
 from launch.progress import View
-from launch.ray_processes import MARK, SentFolder
 from launch.run_folder import RunFolder, centres_observations, check_json_file, manifest, write_json
 from launch.sinks import check_trackers
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import setting_error
 from shared.methods import METHODS
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _VIEW_SECONDS = 1.0
-_COPY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +132,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
 
     from launch.ray_cluster import cluster_nodes, connect
     from launch.ray_doctor import check_nodes
+    from launch.ray_run import run_learners
 
     config, console = run.config, run.console
     try:
@@ -151,7 +147,16 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
                 _print(console, line)
         _open_folder(run, budget)
         with run.folder:
-            summary = _run_learners(run, budget, placement)
+            summary = run_learners(
+                config,
+                run.spec,
+                run.folder,
+                budget,
+                placement,
+                resume=run.arguments.resume is not None,
+                watch=partial(_watch, config, console),
+                say=partial(_print, console),
+            )
         return _conclude(run, summary)
     except ConnectionError as error:
         raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
@@ -161,105 +166,6 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
         return EXIT_FAILED
     finally:
         ray.shutdown()
-
-
-def _run_learners(run: _Run, budget: ThreadBudget, placement: Placement | None) -> dict[str, Any]:
-    """Run a learner to its end; one that dies is followed by another, from the last checkpoint."""
-    import ray
-
-    from launch.ray_cluster import failure_reason, start_learner
-
-    config, folder = run.config, run.folder.path
-    resume, death = run.arguments.resume is not None, None
-    for restarts in itertools.count():
-        sent = None if placement is None else _send_folder(folder)
-        learner = start_learner(config, run.spec, folder, budget, placement, resume=resume, death=death, sent=sent)
-        watched = _WatchedLearner(learner, folder, sent)
-        try:
-            return _watch(config, run.console, watched.wait, watched.view, watched.interrupt)
-        except ray.exceptions.RayActorError as error:
-            # Who has asked the run to stop does not want another learner.
-            if watched.interrupted or restarts == config.supervision.max_learner_restarts:
-                raise
-            _print(
-                run.console, f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})"
-            )
-            # What is left of it frees its resources, and its actors end with it.
-            ray.kill(learner, no_restart=True)
-            resume = resume or any(run.folder.checkpoints.glob("update-*.index"))
-            death = failure_reason(error), watched.agent_steps
-            if placement is not None:
-                placement = _place_again(run)
-    raise AssertionError("unreachable")
-
-
-def _send_folder(folder: Path) -> SentFolder:
-    """The run folder for a learner that may be on another machine, and a mark by which it sees whether it is."""
-    mark = secrets.token_hex(8)
-    (folder / MARK).write_text(mark)
-    return SentFolder(mark, changes_since(folder, {}))
-
-
-def _place_again(run: _Run) -> Placement:
-    """Plan for the nodes that are left, once there are enough of them."""
-    from launch.ray_cluster import cluster_nodes
-
-    told = ""
-    while True:
-        nodes = cluster_nodes()
-        try:
-            placement = place(run.config, nodes)
-        except ConfigurationError as error:
-            if str(error) != told:
-                _print(run.console, f"waiting for nodes: {error}")
-                told = str(error)
-            time.sleep(_VIEW_SECONDS)
-            continue
-        for line in placement_lines(placement, nodes):
-            _print(run.console, line)
-        return placement
-
-
-class _WatchedLearner:
-    """A learner's process, and how far it was seen to come. Where it is on another machine, its folder is copied."""
-
-    def __init__(self, process: Any, folder: Path, sent: SentFolder | None) -> None:
-        self._process = process
-        self._result = process.run.remote()
-        self._folder = folder
-        self._stamps = None if sent is None else dict[str, Stamp]()
-        self._copied = time.monotonic()
-        self.agent_steps = 0
-        self.interrupted = False
-
-    def wait(self) -> dict[str, Any] | None:
-        """The summary, if the run ends within a moment."""
-        import ray
-
-        ready, _ = ray.wait([self._result], timeout=_VIEW_SECONDS)
-        summary = ray.get(self._result) if ready else None
-        if self._stamps is not None and (ready or time.monotonic() - self._copied >= _COPY_SECONDS):
-            changes = ray.get(self._process.folder_changes.remote(self._stamps))
-            if changes.stamps:
-                apply_changes(self._folder, changes)
-                self._stamps = changes.stamps
-            self._copied = time.monotonic()
-        return summary
-
-    def view(self) -> View:
-        """See `TrainingSession.view`."""
-        import ray
-
-        view: View = ray.get(self._process.view.remote())
-        self.agent_steps = max(self.agent_steps, view.progress.agent_steps)
-        return view
-
-    def interrupt(self) -> None:
-        """See `TrainingSession.interrupt`."""
-        import ray
-
-        self.interrupted = True
-        ray.get(self._process.interrupt.remote())
 
 
 def _watch(

@@ -176,12 +176,12 @@ def _check(arguments: ScalingArguments, points: Sequence[Point], folder: Path) -
             raise setting_error(name, getattr(arguments, name), "must be greater than 0")
     if arguments.repeats < 1:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
-    spec = environment_spec(_config(arguments, points[0]).environment)
+    spec = environment_spec(bench_config(arguments, points[0]).environment)
     if not spec.is_atari:
         raise setting_error("environment", arguments.environment, "the bench is for Atari; name an ALE game")
     if arguments.address == "local":
         for point in points:
-            thread_budget(_config(arguments, point))
+            thread_budget(bench_config(arguments, point))
     if arguments.resume is None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,8 @@ def _settings(arguments: ScalingArguments) -> dict[str, Any]:
     return {name: value for name, value in asdict(arguments).items() if name not in ("output", "resume", "json")}
 
 
-def _config(arguments: ScalingArguments, point: Point) -> RunConfig:
+def bench_config(arguments: ScalingArguments, point: Point) -> RunConfig:
+    """The settings that a point is measured with."""
     preset = PRESETS[_PRESET].config
     actor = replace(
         preset.actor,
@@ -245,7 +246,7 @@ def _measure_all(
             style="dim",
             highlight=False,
         )
-        store.add("throughput", point=point, **_measure_throughput(arguments, point))
+        store.add("throughput", point=point, **measure_throughput(arguments, point))
     if done[("components",)] < 2:
         _measure_components(arguments, unrolls, spec, store, console)
     if arguments.until_return is not None:
@@ -276,13 +277,14 @@ def _measure_components(
 
     seconds = {}
     for unroll in unrolls:
-        measured = ComponentsBench(_config(arguments, Point(1, 1, unroll)), spec).measure()
+        measured = ComponentsBench(bench_config(arguments, Point(1, 1, unroll)), spec).measure()
         seconds[str(unroll)] = {name: measured.median(name) for name in ("environment", "acting", "gradient")}
     store.add("components", seconds=seconds)
 
 
-def _measure_throughput(arguments: ScalingArguments, point: Point) -> dict[str, Any]:
-    config = replace(_config(arguments, point), stop_after_seconds=START_SECONDS + arguments.seconds)
+def measure_throughput(arguments: ScalingArguments, point: Point) -> dict[str, Any]:
+    """Rates and costs of a point, from a run of its own."""
+    config = replace(bench_config(arguments, point), stop_after_seconds=START_SECONDS + arguments.seconds)
     rows, _ = _train(config)
     measured = steady_state(rows, arguments.seconds)
     lags: Counter[int] = Counter()
@@ -300,7 +302,7 @@ def _measure_throughput(arguments: ScalingArguments, point: Point) -> dict[str, 
 
 def _measure_until(arguments: ScalingArguments, point: Point) -> dict[str, Any]:
     config = replace(
-        _config(arguments, point),
+        bench_config(arguments, point),
         stop_at_return=arguments.until_return,
         stop_after_seconds=arguments.until_seconds,
         log_every_seconds=10.0,

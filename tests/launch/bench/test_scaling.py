@@ -92,7 +92,7 @@ def test_an_interrupted_measurement_keeps_what_it_has_and_goes_on(
         made.append(point)
         return {k: v for k, v in measured(point, 2_000.0 * point.actors).items() if k not in ("kind", "point")}
 
-    monkeypatch.setattr(module, "_measure_throughput", measure)
+    monkeypatch.setattr(module, "measure_throughput", measure)
     monkeypatch.setattr(
         module, "_measure_ceiling", lambda _a, _p, store, _c: store.add("ceiling", gradients_per_second={})
     )
@@ -129,6 +129,6 @@ def test_a_point_that_does_not_reach_the_return_says_so(monkeypatch: pytest.Monk
 
 
 def test_one_real_point() -> None:
-    row = module._measure_throughput(ScalingArguments(envs=2, seconds=2.0), Point(1, 2, 5))
+    row = module.measure_throughput(ScalingArguments(envs=2, seconds=2.0), Point(1, 2, 5))
     assert row["agent_steps_per_second"] > 0
     assert 0 < row["learner_utilisation"] < 1

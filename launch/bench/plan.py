@@ -1,0 +1,268 @@
+"""`tributary plan`: what N actors would give, from what is measured on this machine."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from actors.environments import environment_spec
+from launch.bench.learner import LearnerArguments, measure_learner
+from launch.bench.queueing import Costs, Prediction, predict, saturation
+from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_throughput
+from launch.budget import usable_cores
+from launch.process import prepare_tensorflow
+from launch.provenance import hardware_line, provenance
+from launch.run_folder import check_json_file, write_json
+from shared.config import TransferConfig
+from shared.errors import setting_error
+
+_CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class PlanArguments:
+    """Predict throughput, policy lag and the point of saturation for more actors than there are here, and check the
+    prediction against this machine. About five minutes; nothing else should run."""
+
+    cluster_actors: tuple[int, ...] = _CURVE
+    """Numbers of actors to predict for."""
+    actors_per_node: int = 15
+    """Actors of one machine of the cluster: weights cross the network once for each machine."""
+    gigabits: float = 10.0
+    """Of the learner's network link, each way, per second."""
+    gradients_per_update: int = 1
+    """K."""
+    envs: int = 32
+    """Environments of each actor."""
+    unroll: int = 20
+    """Unroll length."""
+    calls_in_flight: int = 1
+    """Rollouts asked of one actor at a time."""
+    environment: str = "ALE/Pong-v5"
+    """An ALE game."""
+    network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
+    """Network."""
+    check: str = "1,2,4"
+    """Numbers of actors to measure here, and hold the prediction against; empty: none."""
+    seconds: float = 15.0
+    """Seconds for each of these."""
+    json: Path | None = None
+    """File to write the figures to."""
+    output: Path | None = None
+    """File for the curve, .png or .svg."""
+
+
+def plan(arguments: PlanArguments) -> int:
+    """Run `tributary plan`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: a mistake in the settings.
+    """
+    check_json_file(arguments.json)
+    _check(arguments)
+    console = Console()
+    scaling = ScalingArguments(
+        envs=arguments.envs,
+        environment=arguments.environment,
+        network=arguments.network,
+        calls_in_flight=arguments.calls_in_flight,
+        seconds=arguments.seconds,
+    )
+    spec = environment_spec(bench_config(scaling, Point(1, 1, arguments.unroll)).environment)
+    if not spec.is_atari:
+        raise setting_error("environment", arguments.environment, "the plan is for Atari; name an ALE game")
+    console.print("environment, acting and gradient, on one core and on all of them …", style="dim")
+    alone, loaded = _step_seconds(arguments)
+    steps = arguments.envs * arguments.unroll
+    console.print("the learner …", style="dim")
+    learner = _learner_costs(arguments)
+    checks = []
+    for actors in [int(text) for text in arguments.check.split(",") if text.strip()]:
+        console.print(f"{actors} actors here …", style="dim", highlight=False)
+        point = Point(actors, arguments.gradients_per_update, arguments.unroll)
+        measured = measure_throughput(scaling, point)["agent_steps_per_second"]
+        expected = _predict_here(arguments, alone, loaded, learner["shared_memory"]["float32"], actors) * steps
+        checks.append({"actors": actors, "measured": measured, "predicted": expected, "error": expected / measured - 1})
+    curves = {
+        precision: [
+            _row(predict(costs, n, arguments.gradients_per_update, arguments.calls_in_flight), steps, spec.is_atari)
+            for n in arguments.cluster_actors
+        ]
+        for precision, costs in _cluster_costs(arguments, loaded, learner).items()
+    }
+    result: dict[str, Any] = {
+        "step_seconds_alone": alone,
+        "step_seconds_on_busy_cores": loaded,
+        "learner_seconds_per_gradient": learner,
+        "checks": checks,
+        "curves": curves,
+        "saturation_actors": {
+            precision: saturation(costs) for precision, costs in _cluster_costs(arguments, loaded, learner).items()
+        },
+        "settings": {name: value for name, value in vars(arguments).items() if name not in ("json", "output")},
+        **provenance(),
+    }
+    _show(console, result)
+    if arguments.output is not None:
+        _draw(arguments.output, result)
+        console.print(f"curve: {arguments.output}", highlight=False, soft_wrap=True)
+    if arguments.json is not None:
+        write_json(arguments.json, result)
+    return 0
+
+
+def _check(arguments: PlanArguments) -> None:
+    for name in ("actors_per_node", "gradients_per_update", "envs", "unroll"):
+        if getattr(arguments, name) < 1:
+            raise setting_error(name, getattr(arguments, name), "must be at least 1")
+    if min(arguments.cluster_actors, default=0) < 1:
+        raise setting_error("cluster_actors", arguments.cluster_actors, "must be numbers of at least 1")
+    for name in ("gigabits", "seconds"):
+        if not getattr(arguments, name) > 0:
+            raise setting_error(name, getattr(arguments, name), "must be greater than 0")
+    if not all(part.strip().isdecimal() for part in arguments.check.split(",") if part.strip()):
+        raise setting_error("check", arguments.check, "must be numbers like 1,2,4")
+    output = arguments.output
+    if output is not None and (output.suffix not in (".png", ".svg") or not output.absolute().parent.is_dir()):
+        raise setting_error("output", output, "must end in .png or .svg, in a folder that exists")
+
+
+def _step_seconds(arguments: PlanArguments) -> tuple[float, float]:
+    """e + a + g per agent step with one process at work, and with one on each core."""
+    return _components(arguments, 1), _components(arguments, usable_cores())
+
+
+def _components(arguments: PlanArguments, processes: int) -> float:
+    command = [sys.executable, "-m", "launch.bench.plan", arguments.environment, arguments.network]
+    command += [str(arguments.envs), str(arguments.unroll)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return float(np.mean([float(process.communicate()[0].split()[-1]) for process in running]))
+
+
+def _learner_costs(arguments: PlanArguments) -> dict[str, dict[str, float]]:
+    """Seconds of the learner's CPU per gradient, by way and precision."""
+    costs: dict[str, dict[str, float]] = {"shared_memory": {}, "objects": {}}
+    for way in costs:
+        for precision in _BYTES:
+            transfer = TransferConfig(shared_memory=way == "shared_memory", precision=precision)  # type: ignore[arg-type]
+            measured = measure_learner(
+                LearnerArguments(
+                    actors=1,
+                    gradients_per_update=arguments.gradients_per_update,
+                    network=arguments.network,
+                    transfer=transfer,
+                )
+            )
+            costs[way][precision] = measured["cpu_seconds_per_gradient"]
+            parameters = measured["senders"]["1"]["parameters"]
+    return costs | {"parameters": parameters}
+
+
+def _predict_here(arguments: PlanArguments, alone: float, loaded: float, learner: float, actors: int) -> float:
+    """Gradients per second of so many actors on this machine, whose cores the learner shares."""
+    cores = usable_cores()
+    busy = min(actors, cores)
+    # From one process to one on each core, steps get slower in proportion to the cores at work.
+    share = (busy - 1) / (cores - 1) if cores > 1 else 1.0
+    rollout = (alone + share * (loaded - alone)) * arguments.envs * arguments.unroll
+    free = predict(Costs(rollout, learner), actors, arguments.gradients_per_update, arguments.calls_in_flight)
+    return min(free.gradients_per_second, cores / (rollout + learner))
+
+
+def _cluster_costs(arguments: PlanArguments, loaded: float, learner: dict[str, Any]) -> dict[str, Costs]:
+    """Between machines: gradients as objects over the learner's link."""
+    rollout = loaded * arguments.envs * arguments.unroll
+    link = arguments.gigabits * 1e9 / 8.0
+    return {
+        precision: Costs(rollout, learner["objects"][precision], size * learner["parameters"] / link)
+        for precision, size in _BYTES.items()
+    }
+
+
+def _row(prediction: Prediction, steps: int, is_atari: bool) -> dict[str, Any]:
+    rate = prediction.gradients_per_second * steps
+    return prediction._asdict() | {"agent_steps_per_second": rate, "frames_per_second": rate * (4 if is_atari else 1)}
+
+
+def _show(console: Console, result: dict[str, Any]) -> None:
+    learner = result["learner_seconds_per_gradient"]
+    console.print(
+        f"one agent step {1e6 * result['step_seconds_alone']:.0f} µs on one core, "
+        f"{1e6 * result['step_seconds_on_busy_cores']:.0f} with all cores busy; the learner's CPU per gradient "
+        f"{1e3 * learner['shared_memory']['float32']:.2f} ms on this machine, between machines "
+        f"{1e3 * learner['objects']['float32']:.2f} (bfloat16 {1e3 * learner['objects']['bfloat16']:.2f})",
+        highlight=False,
+    )
+    for check in result["checks"]:
+        console.print(
+            f"check: {check['actors']} actors here {check['measured']:,.0f} agent steps/s, predicted "
+            f"{check['predicted']:,.0f} ({check['error']:+.1%})",
+            highlight=False,
+        )
+    table = Table(box=None, pad_edge=False)
+    for heading in ("actors", "agent steps/s", "bfloat16", "policy lag", "learner busy", "held back by"):
+        table.add_column(heading, justify="right")
+    for plain, rounded in zip(result["curves"]["float32"], result["curves"]["bfloat16"], strict=True):
+        table.add_row(
+            f"{plain['actors']:,}",
+            f"{plain['agent_steps_per_second']:,.0f}",
+            f"{rounded['agent_steps_per_second']:,.0f}",
+            f"{plain['policy_lag']:,.0f}",
+            f"{plain['learner_utilisation']:.0%}",
+            plain["held_back_by"],
+        )
+    console.print(table, highlight=False)
+    full = result["saturation_actors"]
+    console.print(
+        f"one learner is full at about {full['float32']:.0f} actors (bfloat16 on the wire {full['bfloat16']:.0f}); the "
+        f"point moves with --actor.unroll-length and --actor.environments, in proportion",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _draw(path: Path, result: dict[str, Any]) -> None:
+    from launch.results.figures import COLOURS, figure, save
+
+    with figure() as (drawn, (axes,)):
+        for colour, (precision, rows) in zip(COLOURS, result["curves"].items(), strict=False):
+            actors = [row["actors"] for row in rows]
+            rates = [row["agent_steps_per_second"] for row in rows]
+            axes.plot(actors, rates, "o-", color=colour, label=f"predicted, {precision} on the wire")
+        first = result["curves"]["float32"][0]
+        ideal = [first["agent_steps_per_second"] / first["actors"] * n for n in actors]
+        axes.plot(actors, ideal, ":", color="black", linewidth=1, label="ideal")
+        if result["checks"]:
+            checks = result["checks"]
+            axes.plot(
+                [c["actors"] for c in checks], [c["measured"] for c in checks], "x", color="black", label="measured"
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xlabel("actors, each on a core of its own")
+        axes.set_ylabel("agent steps per second")
+        axes.set_title(f"From costs measured on {hardware_line(result)}")
+        axes.legend(fontsize=8)
+        save(drawn, [path], settings=result["settings"])
+
+
+def main(environment: str, network: str, envs: str, unroll: str) -> None:
+    """Print e + a + g in seconds per agent step, measured in this process."""
+    scaling = ScalingArguments(environment=environment, network=network, envs=int(envs))  # type: ignore[arg-type]
+    config = bench_config(scaling, Point(1, 1, int(unroll)))
+    spec = environment_spec(config.environment)
+    prepare_tensorflow(1, gpu=False)
+    from launch.bench.components import ComponentsBench
+
+    measured = ComponentsBench(replace(config, seed=1), spec).measure()
+    print(sum(measured.median(name) for name in ("environment", "acting", "gradient")))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

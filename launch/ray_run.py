@@ -1,0 +1,126 @@
+"""A run's learner on Ray, from start to summary: whichever process or machine it loses."""
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.environments import EnvironmentSpec
+from launch.budget import ThreadBudget
+from launch.folder_copy import Stamp, apply_changes, changes_since
+from launch.placement import Placement, place, placement_lines
+from launch.progress import View
+from launch.ray_cluster import cluster_nodes, failure_reason, start_learner
+from launch.ray_processes import MARK, SentFolder
+from launch.run_folder import RunFolder
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+VIEW_SECONDS = 1.0
+_COPY_SECONDS = 10.0
+
+Summary = dict[str, Any]
+# Shows a run until `wait` returns its summary, by `view`, and passes an interrupt on by `interrupt`.
+Watch = Callable[[Callable[[], Summary | None], Callable[[], View], Callable[[], None]], Summary]
+
+
+def run_learners(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: RunFolder,
+    budget: ThreadBudget,
+    placement: Placement | None,
+    *,
+    resume: bool,
+    watch: Watch,
+    say: Callable[[str], None],
+) -> Summary:
+    """Run a learner to its end; one that dies is followed by another, from the last checkpoint.
+
+    Raises:
+        RayError: the run failed, or its learner died more often than it may.
+    """
+    death = None
+    for restarts in itertools.count():
+        sent = None if placement is None else _send_folder(folder.path)
+        learner = start_learner(config, spec, folder.path, budget, placement, resume=resume, death=death, sent=sent)
+        watched = _WatchedLearner(learner, folder.path, sent)
+        try:
+            return watch(watched.wait, watched.view, watched.interrupt)
+        except ray.exceptions.RayActorError as error:
+            # Who has asked the run to stop does not want another learner.
+            if watched.interrupted or restarts == config.supervision.max_learner_restarts:
+                raise
+            say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
+            # What is left of it frees its resources, and its actors end with it.
+            ray.kill(learner, no_restart=True)
+            resume = resume or any(folder.checkpoints.glob("update-*.index"))
+            death = failure_reason(error), watched.agent_steps
+            if placement is not None:
+                placement = _place_again(config, say)
+    raise AssertionError("unreachable")
+
+
+def _send_folder(folder: Path) -> SentFolder:
+    """The run folder for a learner that may be on another machine, and a mark by which it sees whether it is."""
+    mark = secrets.token_hex(8)
+    (folder / MARK).write_text(mark)
+    return SentFolder(mark, changes_since(folder, {}))
+
+
+def _place_again(config: RunConfig, say: Callable[[str], None]) -> Placement:
+    """Plan for the nodes that are left, once there are enough of them."""
+    told = ""
+    while True:
+        nodes = cluster_nodes()
+        try:
+            placement = place(config, nodes)
+        except ConfigurationError as error:
+            if str(error) != told:
+                say(f"waiting for nodes: {error}")
+                told = str(error)
+            time.sleep(VIEW_SECONDS)
+            continue
+        for line in placement_lines(placement, nodes):
+            say(line)
+        return placement
+
+
+class _WatchedLearner:
+    """A learner's process, and how far it was seen to come. Where it is on another machine, its folder is copied."""
+
+    def __init__(self, process: Any, folder: Path, sent: SentFolder | None) -> None:
+        self._process = process
+        self._result = process.run.remote()
+        self._folder = folder
+        self._stamps = None if sent is None else dict[str, Stamp]()
+        self._copied = time.monotonic()
+        self.agent_steps = 0
+        self.interrupted = False
+
+    def wait(self) -> dict[str, Any] | None:
+        """The summary, if the run ends within a moment."""
+        ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
+        summary = ray.get(self._result) if ready else None
+        if self._stamps is not None and (ready or time.monotonic() - self._copied >= _COPY_SECONDS):
+            changes = ray.get(self._process.folder_changes.remote(self._stamps))
+            if changes.stamps:
+                apply_changes(self._folder, changes)
+                self._stamps = changes.stamps
+            self._copied = time.monotonic()
+        return summary
+
+    def view(self) -> View:
+        """See `TrainingSession.view`."""
+        view: View = ray.get(self._process.view.remote())
+        self.agent_steps = max(self.agent_steps, view.progress.agent_steps)
+        return view
+
+    def interrupt(self) -> None:
+        """See `TrainingSession.interrupt`."""
+        self.interrupted = True
+        ray.get(self._process.interrupt.remote())

@@ -1,0 +1,171 @@
+"""The life of a cluster, as README tells it: `ray up`, doctor, train, a host lost and back, a job, `ray down`."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hosts import Network
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+_DEADLINE_SECONDS = 120.0
+TRAIN = (
+    "tributary train cartpole --address auto --evaluation.every-frames 0 --stop-at-return None --stop-measure training "
+    "--total-frames 1000M --log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10 --run-dir runs/net"
+)
+
+
+class RayCluster:
+    """Three hosts and the cluster file for them."""
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self.network, self.home = network, folder / "home"
+        self.home.mkdir()
+        self.file = folder / "onprem.yaml"
+        config = yaml.safe_load((ROOT / "launch" / "clusters" / "onprem.yaml").read_text())
+        head, *workers = network.hosts
+        config["cluster_name"] = f"tributary-{os.getpid()}"
+        config["provider"] |= {"head_ip": head.address, "worker_ips": [host.address for host in workers]}
+        config["auth"] = {"ssh_user": "root", "ssh_private_key": str(network.key)}
+        # Installed once, not three times; the sources are the copies that `ray up` makes on each host.
+        installed = [c for c in config["setup_commands"] if ".venv" not in c or "bashrc" in c]
+        config["setup_commands"] = [
+            f"ln -sfn {Path(sys.prefix)} ~/tributary/.venv",
+            *installed,
+            "grep -q PYTHONPATH ~/.bashrc || echo 'export PYTHONPATH=~/tributary' >> ~/.bashrc",
+        ]
+        # Three hosts on one machine: an actor for each.
+        start = config["worker_start_ray_commands"]
+        config["worker_start_ray_commands"] = [c.replace("ray start", "ray start --num-cpus=1") for c in start]
+        self.file.write_text(yaml.safe_dump(config))
+        self.environment = os.environ | {
+            "HOME": str(self.home),
+            "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}",
+            "RAY_AUTH_MODE": "token",
+            "RAY_UP_enable_autoscaler_v2": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        self.ray("get-auth-token", "--generate")
+
+    def ray(self, *arguments: str) -> str:
+        result = subprocess.run(
+            ["ray", *arguments], cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, f"{arguments}\n{result.stdout[-4000:]}{result.stderr[-2000:]}"
+        return result.stdout
+
+    def ssh(self, command: str, *options: str) -> list[str]:
+        quiet = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+        login = f"ssh {quiet} -i {self.network.key} {' '.join(options)} root@{self.network.hosts[0].address}"
+        return [*login.split(), f"bash -ic {shlex.quote('cd ~/tributary && ' + command)}"]
+
+    def on_head(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.ssh(command), capture_output=True, text=True, check=False)
+
+    def row(self) -> dict[str, Any]:
+        lines = self.on_head("tail -n 3 runs/net/metrics.jsonl").stdout.splitlines()
+        for line in reversed(lines):
+            with suppress(ValueError):
+                return json.loads(line)
+        return {"actors_alive": 0, "updates": 0}
+
+    def alive(self) -> int:
+        text = self.on_head("python -c \"import ray; ray.init('auto', logging_level='error'); "
+                            "print('nodes', sum(n['Alive'] for n in ray.nodes()))\"").stdout  # fmt: skip
+        return int(text.rpartition("nodes ")[2]) if "nodes " in text else 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RayCluster]:
+    assert os.geteuid() == 0, "make cluster-test makes hosts of namespaces, and so needs root"
+    with Network(tmp_path, 3) as network:
+        yield RayCluster(network, tmp_path)
+
+
+def wait_for(condition: Callable[[], object], what: Callable[[], str] | str) -> None:
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
+        time.sleep(1.0)
+
+
+@pytest.mark.timeout(480)
+def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
+    cluster.ray("up", "-y", "--no-config-cache", str(cluster.file))
+    wait_for(lambda: cluster.alive() == 3, "three nodes")
+
+    checked = cluster.on_head("tributary doctor --address auto --json doctor.json")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    nodes = json.loads(cluster.on_head("cat doctor.json").stdout)["nodes"]
+    assert {node["node"] for node in nodes} == {host.address for host in cluster.network.hosts}
+
+    training = subprocess.Popen(
+        cluster.ssh(f"exec {TRAIN}", "-tt"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
+
+    def at_work(actors: int) -> None:
+        def seen() -> bool:
+            assert training.poll() is None, training.communicate()[0].decode()
+            return cluster.row()["actors_alive"] == actors
+
+        wait_for(seen, lambda: f"{actors} actors: {cluster.row()} {cluster.on_head('cat runs/net/log.txt').stdout}")
+        updates = cluster.row()["updates"]
+        wait_for(lambda: cluster.row()["updates"] > updates, "progress")
+
+    at_work(2)
+    lost = cluster.network.hosts[2]
+    lost.kill()
+    at_work(1)
+    lost.boot()
+    cluster.ray("up", "-y", "--no-config-cache", str(cluster.file))
+    at_work(2)
+
+    cluster.on_head("pkill -INT -f 'tributary train'")
+    output = training.communicate(timeout=_DEADLINE_SECONDS)[0].decode()
+    assert "interrupted after" in output, output
+    assert "learner" in output
+    assert "Traceback" not in output
+    summary = json.loads(cluster.on_head("cat runs/net/summary.json").stdout)
+    dropped = sum(summary["agent_steps_dropped"].values())
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
+    assert summary["actor_restarts"] == 0
+
+    job_of_a_run(cluster)
+
+    cluster.ray("down", "-y", str(cluster.file))
+    for host in cluster.network.hosts:
+        wait_for(
+            lambda host=host: not [p for p in host.processes() if "ray" in p], lambda host=host: str(host.processes())
+        )
+
+
+def job_of_a_run(cluster: RayCluster) -> None:
+    """From outside, through the dashboard's port, which only a login on the head can reach."""
+    port = 18265
+    tunnel = subprocess.Popen(cluster.ssh("sleep 600", "-L", f"{port}:127.0.0.1:8265"), stdout=subprocess.DEVNULL)
+    try:
+        wait_for(
+            lambda: (
+                not subprocess.run(["bash", "-c", f"echo > /dev/tcp/127.0.0.1/{port}"], capture_output=True).returncode
+            ),
+            "the tunnel",
+        )
+        command = TRAIN.replace("1000M", "20k").replace("runs/net", "runs/job")
+        entry = f"bash -ic {shlex.quote('cd ~/tributary && ' + command)}"
+        output = cluster.ray("job", "submit", "--address", f"http://127.0.0.1:{port}", "--", *shlex.split(entry))
+        assert "succeeded" in output, output
+        assert json.loads(cluster.on_head("cat runs/job/summary.json").stdout)["status"] == "frames_reached"
+    finally:
+        tunnel.send_signal(signal.SIGKILL)
+        tunnel.wait()

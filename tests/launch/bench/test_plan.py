@@ -1,0 +1,42 @@
+"""The queue against its limits and a case that is solved by hand."""
+
+import pytest
+
+from launch.bench.queueing import Costs, predict, saturation
+
+
+def test_one_actor_never_queues() -> None:
+    assert predict(Costs(0.2, 0.05), 1).gradients_per_second == pytest.approx(1 / 0.25)
+
+
+def test_two_actors_by_hand() -> None:
+    """Mean value analysis: with one, X = 4 and its queue is 4 · 0.05 = 0.2; the second waits 0.05 · 1.2 = 0.06."""
+    found = predict(Costs(0.2, 0.05), 2)
+    assert found.gradients_per_second == pytest.approx(2 / 0.26)
+    assert found.policy_lag == 1.0
+    assert found.learner_utilisation == pytest.approx(2 / 0.26 * 0.05)
+    assert found.held_back_by == "actors"
+
+
+def test_many_actors_reach_the_rate_of_the_slower_of_learner_and_link() -> None:
+    assert predict(Costs(0.2, 0.005), 1_000).gradients_per_second == pytest.approx(200.0, rel=1e-3)
+    assert predict(Costs(0.2, 0.005), 1_000).held_back_by == "learner"
+    network = predict(Costs(0.2, 0.005, network=0.01), 1_000)
+    assert network.gradients_per_second == pytest.approx(100.0, rel=1e-3)
+    assert network.learner_utilisation == pytest.approx(0.5, rel=1e-2)
+    assert network.held_back_by == "network"
+
+
+def test_a_second_call_hides_the_wait_and_adds_lag() -> None:
+    one, two = predict(Costs(0.1, 0.02), 3), predict(Costs(0.1, 0.02), 3, calls_in_flight=2)
+    assert one.gradients_per_second < two.gradients_per_second <= 3 / 0.1
+    assert (one.policy_lag, two.policy_lag) == (2.0, 5.0)
+    assert predict(Costs(0.1, 0.02), 5, gradients_per_update=2).policy_lag == 2.0
+
+
+def test_throughput_never_falls_with_actors_and_never_passes_a_bound() -> None:
+    costs = Costs(0.3, 0.004)
+    rates = [predict(costs, n).gradients_per_second for n in range(1, 200)]
+    assert rates == sorted(rates)
+    assert all(rate <= min(n / 0.304, 1 / 0.004) + 1e-9 for n, rate in enumerate(rates, start=1))
+    assert saturation(costs) == pytest.approx(76.0)
