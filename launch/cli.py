@@ -28,6 +28,7 @@ from launch.results.record import RecordArguments, record
 from launch.results.report import ReportArguments, report
 from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.seeds import parse_seeds, train_seeds
+from launch.storage import fetch
 from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, default_run_dir, train
 from shared.errors import ConfigurationError
 
@@ -93,6 +94,10 @@ def _train(arguments: Sequence[str]) -> int:
             raise ConfigurationError(f"unknown preset {preset}{_nearest(preset, PRESETS)}; see tributary presets")
     base = PRESETS[preset].config
     run = _option(rest, "--resume")
+    if run is not None and "://" in run:
+        url, run = run, str(default_run_dir(run.rstrip("/").rpartition("/")[2]))
+        fetch(url, Path(run))
+        rest = [run if argument == url else argument.replace(url, run) for argument in rest]
     if run is not None:
         if named:
             raise ConfigurationError(

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from launch.supervision import RestartPolicy, Watchdog
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
-from shared.types import EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationResult, GradientReport, WeightSnapshot
 
 # Between two looks for actors that hang.
 _CHECK_SECONDS = 1.0
@@ -43,7 +43,7 @@ class Released(NamedTuple):
     actor_id: int
 
 
-Completion = GradientReport | EvaluationResult | Failed
+Completion = GradientReport | AggregatedReport | EvaluationResult | Failed
 Event = Outcome | EvaluationResult | Failed | Replaced | Joined | Released
 
 
@@ -53,6 +53,8 @@ class TrainingStoppedError(Exception):
 
 class Executor(Protocol):
     """Where rollouts run. A call that is dispatched is completed exactly once, by a report or a failure.
+
+    `actors` is how many play: what has an actor id here may stand for several.
 
     The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry, and
     `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
@@ -67,6 +69,8 @@ class Executor(Protocol):
     def actor_ids(self) -> Sequence[int]: ...
     @property
     def calls_in_flight(self) -> int: ...
+    @property
+    def actors(self) -> int: ...
     def publish(self, snapshot: WeightSnapshot) -> None: ...
     def publish_target(self, snapshot: WeightSnapshot) -> None: ...
     def dispatch(self, actor_id: int) -> None: ...
@@ -157,8 +161,8 @@ class Coordinator:
                     self._dispatch(actor_id)
         while self._executor.calls_in_flight or self._due or self._waiting_for_room():
             completion = self._executor.next_completion()
-            if isinstance(completion, GradientReport):
-                yield self._take(completion)
+            if isinstance(completion, GradientReport | AggregatedReport):
+                yield from self._take(completion)
                 if completion.actor_id in self._leaving and not self._watchdog.outstanding(completion.actor_id):
                     yield self._release(completion.actor_id)
             elif isinstance(completion, EvaluationResult):
@@ -178,11 +182,15 @@ class Coordinator:
                 yield from self._follow_cluster()
             yield from self._replace_due(now)
 
-    def _take(self, report: GradientReport) -> Outcome:
+    def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
         self._watchdog.reported(report.actor_id, self._clock())
         self._restarts.proven(report.actor_id)
-        outcome = self._learner.submit(report)
-        self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
+        if isinstance(report, AggregatedReport):
+            outcomes = self._learner.submit_sum(report)
+        else:
+            outcomes = [self._learner.submit(report)]
+        for outcome in outcomes:
+            self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
         if self._non_finite > self._supervision.max_non_finite:
             raise TrainingStoppedError(
                 f"{self._non_finite} gradients in a row were not finite, more than --supervision.max-non-finite "
@@ -190,7 +198,7 @@ class Coordinator:
                 f"--optimizer.max-gradient-norm"
             )
         self._dispatch(report.actor_id)
-        return outcome
+        return outcomes
 
     def _waiting_for_room(self) -> bool:
         """Whether all actors went with their nodes, and the run waits for others."""

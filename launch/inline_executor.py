@@ -51,6 +51,10 @@ class InlineExecutor:
         return list(self._actors)
 
     @property
+    def actors(self) -> int:
+        return len(self._actors)
+
+    @property
     def calls_in_flight(self) -> int:
         return len(self._calls)
 

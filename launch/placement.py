@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from launch.budget import ACTOR_BYTES
@@ -64,6 +64,23 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
     return chosen, gpu
 
 
+def with_actor_device(config: RunConfig, gpus: float) -> RunConfig:
+    """The settings with the actors' device decided, where there are so many GPUs in all.
+
+    Raises:
+        ConfigurationError: GPUs are asked for, and there is none but the learner's.
+    """
+    left = gpus - (1.0 if gpus and config.learner.device != "cpu" else 0.0)
+    if config.actor.device == "gpu" and left < config.actor.gpus:
+        raise setting_error(
+            "actor.device", "gpu", f"Ray finds {gpus:g} GPUs, of which the learner leaves {left:g}; use cpu"
+        )
+    decided = config.actor.device
+    if decided == "auto":
+        decided = "gpu" if left >= config.actor.gpus else "cpu"
+    return replace(config, actor=replace(config.actor, device=decided))
+
+
 def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
     """How many actors each node takes, by node id. A node that is marked for the learner takes none."""
     places = {}
@@ -74,6 +91,9 @@ def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, i
         if (node.id == learner.id and cores >= 4) or cores >= _LARGE_NODE_CORES:
             cores -= 1
         actors = min(int(cores / config.actor.cores), node.bytes // ACTOR_BYTES)
+        if config.actor.device == "gpu":
+            own = 1.0 if node.id == learner.id and config.learner.device != "cpu" else 0.0
+            actors = min(actors, int(max(0.0, node.gpus - own) / config.actor.gpus))
         if actors > 0:
             places[node.id] = actors
     return places
@@ -119,6 +139,23 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     return Placement(learner, gpu, dict(Counter(running)), tuple(notes))
 
 
+def aggregates(config: RunConfig, placement: Placement | None) -> tuple[bool, str]:
+    """Whether gradients are added on their nodes, and why, in words."""
+    count = config.learner.gradients_per_update
+    if config.aggregation != "auto":
+        return config.aggregation == "node", "as asked for"
+    if count < 2:
+        return False, "each gradient is applied by itself"
+    if placement is None or list(placement.actors) in ([], [placement.learner.id]):
+        return False, "all actors are on the learner's machine"
+    if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
+        return False, "not with a limit on policy lag, --lockstep or --record-arrivals"
+    fewest = min(placement.actors.values())
+    if fewest < count:
+        return False, f"a node has {fewest} actors, fewer than the {count} gradients of an update"
+    return True, f"{count} gradients of a node make one message"
+
+
 def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:
     """The plan, a line for each node."""
     lines = []
@@ -141,6 +178,8 @@ def _why_so_few(config: RunConfig, node: Node, learner: Node, places: dict[str, 
     if node.marked and node.id == learner.id:
         return f"{node.address} is marked for the learner"
     count = places.get(node.id, 0)
+    if not count and config.actor.device == "gpu" and node.gpus < config.actor.gpus:
+        return f"{node.address} has {node.gpus:g} GPUs, and an actor needs {config.actor.gpus:g}"
     if not count and node.bytes < ACTOR_BYTES:
         return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}"
     if not count:

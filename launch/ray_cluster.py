@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.environments import EnvironmentSpec
 from launch.bench.synthetic import BenchLearnerProcess
 from launch.budget import ThreadBudget
-from launch.placement import Node, Placement, room
+from launch.placement import Node, Placement, aggregates, room
 from launch.ray_processes import LearnerProcess, SentFolder
 from shared.config import RunConfig
 from shared.errors import setting_error
@@ -106,6 +106,11 @@ def cluster_nodes() -> list[Node]:
     ]
 
 
+def total_gpus() -> float:
+    """GPUs of all nodes."""
+    return float(ray.cluster_resources().get("GPU", 0.0))
+
+
 def _draining_nodes() -> set[str]:
     # Ray Serve asks the same way; there is no public one.
     return set(ray._private.state.state.get_draining_nodes())
@@ -169,7 +174,16 @@ def start_learner(
     remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, **options)
     node = None if placement is None else placement.learner
     return remote(LearnerProcess).remote(
-        config, spec, str(folder), budget, node, resume=resume, gpu=gpu, death=death, sent=sent
+        config,
+        spec,
+        str(folder),
+        budget,
+        node,
+        resume=resume,
+        gpu=gpu,
+        aggregate=aggregates(config, placement)[0],
+        death=death,
+        sent=sent,
     )
 
 

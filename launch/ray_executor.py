@@ -55,7 +55,8 @@ class RayExecutor:
         actors: how many to start.
         first_actor_id: ids count up from here, and are never used again.
         actor_process: the class that is started in each process.
-        cluster: where there are places for actors. None: all are on this machine.
+        cluster: where there are places for actors. None: all are on one machine.
+        node: which one that is; empty: this one.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class RayExecutor:
         first_actor_id: int = 0,
         actor_process: type[ActorProcess] = ActorProcess,
         cluster: ClusterView | None = None,
+        node: str = "",
     ) -> None:
         self._config, self._spec, self._actor_process = config, spec, actor_process
-        self._cluster = cluster
+        self._cluster, self._node = cluster, node
         self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, _Member] = {}
         self._calls: dict[ray.ObjectRef, _Call] = {}
@@ -86,6 +88,10 @@ class RayExecutor:
     @property
     def actor_ids(self) -> Sequence[int]:
         return list(self._actors)
+
+    @property
+    def actors(self) -> int:
+        return len(self._actors)
 
     @property
     def calls_in_flight(self) -> int:
@@ -185,14 +191,17 @@ class RayExecutor:
         self._actors, self._calls, self._weight_vectors = {}, {}, []
 
     def _start_actor(self) -> int | None:
-        options, node = PROCESS_OPTIONS, ""
+        options, node = PROCESS_OPTIONS, self._node
         if self._cluster is not None:
             place = next_node(self._cluster.places(), [member.node for member in self._actors.values()])
             if place is None:
                 return None
-            node, options = place, options | on_node(place)
+            node = place
+        if node:
+            options = options | on_node(node)
         actor_id = next(self._ids)
-        remote = ray.remote(num_cpus=self._config.actor.cores, **options)
+        gpus = self._config.actor.gpus if self._config.actor.device == "gpu" else 0
+        remote = ray.remote(num_cpus=self._config.actor.cores, num_gpus=gpus, **options)
         handle = remote(self._actor_process).remote(self._config, self._spec, actor_id)
         self._actors[actor_id] = _Member(handle, node=node)
         return actor_id

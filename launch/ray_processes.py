@@ -55,7 +55,7 @@ class ActorProcess:
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
         self._attached: dict[VectorAddress, npt.NDArray[np.generic] | None] = {}
         self._precision = config.transfer.precision
-        prepare_tensorflow(config.actor.tensorflow_threads, gpu=False)
+        prepare_tensorflow(config.actor.tensorflow_threads, gpu=config.actor.device == "gpu")
         self._runner = self.make_runner(config, spec, actor_id)
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
@@ -93,12 +93,19 @@ class EvaluatorProcess:
         prepare_tensorflow(config.actor.tensorflow_threads, gpu=False)
         from actors.evaluator import Evaluator
 
+        self._config, self._spec = config, spec
         self._evaluator = Evaluator(config, spec, config.evaluation)
 
     def run(self, weights: Weights) -> EvaluationResult:
         """See `Evaluator.run`."""
         assert isinstance(weights.parameters, np.ndarray)
-        return self._evaluator.run(WeightSnapshot(weights.version, decode(weights.parameters), weights.frames))
+        snapshot = WeightSnapshot(weights.version, decode(weights.parameters), weights.frames)
+        result = self._evaluator.run(snapshot)
+        if not self._config.evaluation.video:
+            return result
+        from launch.results.film import film_episode
+
+        return result._replace(video=film_episode(self._config, self._spec, snapshot))
 
 
 MARK = ".driver"
@@ -124,6 +131,7 @@ class LearnerProcess:
         *,
         resume: bool,
         gpu: bool,
+        aggregate: bool,
         death: tuple[str, int] | None,
         sent: SentFolder | None,
     ) -> None:
@@ -132,13 +140,15 @@ class LearnerProcess:
             # The driver is on another machine: its folder starts here as it is there.
             apply_changes(self._folder, sent.folder)
         prepare_tensorflow(budget.learner_threads, gpu=gpu)
+        from launch.aggregation import AggregatingExecutor
         from launch.ray_cluster import ClusterView
         from launch.ray_executor import RayExecutor
         from launch.session import LearnerDeath, TrainingSession
 
         def make_executor(first_actor_id: int) -> "Executor":
             cluster = None if node is None else ClusterView(config, node)
-            return RayExecutor(config, spec, budget.actors, first_actor_id, cluster=cluster)
+            kind = AggregatingExecutor if aggregate else RayExecutor
+            return kind(config, spec, budget.actors, first_actor_id, cluster=cluster)
 
         after = None if death is None else LearnerDeath(*death)
         sinks: list[Sink] = []

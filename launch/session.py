@@ -19,10 +19,11 @@ from launch.metrics import Metrics
 from launch.progress import Progress, View, lag_summary
 from launch.run_folder import RunFolder, write_json
 from launch.sinks import Sink, make_sinks
+from launch.storage import RemoteCopy
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
-from shared.types import EvaluationResult
+from shared.types import EvaluationResult, Video
 
 ExecutorFactory = Callable[[int], Executor]
 
@@ -99,6 +100,7 @@ class TrainingSession:
             self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner)
         self._sinks = [*make_sinks(folder, config), *sinks]
+        self._copy = RemoteCopy(folder, config.storage) if config.storage is not None else None
         self._arrivals: ArrivalsWriter | None = None
         if config.record_arrivals is not None and not resume:
             self._arrivals = ArrivalsWriter(Path(config.record_arrivals), self._executor.actor_ids)
@@ -225,6 +227,8 @@ class TrainingSession:
         mean = self._last_evaluation["mean_return"]
         self._metrics.add_evaluation(mean)
         self._say(f"evaluation of update {result.version}: mean return {mean:.1f} over {len(returns)} episodes")
+        if result.video is not None:
+            self._keep_video(result.version, result.video)
         if self._best_evaluation is None or mean > self._best_evaluation:
             self._best_evaluation = mean
             part = self._folder.best_weights.with_suffix(".part.npz")
@@ -233,6 +237,16 @@ class TrainingSession:
                 part.replace(self._folder.best_weights)
             except OSError as error:
                 self._say(f"warning: the best weights could not be written: {error.strerror}; training goes on")
+
+    def _keep_video(self, version: int, video: Video) -> None:
+        file = self._folder.videos / f"update-{version}.gif"
+        try:
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(video.gif)
+            for sink in self._sinks:
+                sink.write_video(video.gif, video.width, video.height, self.learner.frames)
+        except OSError as error:
+            self._say(f"warning: the video of an evaluation could not be written: {error.strerror}")
 
     def _note_dropped(self, outcome: Outcome) -> None:
         """Say so for the first report that is dropped for a reason, the tenth, the hundredth …"""
@@ -254,6 +268,12 @@ class TrainingSession:
             self._checkpoints.save(self.learner.version)
         except CheckpointError as error:
             self._say(f"warning: {error}; training goes on")
+        if self._copy is not None:
+            self._say_if_not_copied(self._copy.start())
+
+    def _say_if_not_copied(self, failure: str | None) -> None:
+        if failure is not None:
+            self._say(f"warning: the copy at {self._config.storage} could not be brought up to date: {failure}")
 
     def _account_for(self, death: LearnerDeath) -> None:
         """Count what the dead learner had taken in since the checkpoint that is gone on from: it is done again."""
@@ -268,7 +288,7 @@ class TrainingSession:
     def _progress(self) -> Progress:
         return self._metrics.progress(
             self.elapsed_seconds,
-            len(self._executor.actor_ids),
+            self._executor.actors,
             self._earlier_restarts + self._coordinator.actor_restarts,
         )
 
@@ -326,6 +346,8 @@ class TrainingSession:
             write_json(self._folder.summary, summary)
         except OSError as error:
             self._say(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
+        if self._copy is not None:
+            self._say_if_not_copied(self._copy.finish())
         return summary
 
     def _say(self, message: str) -> None:

@@ -20,11 +20,12 @@ from actors.environments import EnvironmentSpec, environment_spec, measure_obser
 from launch.arrivals import Arrivals
 from launch.budget import ThreadBudget, budget_for, thread_budget
 from launch.display import Display, summary_lines
-from launch.placement import place, placement_lines
+from launch.placement import aggregates, place, placement_lines, with_actor_device
 from launch.process import prepare_tensorflow
 from launch.progress import View
 from launch.run_folder import RunFolder, centres_observations, check_json_file, manifest, write_json
 from launch.sinks import check_trackers
+from launch.storage import check_storage
 from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.methods import METHODS
@@ -62,6 +63,8 @@ def train(arguments: TrainArguments, preset: str) -> int:
     spec = environment_spec(config.environment)
     _check_network(config, spec)
     check_trackers(config)
+    if config.storage is not None:
+        check_storage(config.storage)
     if arguments.resume is not None:
         # The order of a run is written and repeated from its beginning only.
         config = replace(config, record_arrivals=None, replay_arrivals=None)
@@ -130,7 +133,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.ray_cluster import cluster_nodes, connect
+    from launch.ray_cluster import cluster_nodes, connect, total_gpus
     from launch.ray_doctor import check_nodes
     from launch.ray_run import run_learners
 
@@ -138,6 +141,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     try:
         connect(config, budget.actors if budget else 0)
         placement = None
+        config = with_actor_device(config, total_gpus())
         if budget is None:
             check_nodes()
             nodes = cluster_nodes()
@@ -146,6 +150,9 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
             for line in placement_lines(placement, nodes):
                 _print(console, line)
         _open_folder(run, budget)
+        if config.learner.gradients_per_update > 1:
+            on, why = aggregates(config, placement)
+            _print(console, f"aggregation:  {'by node' if on else 'none'}: {why}")
         with run.folder:
             summary = run_learners(
                 config,

@@ -44,15 +44,18 @@ class GradientAccumulator:
         self._scale = 1.0 / learner.gradients_per_update if learner.accumulation == "mean" else 1.0
         self._max_gradient_norm = optimizer.max_gradient_norm
         self.push_graph = Graph(
-            self._push, [tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32)]
+            self._push,
+            [tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.int32)],
         )
 
-    def push(self, gradient: Float32Array, learning_rate: float) -> PushResult:
+    def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
         """Add a gradient float32 [P]; apply the sum, and reset it to exact zero, if it is the K-th.
+
+        `count` says how many gradients it is the sum of.
 
         A gradient whose norm is not finite changes nothing.
         """
-        (result,) = self.push_graph(gradient, np.float32(learning_rate))
+        (result,) = self.push_graph(gradient, np.float32(learning_rate), np.int32(count))
         finite, applied, norm = result.numpy().tolist()
         return PushResult(bool(finite), bool(applied), norm)
 
@@ -61,7 +64,7 @@ class GradientAccumulator:
         self.accumulated.assign(tf.zeros_like(self.accumulated))
         self.pending.assign(0)
 
-    def _push(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Tensor:
+    def _push(self, gradient: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         norm = _norm(gradient)
         finite = tf.math.is_finite(norm)
 
@@ -69,7 +72,7 @@ class GradientAccumulator:
             if self._gradients_per_update == 1:
                 return self._apply(gradient, norm, learning_rate)
             self.accumulated.assign_add(gradient)
-            pending = self.pending.assign_add(1)
+            pending = self.pending.assign_add(count)
             return tf.cond(pending >= self._gradients_per_update, lambda: self._apply_sum(learning_rate), hold)
 
         def hold() -> tf.Tensor:

@@ -15,7 +15,7 @@ from shared.methods import method_class
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple, exponential_decay, linear_anneal
-from shared.types import Float32Array, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
 _RETURN_WINDOW = 100
 
@@ -83,9 +83,12 @@ class Learner:
     @property
     def learning_rate(self) -> float:
         """η at the current global frames, or applied updates."""
+        return self._learning_rate_at(self.frames)
+
+    def _learning_rate_at(self, frames: int) -> float:
         optimizer = self._config.optimizer
         if optimizer.schedule == "linear":
-            return linear_anneal(optimizer.learning_rate, 0.0, self.frames, self._config.annealing_frames)
+            return linear_anneal(optimizer.learning_rate, 0.0, frames, self._config.annealing_frames)
         if optimizer.schedule == "exponential":
             return exponential_decay(
                 optimizer.learning_rate,
@@ -115,6 +118,46 @@ class Learner:
             finite, updated, norm = self._accumulator.push(report.gradient, rate)
             if not finite:
                 dropped = "non_finite"
+        self._account(report, dropped, lag)
+        self._close(sampled, updated=updated)
+        return Outcome(report, dropped, lag, updated, norm, rate, time.perf_counter() - started)
+
+    def submit_sum(self, aggregated: AggregatedReport) -> list[Outcome]:
+        """Admit the reports of a node, whose gradients were added there; an outcome for each.
+
+        Each is judged by itself. A sum cannot be taken apart: if one that is in it is refused, all are, for its reason.
+        """
+        started = time.perf_counter()
+        sampled = self.ledger.sampled
+        # The update comes with the last report: the schedule, and the target network, have seen those before it.
+        before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
+        rate = self._learning_rate_at(before * self._config.frames_per_agent_step)
+        self._refresh_target(sampled, before)
+        reasons: list[DropReason | None] = []
+        for report, finite in zip(aggregated.reports, aggregated.finite, strict=True):
+            refusal = self._admission.refusal(report._replace(gradient=aggregated.gradient), self.version)
+            reasons.append(refusal if finite or refusal is not None else "non_finite")
+        refused = next((r for r, finite in zip(reasons, aggregated.finite, strict=True) if finite and r), None)
+        count = sum(reason is None for reason in reasons)
+        updated, norm = False, float("nan")
+        if refused is None and count:
+            finite, updated, norm = self._accumulator.push(aggregated.gradient, rate, count)
+            refused = None if finite else "non_finite"
+        if refused is not None:
+            reasons = [reason or refused for reason in reasons]
+        lags = [self.version - report.version for report in aggregated.reports]
+        for report, reason, lag in zip(aggregated.reports, reasons, lags, strict=True):
+            self._account(report, reason, lag)
+        self._close(before, updated=updated)
+        seconds = (time.perf_counter() - started) / len(reasons)
+        last = len(reasons) - 1
+        return [
+            Outcome(report, reason, lag, updated and i == last, norm, rate, seconds)
+            for i, (report, reason, lag) in enumerate(zip(aggregated.reports, reasons, lags, strict=True))
+        ]
+
+    def _account(self, report: GradientReport, dropped: DropReason | None, lag: int) -> None:
+        """Count a report's agent steps, episodes and lag."""
         if dropped is None:
             self.ledger.hold(report.agent_steps)
             self.lag_counts[lag] += 1
@@ -122,20 +165,26 @@ class Learner:
                 self._moments = self._moments.merge(report.observation_moments)
         else:
             self.ledger.drop(report.agent_steps, dropped)
+        if dropped != "duplicate":
+            self.recent_returns.extend(report.episodes.returns.tolist())
+            self.episodes += len(report.episodes.returns)
+
+    def _close(self, sampled: int, *, updated: bool) -> None:
+        """Account for an update, if there was one, and refresh the target network if its time has come."""
         if updated:
             self.ledger.apply()
             self._snapshot = self._restored_snapshot_frames = None
         self.ledger.check()
+        self._refresh_target(sampled, self.ledger.sampled)
+
+    def _refresh_target(self, before: int, now: int) -> None:
+        """Copy the weights into the target network if the agent steps have crossed a multiple of its interval."""
         if self._target_parameters is not None and crossed_multiple(
-            sampled, self.ledger.sampled, self._config.method.target_interval_agent_steps
+            before, now, self._config.method.target_interval_agent_steps
         ):
             self._target_parameters.assign(self._accumulator.parameters)
             self.target_updates += 1
             self._target = None
-        if dropped != "duplicate":
-            self.recent_returns.extend(report.episodes.returns.tolist())
-            self.episodes += len(report.episodes.returns)
-        return Outcome(report, dropped, lag, updated, norm, rate, time.perf_counter() - started)
 
     def snapshot(self) -> WeightSnapshot:
         """The current weights. The same object until the next update."""

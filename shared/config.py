@@ -260,6 +260,10 @@ class ActorConfig:
     """Rollouts asked of one actor at a time. 2 hides the learner's latency, and adds a version of lag."""
     cores: float = 1.0
     """CPU cores that Ray reserves for one actor."""
+    device: Literal["auto", "cpu", "gpu"] = "cpu"
+    """Where acting and gradients run. auto: on GPUs where the learner leaves any."""
+    gpus: float = 0.25
+    """On GPUs: the share of one that an actor takes."""
     environment_threads: int = 1
     """Threads of ale-py's vector environment in one actor."""
     tensorflow_threads: int = 1
@@ -270,6 +274,7 @@ class ActorConfig:
         _at_least("actor.unroll_length", self.unroll_length, 1)
         _between("actor.calls_in_flight", self.calls_in_flight, 1, 2)
         _positive("actor.cores", self.cores)
+        _positive("actor.gpus", self.gpus)
         _at_least("actor.environment_threads", self.environment_threads, 1)
         _at_least("actor.tensorflow_threads", self.tensorflow_threads, 1)
 
@@ -287,6 +292,9 @@ class EvaluationConfig:
     policy: Literal["sampled", "greedy"] = "sampled"
     """sampled: as the policy says, for Q methods with the smallest final ε. greedy: its most probable action, its
     mean, or the action of highest value."""
+
+    video: bool = False
+    """Film one more episode at each evaluation, for TensorBoard and the run folder."""
 
     def __post_init__(self) -> None:
         _at_least("evaluation.every_frames", self.every_frames, 0)
@@ -384,8 +392,14 @@ class RunConfig:
     settings to the bit, until the order ends. Not with --resume."""
     address: str = "local"
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
+    aggregation: Literal["auto", "node", "none"] = "auto"
+    """node: actors of a node add the K gradients of an update there, and one message goes to the learner; none: each
+    gradient travels by itself; auto: by node where that pays, on a cluster whose nodes have K actors or more each."""
     log_every_seconds: float = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points."""
+    storage: str | None = None
+    """URL to keep a copy of the run folder at, like s3://bucket/run: a run can be resumed from it when its machine is
+    lost."""
     trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
     """Trackers to write to besides: wandb, mlflow. Each is an extra to install."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
@@ -423,10 +437,26 @@ class RunConfig:
             )
         if self.replay_arrivals is not None and self.executor != "inline":
             raise setting_error("replay_arrivals", self.replay_arrivals, "needs --executor inline")
+        if self.aggregation == "node":
+            if self.learner.gradients_per_update < 2:
+                raise setting_error(
+                    "aggregation", "node", "needs --learner.gradients-per-update of 2 or more: there is nothing to add"
+                )
+            if self.learner.max_policy_lag is not None:
+                raise setting_error(
+                    "aggregation", "node", "a gradient that is too old could not be taken out of a sum; leave "
+                    "--learner.max-policy-lag out",
+                )  # fmt: skip
+            if self.executor == "inline" or self.lockstep or self.record_arrivals is not None:
+                raise setting_error(
+                    "aggregation", "node", "is for --executor ray, without --lockstep and --record-arrivals"
+                )
         if self.checkpoint.exact and self.executor != "inline":
             raise setting_error("checkpoint.exact", "True", "is for --executor inline: processes have no fixed order")
         if self.executor == "inline" and self.learner.device == "gpu":
             raise setting_error("learner.device", "gpu", "the inline executor runs on the CPU")
+        if self.executor == "inline" and self.evaluation.video:
+            raise setting_error("evaluation.video", True, "is made in the evaluator's process; use --executor ray")
         if self.stop_measure == "evaluation" and self.stop_at_return is not None and not self.evaluation.every_frames:
             raise setting_error(
                 "stop_measure", self.stop_measure, "needs evaluations: set --evaluation.every-frames above 0"

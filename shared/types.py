@@ -109,9 +109,34 @@ class GradientReport(NamedTuple):
     observation_moments: Moments | None = None
 
 
+class AggregatedReport(NamedTuple):
+    """The reports of several actors of one node, and the sum of their gradients in their order: float32 [P].
+
+    The reports themselves carry none. Those whose entry in `finite` is False are in no sum. `actor_id` is that of the
+    node's aggregator.
+    """
+
+    actor_id: int
+    gradient: Float32Array
+    reports: tuple[GradientReport, ...]
+    finite: tuple[bool, ...]
+
+
+class Video(NamedTuple):
+    """An animated GIF, and its size in pixels."""
+
+    gif: bytes
+    width: int
+    height: int
+
+
 class EvaluationResult(NamedTuple):
-    """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E]."""
+    """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
+
+    `video` shows one more episode, where the run asks for it.
+    """
 
     version: int
     parameters: Float32Array
     episodes: EpisodeStats
+    video: Video | None = None

@@ -460,11 +460,11 @@ def _write(folder: Path, result: dict[str, Any]) -> None:
 
 def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
     table = Table(box=None, pad_edge=False)
-    for heading in (
-        "actors", "K", "unroll", "agent steps/s", "least–most", "frames/s", "updates/s", "speed-up", "efficiency",
-        "of bound", "learner busy", "lag mean/p95/max", "dropped",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right")
+    headings = (
+        "actors", "K", "T", "agent steps/s", "frames/s", "times", "efficiency", "bound", "busy", "lag", "dropped",
+    )  # fmt: skip
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in result["points"]:
         fraction = row["fraction_of_bound"]
         table.add_row(
@@ -472,9 +472,7 @@ def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
             str(row["gradients_per_update"]),
             str(row["unroll"]),
             f"{row['agent_steps_per_second']:,.0f}",
-            f"{row['least']:,.0f}–{row['most']:,.0f}",
             f"{row['frames_per_second']:,.0f}",
-            f"{row['updates_per_second']:.1f}",
             f"{row['speed_up']:.2f}",
             f"{row['efficiency']:.2f}",
             "-" if fraction is None else f"{fraction:.2f}",
@@ -483,5 +481,10 @@ def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
             f"{sum(row['agent_steps_dropped'].values()):,}",
         )
     console.print(table, highlight=False)
+    legend = (
+        "medians; T unroll, times: speed-up over the fewest actors, bound: share of what the cores could do alone, "
+        "busy: learner, lag: mean/95 %/most, in updates"
+    )
+    console.print(legend, style="dim", highlight=False)
     for line in (*result["verdict"], f"table, figures and pictures: {folder}"):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

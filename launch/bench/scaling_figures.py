@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator, ScalarFormatter
 
 from launch.results.figures import COLOURS, figure, save
 
@@ -55,7 +55,11 @@ def _throughput(axes: Axes, series: dict[tuple[int, int], list[dict[str, Any]]])
             axes.axhline(
                 ceiling, color=colour, linestyle="-.", linewidth=1, label=f"the learner's ceiling, K = {count}"
             )
-    axes.set_ylim(bottom=0)
+    # Measurements and the learner's ceiling may be orders of magnitude apart.
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_minor_formatter(EngFormatter(sep=""))
+    axes.tick_params(axis="y", which="minor", labelsize=7)
     axes.set_ylabel("agent steps per second")
     _actors_axis(axes, [row["actors"] for rows in series.values() for row in rows])
     axes.legend(fontsize=8)

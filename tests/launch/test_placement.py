@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from launch.budget import ACTOR_BYTES
-from launch.placement import Node, learner_node, next_node, place, placement_lines, room, wanted
+from launch.placement import (
+    Node,
+    aggregates,
+    learner_node,
+    next_node,
+    place,
+    placement_lines,
+    room,
+    wanted,
+    with_actor_device,
+)
 from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
 
@@ -97,3 +107,42 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
 def test_wrong_ranges(actors: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         RunConfig(actors=actors)
+
+
+@pytest.mark.parametrize(
+    ("count", "aggregation", "limit", "on", "why"),
+    [
+        (1, "auto", None, False, "applied by itself"),
+        (4, "auto", None, True, "make one message"),
+        (8, "auto", None, False, "a node has 4 actors, fewer than the 8"),
+        (4, "auto", 10, False, "policy lag"),
+        (4, "none", None, False, "as asked for"),
+        (8, "node", None, True, "as asked for"),
+    ],
+)
+def test_where_aggregation_pays(count: int, aggregation: str, limit: int | None, on: bool, why: str) -> None:
+    learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
+    config = RunConfig(learner=learner, aggregation=aggregation)
+    found = aggregates(config, place(config, [replace(HEAD, marked=True), *WORKERS]))
+    assert found[0] is on
+    assert why in found[1]
+    assert not aggregates(replace(config, aggregation="auto"), None)[0]
+
+
+def test_aggregation_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="nothing to add"):
+        RunConfig(aggregation="node")
+    with pytest.raises(ConfigurationError, match="taken out of a sum"):
+        RunConfig(aggregation="node", learner=LearnerConfig(gradients_per_update=2, max_policy_lag=3))
+
+
+def test_actors_on_gpus_share_what_the_learner_leaves() -> None:
+    config = RunConfig(actor=ActorConfig(device="auto", gpus=0.5))
+    assert with_actor_device(config, 0.0).actor.device == "cpu"
+    assert with_actor_device(config, 1.0).actor.device == "cpu"
+    decided = with_actor_device(config, 2.0)
+    assert decided.actor.device == "gpu"
+    machine = Node("g", "10.0.0.8", 8.0, 64 * GIB, gpus=2.0)
+    assert room(decided, [machine, HEAD], machine) == {"g": 2}
+    with pytest.raises(ConfigurationError, match="Ray finds 1 GPUs, of which the learner leaves 0"):
+        with_actor_device(replace(config, actor=ActorConfig(device="gpu")), 1.0)

@@ -146,3 +146,38 @@ def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> No
 def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--address {address}: "):
         check_address(address)
+
+
+def test_gradients_added_by_node_keep_their_account(tmp_path: Path) -> None:
+    """Four actors, K = 4: an update takes in one message, and every gradient is counted."""
+    settings = f"{SMALL} --actors 4 --learner.gradients-per-update 4 --aggregation node --total-frames 12000"
+    run = tmp_path / "run"
+    process = start(f"{settings} --log-every-seconds 0.5", run)
+    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    assert process.returncode == 0, output
+    assert "aggregation:  by node" in output
+    summary = json.loads((run / "summary.json").read_text())
+    dropped = sum(summary["agent_steps_dropped"].values())
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
+    assert summary["gradients_applied"] == 4 * summary["updates"]
+    # What was under way at the end made its report; no update is left half.
+    assert dropped == 0
+    assert rows(run)[-1]["actors_alive"] == 4
+
+
+def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
+
+    run = tmp_path / "run"
+    settings = SMALL.replace("every-frames 0", "every-frames 4000")
+    process = start(f"{settings} --evaluation.video --evaluation.episodes 2 --total-frames 8000 --actors 1", run)
+    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    assert process.returncode == 0, output
+    assert "warning" not in output
+    video = next((run / "videos").glob("update-*.gif")).read_bytes()
+    assert video.startswith(b"GIF89a")
+    events = EventAccumulator(str(run), size_guidance={TENSORS: 0}).Reload()
+    (shown,) = events.Tensors("evaluation/episode")[:1]
+    assert bytes(shown.tensor_proto.string_val[2]).startswith(b"GIF89a")
+    assert events.Tensors("asynchrony/policy_lag")
+    assert "_hparams_/session_start_info" in events.summary_metadata

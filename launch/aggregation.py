@@ -1,0 +1,245 @@
+"""One message per node in place of one per actor: the actors of a node add their gradients before they travel.
+
+A node's aggregator runs its actors as an executor of its own, through that node's shared memory, and sends the sum of
+the K gradients of one update. So an update takes in one message, and the sum is the one that the learner would have
+made: ((g₁ + g₂) + g₃) …, in the order of arrival. The learner admits and counts each gradient by itself all the same.
+"""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import ray
+from ray.exceptions import RayError
+
+from actors.environments import EnvironmentSpec
+from launch.coordinator import Completion, Failed
+from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, went_with_its_node
+from launch.ray_executor import RayExecutor
+from launch.ray_processes import EvaluatorProcess, Weights
+from shared.config import RunConfig
+from shared.types import AggregatedReport, GradientReport, WeightSnapshot
+from shared.wire import decode, encode
+
+_POLL_SECONDS = 0.5
+_NO_GRADIENT = np.empty(0, np.float32)
+# An aggregator and its actors take a block of ids, so that no id is ever used twice.
+_IDS_PER_NODE = 1_000_000
+
+
+class ActorLostError(Exception):
+    """An actor of a node died; its aggregator ends with it, and both are started again."""
+
+
+class AggregatorProcess:
+    """The actors of one node, and the sum of what they report.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        actors: how many to start.
+        first_actor_id: ids count up from here.
+        node: where it runs, and they too; empty: anywhere, there is one machine only.
+    """
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int, node: str) -> None:
+        # The evaluator is the learner's.
+        self._config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
+        self._executor = RayExecutor(self._config, spec, actors, first_actor_id, node=node)
+        self._idle = list(self._executor.actor_ids)
+
+    def collect(self, weights: Weights, target: WeightSnapshot | None) -> AggregatedReport:
+        """K gradients: idle actors start with these weights, others finish with those that they have.
+
+        The gradient of the result is encoded, as it travels.
+
+        Raises:
+            ActorLostError: an actor died, or raised.
+        """
+        assert isinstance(weights.parameters, np.ndarray)
+        self._executor.publish(WeightSnapshot(weights.version, decode(weights.parameters), weights.frames))
+        if target is not None:
+            self._executor.publish_target(target)
+        reports: list[GradientReport] = []
+        finite: list[bool] = []
+        total: npt.NDArray[np.float32] | None = None
+        while sum(finite) < self._config.learner.gradients_per_update and not self._gave_up(finite):
+            self._dispatch_idle()
+            completion = self._executor.next_completion()
+            if isinstance(completion, Failed):
+                raise ActorLostError(f"its actor {completion.actor_id}: {completion.reason}")
+            if not isinstance(completion, GradientReport):
+                continue
+            gradient = completion.gradient
+            finite.append(bool(np.isfinite(np.dot(gradient, gradient))))
+            if finite[-1]:
+                total = gradient.copy() if total is None else np.add(total, gradient, out=total)
+            reports.append(completion._replace(gradient=_NO_GRADIENT))
+            self._idle.append(completion.actor_id)
+        if total is None:
+            total = np.zeros(weights.parameters.shape, np.float32)
+        encoded = encode(total, self._config.transfer.precision)
+        return AggregatedReport(0, encoded, tuple(reports), tuple(finite))  # type: ignore[arg-type]
+
+    def _dispatch_idle(self) -> None:
+        for actor_id in self._idle:
+            self._executor.dispatch(actor_id)
+        self._idle = []
+
+    def _gave_up(self, finite: list[bool]) -> bool:
+        """Enough gradients were not finite that the learner should hear of it."""
+        return len(finite) - sum(finite) > self._config.supervision.max_non_finite
+
+
+class _Group(NamedTuple):
+    """A node's aggregator and its number of actors."""
+
+    handle: Any
+    node: str
+    actors: int
+
+
+class AggregatingExecutor:
+    """An `Executor` whose members are the aggregators of nodes. Each is what an actor is elsewhere.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        actors: how many in all, where there is no cluster.
+        first_actor_id: ids count up from here, and are never used again.
+        cluster: where there are places for actors. None: all are on this machine.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int = 0,
+        cluster: ClusterView | None = None,
+    ) -> None:
+        self._config, self._spec, self._cluster, self._actors = config, spec, cluster, actors
+        self._ids = itertools.count(first_actor_id, _IDS_PER_NODE)
+        self._groups: dict[int, _Group] = {}
+        self._calls: dict[ray.ObjectRef, int | None] = {}
+        self._snapshot_object: ray.ObjectRef | None = None
+        self._snapshot: WeightSnapshot | None = None
+        self._target: tuple[int, ray.ObjectRef] | None = None
+        self._target_versions: dict[int, int] = {}
+        while (self.room() if cluster is not None else 1 - len(self._groups)) > 0:
+            self.add()
+        self._evaluator: Any = self._start_evaluator() if config.evaluation.every_frames else None
+
+    @property
+    def actor_ids(self) -> Sequence[int]:
+        return list(self._groups)
+
+    @property
+    def actors(self) -> int:
+        return sum(group.actors for group in self._groups.values())
+
+    @property
+    def calls_in_flight(self) -> int:
+        return len(self._calls)
+
+    def publish(self, snapshot: WeightSnapshot) -> None:
+        self._snapshot, self._snapshot_object = snapshot, None
+
+    def publish_target(self, snapshot: WeightSnapshot) -> None:
+        self._target = snapshot.version, ray.put(snapshot)
+
+    def dispatch(self, actor_id: int) -> None:
+        target = None
+        if self._target is not None and self._target_versions.get(actor_id) != self._target[0]:
+            self._target_versions[actor_id], target = self._target
+        self._calls[self._groups[actor_id].handle.collect.remote(self._weights(), target)] = actor_id
+
+    def evaluate(self) -> None:
+        self._calls[self._evaluator.run.remote(self._weights())] = None
+
+    def next_completion(self) -> Completion | None:
+        if not self._calls:
+            time.sleep(_POLL_SECONDS)
+            return None
+        ready, _ = ray.wait(list(self._calls), num_returns=1, timeout=_POLL_SECONDS)
+        if not ready:
+            return None
+        actor_id = self._calls.pop(ready[0])
+        try:
+            result = ray.get(ready[0])
+        except RayError as error:
+            lost = self._cluster is not None and went_with_its_node(error)
+            return Failed(actor_id, failure_reason(error), node_lost=lost)
+        if not isinstance(result, AggregatedReport):
+            return result
+        assert actor_id is not None
+        return result._replace(actor_id=actor_id, gradient=decode(result.gradient))
+
+    def has_completed(self, actor_id: int) -> bool:
+        ref = next(ref for ref, group in self._calls.items() if group == actor_id)
+        return bool(ray.wait([ref], timeout=0)[0])
+
+    def remove(self, actor_id: int) -> None:
+        self._calls = {ref: group for ref, group in self._calls.items() if group != actor_id}
+        # Its actors end with it.
+        ray.kill(self._groups.pop(actor_id).handle, no_restart=True)
+
+    def add(self) -> int | None:
+        node, actors = "", self._actors
+        if self._cluster is not None:
+            free = self._free_nodes()
+            if not free:
+                return None
+            node, actors = max(free.items(), key=lambda item: item[1])
+        group_id = next(self._ids)
+        options = PROCESS_OPTIONS | (on_node(node) if node else {})
+        remote = ray.remote(num_cpus=0, **options)(AggregatorProcess)
+        handle = remote.remote(self._config, self._spec, actors, group_id + 1, node)
+        self._groups[group_id] = _Group(handle, node, actors)
+        return group_id
+
+    def room(self) -> int:
+        return 0 if self._cluster is None else len(self._free_nodes())
+
+    def leaving(self) -> Sequence[int]:
+        if self._cluster is None:
+            return ()
+        draining = {node.id for node in self._cluster.nodes() if node.draining}
+        return [group_id for group_id, group in self._groups.items() if group.node in draining]
+
+    def replace_evaluator(self) -> None:
+        ray.kill(self._evaluator, no_restart=True)
+        self._evaluator = self._start_evaluator()
+
+    def close(self) -> None:
+        handles = [group.handle for group in self._groups.values()]
+        for handle in (*handles, *([self._evaluator] if self._evaluator else [])):
+            ray.kill(handle, no_restart=True)
+        self._groups, self._calls = {}, {}
+
+    def _free_nodes(self) -> dict[str, int]:
+        """Nodes without an aggregator, and how many actors each gets."""
+        assert self._cluster is not None
+        _, most = self._config.actor_range
+        left = None if most is None else most - self.actors
+        taken = Counter(group.node for group in self._groups.values())
+        free = {node: count for node, count in self._cluster.places().items() if not taken[node]}
+        if left is not None:
+            free = {node: min(count, left) for node, count in free.items() if left > 0}
+        return free
+
+    def _weights(self) -> ray.ObjectRef:
+        snapshot = self._snapshot
+        assert snapshot is not None, "publish comes before dispatch"
+        if self._snapshot_object is None:
+            parameters = encode(snapshot.parameters, self._config.transfer.precision)
+            self._snapshot_object = ray.put(Weights(snapshot.version, parameters, snapshot.frames))
+        return self._snapshot_object
+
+    def _start_evaluator(self) -> Any:
+        return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(self._config, self._spec)

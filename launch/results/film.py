@@ -1,0 +1,36 @@
+"""One episode as an animated GIF in memory, for a page or TensorBoard."""
+
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from actors.environments import EnvironmentSpec
+from actors.policy import Policy
+from launch.results.player import make_stage, play_episode
+from launch.results.video import VideoWriter
+from shared.config import RunConfig
+from shared.types import Video, WeightSnapshot
+
+# Apart from those of training, evaluation and `tributary record`.
+_SEED_OFFSET = 700_000_001
+
+
+def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnapshot) -> Video:
+    """A whole episode with the weights of `snapshot`, by the actions that evaluations take."""
+    policy = Policy(config, spec, seed=config.seed, training=False)
+    policy.assign(snapshot.parameters, snapshot.frames)
+    act = policy.greedy if config.evaluation.policy == "greedy" else policy.sample
+    stage = make_stage(config.environment, spec)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "episode.gif"
+            with VideoWriter(file, stage.frames_per_second, comment="") as writer:
+                for step in play_episode(stage, policy, act, (config.seed + _SEED_OFFSET) % 2**31):
+                    for frame in step.frames:
+                        writer.add(frame)
+            with Image.open(file) as picture:
+                width, height = picture.size
+            return Video(file.read_bytes(), width, height)
+    finally:
+        stage.close()
