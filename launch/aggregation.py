@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
 from launch.coordinator import Completion, Failed
@@ -173,7 +173,12 @@ class AggregatingExecutor:
         try:
             result = ray.get(ready[0])
         except RayError as error:
-            lost = self._cluster is not None and went_with_its_node(error)
+            lost = (
+                self._cluster is not None
+                and actor_id is not None
+                and isinstance(error, RayActorError)
+                and (self._cluster.has_lost(self._groups[actor_id].node) or went_with_its_node(error))
+            )
             return Failed(actor_id, failure_reason(error), node_lost=lost)
         if not isinstance(result, AggregatedReport):
             return result

@@ -25,6 +25,7 @@ class Node:
     marked: bool = False
     head: bool = False
     draining: bool = False
+    port: int = 0
 
 
 class Placement(NamedTuple):

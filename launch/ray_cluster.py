@@ -9,6 +9,8 @@ from typing import Any
 
 # Read when ray is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# The autoscaler's lines would come between those of the run, which says itself when actors join or go.
+os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -26,6 +28,7 @@ _LEARNER_THREADS = 3
 _LOCAL_OBJECT_STORE_BYTES = 2**30
 _ANSWER_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
+_NODE_SECONDS = 1.0
 # The custom resource of the node that the learner has to be on.
 _LEARNER_RESOURCE = "learner"
 _NODE_LOSS = re.compile(
@@ -100,6 +103,7 @@ def cluster_nodes() -> list[Node]:
             marked=node["Resources"].get(_LEARNER_RESOURCE, 0.0) > 0,
             head=node["NodeID"] in head,
             draining=node["NodeID"] in draining,
+            port=node["NodeManagerPort"],
         )
         for node in ray.nodes()
         if node["Alive"]
@@ -127,18 +131,37 @@ class ClusterView:
     def __init__(self, config: RunConfig, learner: Node) -> None:
         self._config, self._learner = config, learner
         self._nodes: list[Node] = []
+        self._lost: set[str] = set()
         self._looked_up = -_LOOKUP_SECONDS
 
     def nodes(self, *, fresh: bool = False) -> list[Node]:
-        """The nodes that are alive."""
+        """The nodes that are alive, as far as is known."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
-            self._nodes, self._looked_up = cluster_nodes(), now
+            self._nodes = [node for node in cluster_nodes() if node.id not in self._lost]
+            self._looked_up = now
         return self._nodes
+
+    def has_lost(self, node_id: str) -> bool:
+        """Whether this node is gone, which Ray's server may find out half a minute later."""
+        node = next((node for node in self.nodes(fresh=True) if node.id == node_id), None)
+        if node is not None and not _answers(node):
+            # A machine that comes back has a new id.
+            self._lost.add(node_id)
+            self._looked_up = -_LOOKUP_SECONDS
+        return node is None or node_id in self._lost
 
     def places(self) -> dict[str, int]:
         """How many actors each node takes, by its id."""
         return room(self._config, self.nodes(), self._learner)
+
+
+def _answers(node: Node) -> bool:
+    try:
+        socket.create_connection((node.address, node.port), _NODE_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def on_node(node: str) -> dict[str, Any]:

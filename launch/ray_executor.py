@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
 from launch import shared_memory
@@ -209,8 +209,8 @@ class RayExecutor:
     def _failed(self, actor_id: int | None, error: RayError) -> Failed:
         if self._cluster is None or actor_id is None:
             return Failed(actor_id, failure_reason(error))
-        alive = {node.id for node in self._cluster.nodes(fresh=True)}
-        lost = self._actors[actor_id].node not in alive or went_with_its_node(error)
+        died = isinstance(error, RayActorError)
+        lost = died and (self._cluster.has_lost(self._actors[actor_id].node) or went_with_its_node(error))
         return Failed(actor_id, failure_reason(error), node_lost=lost)
 
     def _start_evaluator(self) -> Any:

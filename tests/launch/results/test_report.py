@@ -1,10 +1,10 @@
 """The HTML report: complete, self-contained, and sound in a browser at both ends of the range of screens."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from browser import Browser
 
 from launch.cli import main
 
@@ -40,12 +40,7 @@ def test_a_report_refers_to_nothing_outside_itself(page: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "height", "mobile"), [(1280, 900, False), (390, 844, True)])
 def test_a_report_in_a_browser(page: Path, tmp_path: Path, width: int, height: int, mobile: bool) -> None:
-    spec = importlib.util.spec_from_file_location("browser", Path(__file__).with_name("browser.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with module.Browser(tmp_path / "profile") as browser:
+    with Browser(tmp_path / "profile") as browser:
         browser.open(page, width, height, mobile=mobile)
         assert browser.requests == []
         assert browser.errors == []

@@ -4,6 +4,7 @@ as root."""
 import os
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,12 +22,12 @@ def run(command: str) -> str:
 
 
 class Host:
-    """One host. Its /tmp, /dev/shm and home are its own; the rest of the files are this machine's."""
+    """One host. Its home is its own, and until it ends its /tmp and /dev/shm; other files are this machine's."""
 
     def __init__(self, number: int, folder: Path, public_key: Path) -> None:
         self.name, self.address = f"tributary-host{number}", f"{_NETWORK}.{number}"
         self._folder = folder / self.name
-        self._folder.mkdir()
+        (self._folder / "home").mkdir(mode=0o700, parents=True)
         self._public_key = public_key
         self._process: subprocess.Popen[bytes] | None = None
         run(
@@ -37,11 +38,11 @@ class Host:
         run(f"ssh-keygen -q -t ed25519 -N '' -f {self._folder}/host_key")
 
     def boot(self) -> None:
-        """Start it: an empty home with the key in it, and sshd."""
+        """Start it: a home, empty at first, with the key in it, and sshd."""
         script = (
-            f"set -e; key=$(cat {self._folder}/host_key); "
+            f"set -e; key=$(cat {self._folder}/host_key); {_hide_home(self._folder / 'home')}; "
             "mount -t tmpfs tmpfs /tmp; mount -t tmpfs -o size=2g tmpfs /dev/shm; "
-            "mount -t tmpfs -o mode=700 tmpfs /root; mkdir -p /run/sshd /root/.ssh; "
+            "mkdir -p /run/sshd /root/.ssh; touch /root/.bashrc; "
             f'hostname {self.name}; cat > /root/.ssh/authorized_keys; echo "$key" > /root/host_key; '
             "chmod -R go= /root; exec /usr/sbin/sshd -D -e -h /root/host_key -o PidFile=none -o UsePAM=no "
             "-o PermitRootLogin=yes -o StrictModes=no -o MaxStartups=100 -o MaxSessions=100"
@@ -99,6 +100,14 @@ class Host:
         return []
 
 
+def _hide_home(home: Path) -> str:
+    """Shell commands that put another home in place of this one, in which the Python that runs may lie."""
+    kept = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if Path(path).is_relative_to("/root")]
+    before = [f"mkdir -p /run/kept{i} && mount --bind {path} /run/kept{i}" for i, path in enumerate(kept)]
+    after = [f"mkdir -p {path} && mount --move /run/kept{i} {path}" for i, path in enumerate(kept)]
+    return "; ".join([*before, f"mount --bind {home} /root", *after])
+
+
 class Network:
     """A bridge with hosts on it, reachable from this machine. Use as a context."""
 
@@ -112,7 +121,8 @@ class Network:
         run(f"ip link add {_BRIDGE} type bridge && ip address add {_NETWORK}.254/24 dev {_BRIDGE}")
         run(f"ip link set {_BRIDGE} up && ssh-keygen -q -t ed25519 -N '' -f {self.key}")
         for number in range(1, self._count + 1):
-            subprocess.run(["ip", "netns", "delete", f"tributary-host{number}"], capture_output=True, check=False)
+            for left in (f"netns delete tributary-host{number}", f"link delete veth{number}"):
+                subprocess.run(["ip", *left.split()], capture_output=True, check=False)
             self.hosts.append(Host(number, self._folder, self.key.with_suffix(".pub")))
             self.hosts[-1].boot()
         return self
