@@ -29,7 +29,7 @@ class RunFolder:
 
     @property
     def best_weights(self) -> Path:
-        """The weights of the best evaluation, if there was one."""
+        """The weights of the best evaluation, or without evaluations of the best training return, if there was one."""
         return self.path / "best.npz"
 
     @property
@@ -93,7 +93,7 @@ class RunFolder:
             return spec
         try:
             mean = np.load(self.observation_mean, allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError, SyntaxError, TypeError) as error:
             raise ConfigurationError(f"{self.observation_mean} cannot be read: {error}") from error
         if mean.shape != spec.observation_shape:
             raise ConfigurationError(

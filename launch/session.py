@@ -23,7 +23,7 @@ from launch.storage import RemoteCopy
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
-from shared.types import EvaluationResult, Video
+from shared.types import EvaluationResult, Float32Array, Video
 
 ExecutorFactory = Callable[[int], Executor]
 
@@ -71,7 +71,7 @@ class TrainingSession:
         self._earlier_restarts = self._earlier_rollouts_lost = 0
         self._learner_restarts = self._agent_steps_lost = 0
         self._saved_executor: dict[str, Any] | None = None
-        self._best_evaluation: float | None = None
+        self._best_return: float | None = None
         self._last_evaluation: dict[str, Any] | None = None
         self._checkpoints = Checkpoints(
             self._folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore_state
@@ -155,7 +155,7 @@ class TrainingSession:
             now = self.elapsed_seconds
             arrival = _arrival(event)
             if self._arrivals is not None and arrival is not None:
-                self._arrivals.add(arrival)
+                self._record(self._arrivals, arrival)
             if isinstance(event, Outcome):
                 self._metrics.add(event)
                 if event.dropped is not None:
@@ -229,14 +229,19 @@ class TrainingSession:
         self._say(f"evaluation of update {result.version}: mean return {mean:.1f} over {len(returns)} episodes")
         if result.video is not None:
             self._keep_video(result.version, result.video)
-        if self._best_evaluation is None or mean > self._best_evaluation:
-            self._best_evaluation = mean
-            part = self._folder.best_weights.with_suffix(".part.npz")
-            try:
-                np.savez(part, version=result.version, parameters=result.parameters, mean_return=mean)
-                part.replace(self._folder.best_weights)
-            except OSError as error:
-                self._say(f"warning: the best weights could not be written: {error.strerror}; training goes on")
+        self._keep_best(result.version, result.parameters, mean, "evaluation")
+
+    def _keep_best(self, version: int, parameters: Float32Array, mean: float, measure: str) -> None:
+        """Write the weights if no earlier ones were as good."""
+        if self._best_return is not None and mean <= self._best_return:
+            return
+        self._best_return = mean
+        part = self._folder.best_weights.with_suffix(".part.npz")
+        try:
+            np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
+            part.replace(self._folder.best_weights)
+        except OSError as error:
+            self._say(f"warning: the best weights could not be written: {error.strerror}; training goes on")
 
     def _keep_video(self, version: int, video: Video) -> None:
         file = self._folder.videos / f"update-{version}.gif"
@@ -247,6 +252,16 @@ class TrainingSession:
                 sink.write_video(video.gif, video.width, video.height, self.learner.frames)
         except OSError as error:
             self._say(f"warning: the video of an evaluation could not be written: {error.strerror}")
+
+    def _record(self, arrivals: ArrivalsWriter, arrival: Arrival) -> None:
+        try:
+            arrivals.add(arrival)
+        except OSError as error:
+            self._arrivals = None
+            self._say(
+                f"warning: {self._config.record_arrivals} could not be written: {error.strerror}; the order is kept up "
+                f"to here, and training goes on"
+            )
 
     def _note_dropped(self, outcome: Outcome) -> None:
         """Say so for the first report that is dropped for a reason, the tenth, the hundredth …"""
@@ -268,6 +283,11 @@ class TrainingSession:
             self._checkpoints.save(self.learner.version)
         except CheckpointError as error:
             self._say(f"warning: {error}; training goes on")
+        if not self._config.evaluation.every_frames and len(self.learner.recent_returns) == 100:
+            # Nobody evaluates: the best by what training saw, looked at whenever a checkpoint is due.
+            snapshot, mean = self.learner.snapshot(), self.learner.mean_return
+            assert mean is not None
+            self._keep_best(snapshot.version, snapshot.parameters, mean, "training")
         if self._copy is not None:
             self._say_if_not_copied(self._copy.start())
 
@@ -364,7 +384,7 @@ class TrainingSession:
             "rollouts_lost": self._earlier_rollouts_lost + self._coordinator.rollouts_lost,
             "learner_restarts": self._learner_restarts,
             "agent_steps_lost": self._agent_steps_lost,
-            "best_evaluation": self._best_evaluation,
+            "best_return": self._best_return,
             "executor": self._executor.state() if isinstance(self._executor, InlineExecutor) and self._exact else None,
         }
 
@@ -376,7 +396,7 @@ class TrainingSession:
         self._learner_restarts = state["learner_restarts"]
         self._agent_steps_lost = state["agent_steps_lost"]
         self._saved_executor = state["executor"] if self._exact else None
-        self._best_evaluation = state["best_evaluation"]
+        self._best_return = state["best_return"]
 
 
 def _replacement(event: Replaced) -> str:

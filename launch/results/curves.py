@@ -17,6 +17,17 @@ from shared.errors import ConfigurationError, setting_error
 XAxis = Literal["frames", "agent_steps", "seconds"]
 _COLUMNS = {"frames": "frames", "agent_steps": "agent_steps", "seconds": "elapsed_seconds"}
 _BAND_POINTS = 300
+# A row that lacks one of these is damaged.
+_ALWAYS = {
+    "frames",
+    "agent_steps",
+    "elapsed_seconds",
+    "agent_steps_per_second",
+    "mean_return_100",
+    "stage_microseconds",
+    "agent_steps_dropped",
+    "actor_restarts",
+}
 
 
 class Curve(NamedTuple):
@@ -42,18 +53,20 @@ class Band(NamedTuple):
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     """A run's rows of metrics, in the order of its frames.
 
-    After a resume the rows past the checkpoint are played again: the later ones count. A last row that was cut off
-    is left out.
+    After a resume the rows past the checkpoint are played again: the later ones count. Rows that were cut off
+    and damaged ones are left out.
 
     Raises:
         ConfigurationError: there are none.
     """
     rows: list[dict[str, Any]] = []
     if folder.metrics.is_file():
-        for line in folder.metrics.read_text().splitlines():
+        for line in folder.metrics.read_text(errors="replace").splitlines():
             try:
                 row = json.loads(line)
             except ValueError:
+                continue
+            if not isinstance(row, dict) or not row.keys() >= _ALWAYS or not isinstance(row["frames"], int):
                 continue
             while rows and rows[-1]["frames"] >= row["frames"]:
                 rows.pop()

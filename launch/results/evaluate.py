@@ -33,7 +33,8 @@ class EvaluateArguments:
     policy: Literal["as-trained", "sampled", "greedy"] = "as-trained"
     """Actions sampled from the policy, or its most probable ones. as-trained: as the run's evaluations did."""
     weights: WeightsName = "auto"
-    """best: of the best evaluation during training. latest: of the last checkpoint. auto: best if there is one."""
+    """best: of the best evaluation, or without evaluations of the best training return. latest: of the last checkpoint.
+    auto: best if there is one."""
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
     json: Path | None = None

@@ -28,7 +28,8 @@ class ExportArguments:
     output: Path | None = None
     """Folder to write, which must not exist yet. Default: export-update-N in the run folder, which is replaced."""
     weights: WeightsName = "auto"
-    """best: of the best evaluation during training. latest: of the last checkpoint. auto: best if there is one."""
+    """best: of the best evaluation, or without evaluations of the best training return. latest: of the last checkpoint.
+    auto: best if there is one."""
     json: Path | None = None
     """File to write model.json to as well."""
 

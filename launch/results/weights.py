@@ -1,6 +1,8 @@
-"""The weights that a run left: of its best evaluation, or of its last checkpoint."""
+"""The weights that a run left: its best ones, or those of its last checkpoint."""
 
+import zlib
 from typing import Literal
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,15 +23,16 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
     from learner.checkpoint import read_checkpoint
 
     if which == "best" and not folder.best_weights.is_file():
-        raise setting_error("weights", "best", f"{folder.path} has no evaluated weights; use --weights latest")
+        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
     if which == "latest" or not folder.best_weights.is_file():
         version, parameters = read_checkpoint(folder.checkpoints, layout)
         return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
             version, parameters = int(best["version"]), best["parameters"].astype(np.float32)
-    except (OSError, ValueError, KeyError) as error:
+            measure = str(best["measure"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError) as error:
         raise ConfigurationError(f"{folder.best_weights} cannot be read: {error}; use --weights latest") from error
     if parameters.shape != (layout.size,):
         raise ConfigurationError(f"{folder.best_weights} is of another network than the run's config.json")
-    return WeightSnapshot(version, parameters), f"the best evaluated weights (update {version})"
+    return WeightSnapshot(version, parameters), f"the weights that were best in {measure} (update {version})"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import av
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,6 +16,7 @@ from PIL import Image
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
+from launch.progress import Progress
 from launch.results.curves import bands, read_curve, read_rows
 from launch.results.player import AtariStage
 from launch.results.weights import load_weights
@@ -107,7 +109,8 @@ def test_runs_that_differ_otherwise_are_named_by_it(cartpole_runs: list[Path]) -
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
     frames = [10, 20, 30, 25, 35]
-    text = "".join(json.dumps({"frames": n, "turn": i}) + "\n" for i, n in enumerate(frames))
+    row = msgspec.to_builtins(Progress())
+    text = "".join(json.dumps(row | {"frames": n, "turn": i}) + "\n" for i, n in enumerate(frames))
     (tmp_path / "metrics.jsonl").write_text(text + '{"frames": 40, "tu')
     assert [(row["frames"], row["turn"]) for row in read_rows(RunFolder(tmp_path))] == [
         (10, 0),
