@@ -133,8 +133,9 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
     return [
         *lines,
         f"run folder:   {run}",
-        f"curves:       tensorboard --logdir {run}",
+        f"curves:       tributary plot {run}, or tensorboard --logdir {run}",
         f"evaluate:     tributary evaluate {run}",
+        f"video, page:  tributary record {run}; tributary report {run}",
         f"continue:     tributary train --resume {run}",
     ]
 

@@ -4,6 +4,8 @@ import os
 import re
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
 
 import ray
+from ray.autoscaler.sdk import request_resources
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.environments import EnvironmentSpec
@@ -108,6 +111,20 @@ def cluster_nodes() -> list[Node]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+@contextmanager
+def machines_requested(config: RunConfig) -> Iterator[None]:
+    """Ask the cluster's autoscaler, if it has one, for the cores of as many actors as the run may have at most."""
+    _, most = config.actor_range
+    if config.address == "local" or most is None or isinstance(config.actors, int):
+        yield
+        return
+    request_resources(bundles=[{"CPU": config.actor.cores}] * most)
+    try:
+        yield
+    finally:
+        request_resources(bundles=[])
 
 
 def total_gpus() -> float:

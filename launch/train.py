@@ -133,7 +133,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.ray_cluster import cluster_nodes, connect, total_gpus
+    from launch.ray_cluster import cluster_nodes, connect, machines_requested, total_gpus
     from launch.ray_doctor import check_nodes
     from launch.ray_run import run_learners
 
@@ -153,7 +153,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
         if config.learner.gradients_per_update > 1:
             on, why = aggregates(config, placement)
             _print(console, f"aggregation:  {'by node' if on else 'none'}: {why}")
-        with run.folder:
+        with run.folder, machines_requested(config):
             summary = run_learners(
                 config,
                 run.spec,

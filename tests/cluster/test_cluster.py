@@ -152,6 +152,19 @@ def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Calla
     assert summary["actor_restarts"] == 0
 
 
+def test_nodes_that_add_their_gradients_come_and_go(cluster: Cluster, train: Callable[[str], Training]) -> None:
+    nodes = [add(cluster, 2) for _ in range(2)]
+    training = train("--learner.gradients-per-update 2 --aggregation node --actors 2:4")
+    training.wait_for_actors(4)
+    cluster.remove_node(nodes[0], allow_graceful=False)
+    training.wait_for(lambda: training.row()["actors_alive"] < 4, "the loss")
+    training.wait_for(lambda: training.row()["actors_alive"] >= 2, "those that are left")
+    summary, output = training.stop()
+    assert "aggregation:  by node: as asked for" in output
+    assert summary["gradients_applied"] == 2 * summary["updates"]
+    assert summary["actor_restarts"] == 0
+
+
 def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Callable[[str], Training]) -> None:
     marked = add(cluster, 1, learner=1)
     training = train()
