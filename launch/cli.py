@@ -19,6 +19,7 @@ from launch.bench.plan import PlanArguments, plan
 from launch.bench.scaling import ScalingArguments, scaling
 from launch.bench.throughput import ThroughputArguments, throughput
 from launch.doctor import DoctorArguments, doctor
+from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.results.evaluate import EvaluateArguments, evaluate
@@ -29,7 +30,7 @@ from launch.results.report import ReportArguments, report
 from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.seeds import parse_seeds, train_seeds
 from launch.storage import fetch
-from launch.train import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, TrainArguments, default_run_dir, train
+from launch.train import TrainArguments, default_run_dir, train
 from shared.errors import ConfigurationError
 
 _Arguments = TypeVar("_Arguments")

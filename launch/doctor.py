@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.budget import ACTOR_BYTES, machine_bytes, usable_cores
+from launch.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.provenance import provenance, revision, versions
 from launch.run_folder import check_json_file, write_json
 from shared.errors import ConfigurationError
@@ -63,7 +64,7 @@ def doctor(arguments: DoctorArguments) -> int:
     if arguments.json is not None:
         result = {"nodes": reports, "findings": [finding._asdict() for finding in findings], **provenance()}
         write_json(arguments.json, result)
-    return 1 if findings else 0
+    return EXIT_FAILED if findings else EXIT_DONE
 
 
 def check_reports(reports: Sequence[dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from launch.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.provenance import provenance
 from launch.run_folder import write_json
 from launch.training_process import training_process
@@ -73,7 +74,7 @@ def train_seeds(
                 time.sleep(_POLL_SECONDS)
                 for seed in [seed for seed, process in running.items() if process.poll() is not None]:
                     codes[seed] = running.pop(seed).returncode
-                    if codes[seed] == 2:
+                    if codes[seed] == EXIT_USAGE:
                         raise ConfigurationError(f"seed {seed} could not start: see the message above")
                     if side_by_side > 1:
                         console.print(f"seed {seed}: ended with exit code {codes[seed]}", highlight=False)
@@ -87,7 +88,7 @@ def train_seeds(
     if json_file is not None:
         write_json(json_file, result)
     _show(console, result, folder)
-    return 130 if interrupted else max(codes.values(), default=1)
+    return EXIT_INTERRUPTED if interrupted else max(codes.values(), default=EXIT_FAILED)
 
 
 def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from actors.environments import EnvironmentSpec, environment_spec, measure_obser
 from launch.arrivals import Arrivals
 from launch.budget import ThreadBudget, budget_for, thread_budget
 from launch.display import Display, summary_lines
+from launch.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.placement import aggregates, place, placement_lines, with_actor_device
 from launch.process import prepare_tensorflow
 from launch.progress import View
@@ -30,7 +31,6 @@ from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.methods import METHODS
 
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 _VIEW_SECONDS = 1.0
 
 

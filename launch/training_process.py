@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from launch.exit_codes import EXIT_USAGE
 from launch.run_folder import RunFolder
 from launch.train import TrainArguments, train
 from shared.config import RunConfig
@@ -26,7 +27,7 @@ def main(settings: str, run: str, preset: str, *arguments: str) -> int:
         return train(TrainArguments(config, run_dir=Path(run)), preset)
     except ConfigurationError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return EXIT_USAGE
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.budget import thread_budget
+from launch.exit_codes import EXIT_DONE
 from launch.presets import PRESETS
 from launch.provenance import provenance
 from launch.run_folder import check_json_file, write_json
@@ -54,7 +55,7 @@ def bench_learner(arguments: LearnerArguments) -> int:
     _show(console, result, arguments)
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return 0
+    return EXIT_DONE
 
 
 def measure_learner(arguments: LearnerArguments, console: Console | None = None) -> dict[str, Any]:

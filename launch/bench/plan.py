@@ -15,6 +15,7 @@ from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.queueing import Costs, Prediction, predict, saturation
 from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_throughput
 from launch.budget import usable_cores
+from launch.exit_codes import EXIT_DONE
 from launch.process import prepare_tensorflow
 from launch.provenance import hardware_line, provenance
 from launch.run_folder import check_json_file, write_json
@@ -114,7 +115,7 @@ def plan(arguments: PlanArguments) -> int:
         console.print(f"curve: {arguments.output}", highlight=False, soft_wrap=True)
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return 0
+    return EXIT_DONE
 
 
 def _check(arguments: PlanArguments) -> None:

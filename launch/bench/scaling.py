@@ -23,6 +23,7 @@ from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.throughput import START_SECONDS, WARM_UP_SECONDS, steady_state
 from launch.budget import thread_budget, usable_cores
 from launch.display import duration
+from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.presets import PRESETS
 from launch.process import prepare_tensorflow
 from launch.progress import lag_summary
@@ -107,14 +108,14 @@ def scaling(arguments: ScalingArguments) -> int:
     result = summarise(arguments, points, store.read())
     if not result["points"]:
         console.print(f"nothing was measured; go on with tributary bench scaling --continue {folder}", soft_wrap=True)
-        return 130
+        return EXIT_INTERRUPTED
     _write(folder, result)
     _show(console, result, folder)
     if interrupted:
         console.print(f"go on with: tributary bench scaling --continue {folder}", soft_wrap=True)
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return 130 if interrupted else 0
+    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
 class _Store:

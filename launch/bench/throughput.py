@@ -12,6 +12,7 @@ from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.budget import thread_budget, usable_cores
+from launch.exit_codes import EXIT_DONE
 from launch.presets import PRESETS
 from launch.process import prepare_tensorflow
 from launch.provenance import provenance
@@ -109,7 +110,7 @@ def throughput(arguments: ThroughputArguments) -> int:
     _show(console, result)
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return 0
+    return EXIT_DONE
 
 
 def _config(arguments: ThroughputArguments) -> RunConfig:

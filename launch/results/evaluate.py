@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.environments import environment_spec
+from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.process import prepare_tensorflow
 from launch.provenance import hardware_line, provenance
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
@@ -71,8 +72,15 @@ def evaluate(arguments: EvaluateArguments) -> int:
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=arguments.episodes)
-        episodes = evaluator.run(snapshot, lambda ended: progress.advance(task, ended)).episodes
-    evaluator.close()
+        try:
+            episodes = evaluator.run(snapshot, lambda ended: progress.advance(task, ended)).episodes
+        except KeyboardInterrupt:
+            # Those that end first are the short ones: their mean would say something else.
+            played = int(progress.tasks[task].completed)
+            console.print(f"interrupted after {played} of {arguments.episodes} episodes; nothing is written")
+            return EXIT_INTERRUPTED
+        finally:
+            evaluator.close()
     protocol = describe_protocol(environment, arguments.protocol, is_atari=spec.is_atari)
     result = {
         "environment": environment.id,
@@ -90,7 +98,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
     write_json(folder.evaluation(arguments.protocol), result)
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return 0
+    return EXIT_DONE
 
 
 def published_scores(environment_id: str) -> dict[str, Any]:

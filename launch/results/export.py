@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec
+from launch.exit_codes import EXIT_DONE
 from launch.process import prepare_tensorflow
 from launch.provenance import provenance
 from launch.results.protocols import describe_protocol
@@ -88,7 +89,7 @@ def export(arguments: ExportArguments) -> int:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if arguments.json is not None:
         write_json(arguments.json, description)
-    return 0
+    return EXIT_DONE
 
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from launch.exit_codes import EXIT_DONE
 from launch.provenance import provenance
 from launch.results.curves import Band, XAxis, bands, read_curve
 from launch.run_folder import check_json_file, write_json
@@ -54,7 +55,7 @@ def plot(arguments: PlotArguments) -> int:
         console.print(f"curves: {path}", markup=False, highlight=False, soft_wrap=True)
     if arguments.json is not None:
         write_json(arguments.json, {"x": arguments.x, "y": arguments.y, "groups": as_json(groups), **provenance()})
-    return 0
+    return EXIT_DONE
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:

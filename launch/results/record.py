@@ -8,6 +8,7 @@ import tyro
 from rich.console import Console
 
 from actors.environments import environment_spec
+from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.process import prepare_tensorflow
 from launch.provenance import provenance, provenance_text
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
@@ -116,7 +117,7 @@ def record(arguments: RecordArguments) -> int:
     )
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return 130 if interrupted else 0
+    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
 def _check_output(output: Path | None) -> None:

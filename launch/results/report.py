@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from launch.display import duration
+from launch.exit_codes import EXIT_DONE
 from launch.progress import lag_summary
 from launch.provenance import hardware_line, provenance
 from launch.results.curves import bands, read_curve, read_rows
@@ -59,7 +60,7 @@ def report(arguments: ReportArguments) -> int:
     Console().print(f"report: {output}", markup=False, highlight=False, soft_wrap=True)
     if arguments.json is not None:
         write_json(arguments.json, {"runs": [run.figures() for run in runs], **provenance()})
-    return 0
+    return EXIT_DONE
 
 
 class _Run:
