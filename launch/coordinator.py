@@ -2,26 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from launch.executor import Executor, Failed
 from launch.supervision import RestartPolicy, Watchdog
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
-from shared.types import AggregatedReport, EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationResult, GradientReport
 
 # Between two looks for actors that hang.
 _CHECK_SECONDS = 1.0
-
-
-class Failed(NamedTuple):
-    """An actor died or hangs, or its rollout raised; actor_id None: the evaluator. `reason` is one line.
-
-    `node_lost`: it went with its node, which says nothing about the actor.
-    """
-
-    actor_id: int | None
-    reason: str
-    node_lost: bool = False
 
 
 class Replaced(NamedTuple):
@@ -43,46 +33,11 @@ class Released(NamedTuple):
     actor_id: int
 
 
-Completion = GradientReport | AggregatedReport | EvaluationResult | Failed
 Event = Outcome | EvaluationResult | Failed | Replaced | Joined | Released
 
 
 class TrainingStoppedError(Exception):
     """The run cannot go on: too many actors were lost, or its numbers are not finite any more."""
-
-
-class Executor(Protocol):
-    """Where rollouts run. A call that is dispatched is completed exactly once, by a report or a failure.
-
-    `actors` is how many play: what has an actor id here may stand for several.
-
-    The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry, and
-    `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
-    `evaluate` asks for one evaluation; `next_completion` waits for whichever call ends first, and returns None if none
-    does within a moment; `has_completed` says whether the oldest call of an actor has ended already; `remove` ends an
-    actor, dead or not, and forgets its calls; `add` starts a new one, None if there is no place for it, and
-    `replace_evaluator` a new evaluator. `room` says how many actors more the run wants and has places for, and
-    `leaving` whose places are about to go.
-    """
-
-    @property
-    def actor_ids(self) -> Sequence[int]: ...
-    @property
-    def calls_in_flight(self) -> int: ...
-    @property
-    def actors(self) -> int: ...
-    def publish(self, snapshot: WeightSnapshot) -> None: ...
-    def publish_target(self, snapshot: WeightSnapshot) -> None: ...
-    def dispatch(self, actor_id: int) -> None: ...
-    def evaluate(self) -> None: ...
-    def next_completion(self) -> Completion | None: ...
-    def has_completed(self, actor_id: int) -> bool: ...
-    def remove(self, actor_id: int) -> None: ...
-    def add(self) -> int | None: ...
-    def room(self) -> int: ...
-    def leaving(self) -> Sequence[int]: ...
-    def replace_evaluator(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Coordinator:

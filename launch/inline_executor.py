@@ -13,7 +13,7 @@ from actors.actor import Actor, ActorState
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
 from launch.arrivals import Arrivals
-from launch.coordinator import Completion, Failed
+from launch.executor import Completion, Failed
 from shared.config import RunConfig
 from shared.types import WeightSnapshot
 

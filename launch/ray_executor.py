@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
 from launch import shared_memory
-from launch.coordinator import Completion, Failed
+from launch.executor import Completion, Failed
 from launch.placement import next_node, wanted
 from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, went_with_its_node
 from launch.ray_processes import ActorProcess, EvaluatorProcess, Reply, Weights

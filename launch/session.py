@@ -13,7 +13,8 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.arrivals import Arrival, ArrivalsWriter
-from launch.coordinator import Coordinator, Event, Executor, Failed, Joined, Released, Replaced, TrainingStoppedError
+from launch.coordinator import Coordinator, Event, Joined, Released, Replaced, TrainingStoppedError
+from launch.executor import Executor, Failed
 from launch.inline_executor import InlineExecutor
 from launch.metrics import Metrics
 from launch.progress import Progress, View, lag_summary
