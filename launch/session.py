@@ -397,7 +397,7 @@ class TrainingSession:
         self._learner_restarts = state["learner_restarts"]
         self._agent_steps_lost = state["agent_steps_lost"]
         self._saved_executor = state["executor"] if self._exact else None
-        self._best_return = state["best_return"]
+        self._best_return = state.get("best_return")
 
 
 def _replacement(event: Replaced) -> str:

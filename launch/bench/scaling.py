@@ -20,7 +20,7 @@ from rich.table import Table
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.learner import LearnerArguments, measure_learner
-from launch.bench.throughput import START_SECONDS, WARM_UP_SECONDS, steady_state
+from launch.bench.throughput import WARM_UP_SECONDS, steady_state, train_for
 from launch.budget import thread_budget, usable_cores
 from launch.display import duration
 from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
@@ -28,14 +28,14 @@ from launch.presets import PRESETS
 from launch.process import prepare_tensorflow
 from launch.progress import lag_summary
 from launch.provenance import provenance
-from launch.results.curves import read_rows
 from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.training_process import training_process
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 _PRESET = "pong"
-_COMPONENT_SECONDS = 20.0
+# About what components and the start of a run take, to say how long it will be.
+_COMPONENT_SECONDS, _START_SECONDS = 20.0, 15.0
 # A learner this busy is what holds the rest back; actors that wait this share of their time wait for something.
 _BUSY, _WAITING = 0.8, 0.15
 
@@ -229,7 +229,7 @@ def _measure_all(
 ) -> None:
     """Measure what is not measured yet."""
     done = Counter((m["kind"], *m.get("point", ())) for m in store.read())
-    seconds = START_SECONDS + WARM_UP_SECONDS + arguments.seconds
+    seconds = _START_SECONDS + WARM_UP_SECONDS + arguments.seconds
     turns = [(repeat, point) for repeat in range(arguments.repeats) for point in points]
     turns = [(repeat, point) for repeat, point in turns if done[("throughput", *point)] <= repeat]
     unrolls = sorted({point.unroll for point in points})
@@ -285,8 +285,8 @@ def _measure_components(
 
 def measure_throughput(arguments: ScalingArguments, point: Point) -> dict[str, Any]:
     """Rates and costs of a point, from a run of its own."""
-    config = replace(bench_config(arguments, point), stop_after_seconds=START_SECONDS + arguments.seconds)
-    rows, _ = _train(config)
+    config = bench_config(arguments, point)
+    rows = train_for(config, arguments.seconds)
     measured = steady_state(rows, arguments.seconds)
     lags: Counter[int] = Counter()
     for row in rows:
@@ -308,7 +308,7 @@ def _measure_until(arguments: ScalingArguments, point: Point) -> dict[str, Any]:
         stop_after_seconds=arguments.until_seconds,
         log_every_seconds=10.0,
     )
-    _, summary = _train(config)
+    summary = _train(config)
     reached = summary["status"] == "return_reached"
     return {
         "seconds": summary["wall_seconds"] if reached else None,
@@ -317,8 +317,8 @@ def _measure_until(arguments: ScalingArguments, point: Point) -> dict[str, Any]:
     }
 
 
-def _train(config: RunConfig) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows and summary of a run of its own."""
+def _train(config: RunConfig) -> dict[str, Any]:
+    """The summary of a run of its own."""
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent:
         run = RunFolder(Path(parent) / "run")
         with training_process(config, run.path, "bench", subprocess.PIPE) as training:
@@ -326,7 +326,7 @@ def _train(config: RunConfig) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         if training.returncode != 0:
             lines = output.strip().splitlines()
             raise ConfigurationError(f"the system could not be measured: {lines[-1] if lines else 'training failed'}")
-        return read_rows(run), json.loads(run.summary.read_text())
+        return json.loads(run.summary.read_text())
 
 
 def summarise(

@@ -1,7 +1,8 @@
 """`tributary bench throughput`: agent steps per second with learning, beside what the cores could do at most."""
 
-import subprocess
+import signal
 import tempfile
+import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from shared.errors import ConfigurationError, setting_error
 
 # Seconds after the actors' first reports that are not counted: first traces, first updates.
 WARM_UP_SECONDS = 4.0
-START_SECONDS = 14.0
+_POLL_SECONDS = 0.5
 _PRESET = "pong"
 
 
@@ -75,7 +76,7 @@ def throughput(arguments: ThroughputArguments) -> int:
     bench = ComponentsBench(config, spec)
     components = bench.measure()
     console.print(f"the whole system, {budget.describe()} …", style="dim", highlight=False)
-    measured = _measure_system(config, arguments.seconds)
+    measured = steady_state(train_for(config, arguments.seconds), arguments.seconds)
     console.print("environment, acting and gradient alone, once more …", style="dim")
     components += bench.measure()
     # Actors that are fewer than the cores leave the others to the learner.
@@ -126,7 +127,6 @@ def _config(arguments: ThroughputArguments) -> RunConfig:
         actors=arguments.actors,
         total_frames=10**12,
         stop_at_return=None,
-        stop_after_seconds=START_SECONDS + arguments.seconds,
         log_every_seconds=1.0,
         environment=arguments.environment,
         network=replace(preset.network, name=arguments.network, precision=arguments.precision),
@@ -135,17 +135,38 @@ def _config(arguments: ThroughputArguments) -> RunConfig:
     )
 
 
-def _measure_system(config: RunConfig, seconds: float) -> dict[str, Any]:
-    """Train in processes of their own, as `tributary train` does, and read the run's metrics."""
+def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
+    """Train in processes of their own, as `tributary train` does, until `seconds` after the warm-up; the run's rows.
+
+    Raises:
+        ConfigurationError: the run ended before.
+    """
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent:
-        run = Path(parent) / "run"
-        with training_process(config, run, "bench", subprocess.PIPE) as training:
-            output, _ = training.communicate()
-        if training.returncode != 0:
-            lines = output.strip().splitlines()
+        run = RunFolder(Path(parent) / "run")
+        with (Path(parent) / "output").open("w+") as output:
+            with training_process(config, run.path, "bench", output) as training:
+                while training.poll() is None and not _covers(_working_rows(run), seconds):
+                    time.sleep(_POLL_SECONDS)
+                if training.poll() is None:
+                    training.send_signal(signal.SIGINT)
+            output.seek(0)
+            lines = output.read().strip().splitlines()
+        rows = _working_rows(run)
+        if not _covers(rows, seconds):
             raise ConfigurationError(f"the system could not be measured: {lines[-1] if lines else 'training failed'}")
-        rows = read_rows(RunFolder(run))
-    return steady_state(rows, seconds)
+    return rows
+
+
+def _working_rows(run: RunFolder) -> list[dict[str, Any]]:
+    """The rows since the actors' first report."""
+    try:
+        return [row for row in read_rows(run) if row["agent_steps"] > 0]
+    except ConfigurationError:
+        return []
+
+
+def _covers(rows: list[dict[str, Any]], seconds: float) -> bool:
+    return bool(rows) and rows[-1]["elapsed_seconds"] >= rows[0]["elapsed_seconds"] + WARM_UP_SECONDS + seconds + 1.0
 
 
 def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
