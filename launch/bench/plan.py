@@ -13,7 +13,8 @@ from rich.table import Table
 from actors.environments import environment_spec
 from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.queueing import Costs, Prediction, predict, saturation
-from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_throughput
+from launch.bench.scaling import ScalingArguments, bench_config, measure_throughput
+from launch.bench.scaling_result import Point
 from launch.budget import usable_cores
 from launch.exit_codes import EXIT_DONE
 from launch.process import prepare_tensorflow

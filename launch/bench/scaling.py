@@ -1,6 +1,5 @@
 """`tributary bench scaling`: throughput against the number of actors, beside the bound and the learner's ceiling."""
 
-import csv
 import itertools
 import json
 import subprocess
@@ -11,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
-import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.learner import LearnerArguments, measure_learner
+from launch.bench.scaling_result import Point, show, summarise, write
 from launch.bench.throughput import WARM_UP_SECONDS, steady_state, train_for
 from launch.budget import thread_budget, usable_cores
 from launch.display import duration
@@ -27,7 +25,6 @@ from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.presets import PRESETS
 from launch.process import prepare_tensorflow
 from launch.progress import lag_summary
-from launch.provenance import provenance
 from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.training_process import training_process
 from shared.config import RunConfig
@@ -36,8 +33,6 @@ from shared.errors import ConfigurationError, setting_error
 _PRESET = "pong"
 # About what components and the start of a run take, to say how long it will be.
 _COMPONENT_SECONDS, _START_SECONDS = 20.0, 15.0
-# A learner this busy is what holds the rest back; actors that wait this share of their time wait for something.
-_BUSY, _WAITING = 0.8, 0.15
 
 
 @dataclass(frozen=True)
@@ -79,14 +74,6 @@ class ScalingArguments:
     """File to write the result to, besides scaling.json in the folder."""
 
 
-class Point(NamedTuple):
-    """What varies."""
-
-    actors: int
-    gradients_per_update: int
-    unroll: int
-
-
 def scaling(arguments: ScalingArguments) -> int:
     """Run `tributary bench scaling`. Returns the exit code.
 
@@ -105,12 +92,12 @@ def scaling(arguments: ScalingArguments) -> int:
     except KeyboardInterrupt:
         interrupted = True
         console.print("interrupted: what was measured is kept")
-    result = summarise(arguments, points, store.read())
+    result = summarise(_settings(arguments), points, store.read())
     if not result["points"]:
         console.print(f"nothing was measured; go on with tributary bench scaling --continue {folder}", soft_wrap=True)
         return EXIT_INTERRUPTED
-    _write(folder, result)
-    _show(console, result, folder)
+    write(folder, result)
+    show(console, result, folder)
     if interrupted:
         console.print(f"go on with: tributary bench scaling --continue {folder}", soft_wrap=True)
     if arguments.json is not None:
@@ -329,163 +316,5 @@ def _train(config: RunConfig) -> dict[str, Any]:
         return json.loads(run.summary.read_text())
 
 
-def summarise(
-    arguments: ScalingArguments, points: Sequence[Point], measurements: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Medians over repeats, speed-up and efficiency against one actor and against the bound, and words."""
-    by_kind: dict[str, list[dict[str, Any]]] = {}
-    for measurement in measurements:
-        by_kind.setdefault(measurement["kind"], []).append(measurement)
-    ceilings = by_kind["ceiling"][-1]["gradients_per_second"] if "ceiling" in by_kind else {}
-    rows = []
-    for point in points:
-        made = [m for m in by_kind.get("throughput", []) if Point(*m["point"]) == point]
-        if not made:
-            continue
-        rates = [m["agent_steps_per_second"] for m in made]
-        alone = [m["seconds"][str(point.unroll)] for m in by_kind.get("components", [])]
-        cost = float(np.median([sum(parts.values()) for parts in alone])) if alone else None
-        ceiling = ceilings.get(str(point.gradients_per_update))
-        until = next((m for m in by_kind.get("until", []) if Point(*m["point"]) == point), None)
-        rows.append(
-            {
-                **point._asdict(),
-                "repeats": len(made),
-                "agent_steps_per_second": float(np.median(rates)),
-                "least": min(rates),
-                "most": max(rates),
-                **{
-                    name: float(np.median([m[name] for m in made]))
-                    for name in ("frames_per_second", "updates_per_second", "policy_lag_mean", "learner_utilisation")
-                },
-                "policy_lag_p95": max(m["policy_lag_p95"] for m in made),
-                "policy_lag_max": max(m["policy_lag_max"] for m in made),
-                "stage_microseconds": {
-                    stage: 1e6 * float(np.median([m["stage_seconds_per_step"][stage] for m in made]))
-                    for stage in made[0]["stage_seconds_per_step"]
-                },
-                "agent_steps_dropped": dict(sum((Counter(m["agent_steps_dropped"]) for m in made), Counter())),
-                "bound": None if cost is None else point.actors / cost,
-                "learner_ceiling": None if ceiling is None else ceiling * arguments.envs * point.unroll,
-                "seconds_to_return": until["seconds"] if until else None,
-                "frames_to_return": until["frames"] if until else None,
-            }
-        )
-    for row in rows:
-        fewest = min((r for r in rows if _series(r) == _series(row)), key=lambda r: r["actors"])
-        row["speed_up"] = row["agent_steps_per_second"] / fewest["agent_steps_per_second"] * fewest["actors"]
-        row["efficiency"] = row["speed_up"] / row["actors"]
-        row["fraction_of_bound"] = None if row["bound"] is None else row["agent_steps_per_second"] / row["bound"]
-    return {
-        "points": rows,
-        "verdict": [
-            verdict([r for r in rows if _series(r) == series]) for series in sorted({_series(r) for r in rows})
-        ],
-        "settings": _settings(arguments),
-        **provenance(),
-    }
-
-
-def verdict(rows: Sequence[dict[str, Any]]) -> str:
-    """Where a series of growing actor counts saturates, and on what, in words."""
-    last = max(rows, key=lambda row: row["actors"])
-    series = f"K = {last['gradients_per_update']}, unroll {last['unroll']}: "
-    stages = last["stage_microseconds"]
-    waiting = (stages["wait"] + stages["synchronise"]) / sum(stages.values())
-    seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
-    if last["efficiency"] >= 0.9 or len(rows) == 1:
-        limit = last["learner_ceiling"]
-        where = "" if limit is None else f"; the learner would hold back from about {limit:,.0f} agent steps/s on"
-        return f"{series}{seen}: no saturation in this range{where}"
-    if last["learner_utilisation"] >= _BUSY:
-        return f"{series}{seen}: the learner is busy {last['learner_utilisation']:.0%} of the time and holds them back"
-    if waiting >= _WAITING:
-        return f"{series}{seen}: actors wait {waiting:.0%} of their time for weights; try two calls in flight"
-    first = min(rows, key=lambda row: row["actors"])["stage_microseconds"]
-    slower = max(("environment", "acting", "gradient"), key=lambda stage: stages[stage] - first[stage])
-    return (
-        f"{series}{seen}: the cores hold them back; {slower} takes {stages[slower]:.0f} µs per agent step where it "
-        f"took {first[slower]:.0f}"
-    )
-
-
-def _series(row: dict[str, Any]) -> tuple[int, int]:
-    return row["gradients_per_update"], row["unroll"]
-
-
 def _name(point: Point) -> str:
     return f"{point.actors} actors, K = {point.gradients_per_update}, unroll {point.unroll}"
-
-
-_COLUMNS = (
-    "actors",
-    "gradients_per_update",
-    "unroll",
-    "repeats",
-    "agent_steps_per_second",
-    "least",
-    "most",
-    "frames_per_second",
-    "updates_per_second",
-    "speed_up",
-    "efficiency",
-    "bound",
-    "fraction_of_bound",
-    "learner_ceiling",
-    "learner_utilisation",
-    "policy_lag_mean",
-    "policy_lag_p95",
-    "policy_lag_max",
-    "seconds_to_return",
-    "frames_to_return",
-)
-
-
-def _write(folder: Path, result: dict[str, Any]) -> None:
-    """scaling.json, scaling.csv and the pictures."""
-    from launch.bench.scaling_figures import draw
-
-    write_json(folder / "scaling.json", result)
-    part = folder / "scaling.csv.part"
-    stages = list(result["points"][0]["stage_microseconds"])
-    with part.open("w", newline="") as file:
-        file.write(f"# {json.dumps(provenance())}\n")
-        writer = csv.writer(file)
-        writer.writerow([*_COLUMNS, *(f"{stage}_microseconds" for stage in stages), "agent_steps_dropped"])
-        for row in result["points"]:
-            costs = [f"{row['stage_microseconds'][stage]:.2f}" for stage in stages]
-            writer.writerow([*(row[name] for name in _COLUMNS), *costs, json.dumps(row["agent_steps_dropped"])])
-    part.replace(folder / "scaling.csv")
-    draw(folder, result)
-
-
-def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
-    table = Table(box=None, pad_edge=False)
-    headings = (
-        "actors", "K", "T", "agent steps/s", "frames/s", "times", "efficiency", "bound", "busy", "lag", "dropped",
-    )  # fmt: skip
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in result["points"]:
-        fraction = row["fraction_of_bound"]
-        table.add_row(
-            str(row["actors"]),
-            str(row["gradients_per_update"]),
-            str(row["unroll"]),
-            f"{row['agent_steps_per_second']:,.0f}",
-            f"{row['frames_per_second']:,.0f}",
-            f"{row['speed_up']:.2f}",
-            f"{row['efficiency']:.2f}",
-            "-" if fraction is None else f"{fraction:.2f}",
-            f"{row['learner_utilisation']:.0%}",
-            f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
-            f"{sum(row['agent_steps_dropped'].values()):,}",
-        )
-    console.print(table, highlight=False)
-    legend = (
-        "medians; T unroll, times: speed-up over the fewest actors, bound: share of what the cores could do alone, "
-        "busy: learner, lag: mean/95 %/most, in updates"
-    )
-    console.print(legend, style="dim", highlight=False)
-    for line in (*result["verdict"], f"table, figures and pictures: {folder}"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)

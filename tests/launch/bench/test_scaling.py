@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from launch.bench import scaling as module
-from launch.bench.scaling import Point, ScalingArguments, summarise, verdict
+from launch.bench.scaling import ScalingArguments
+from launch.bench.scaling_result import Point, summarise, verdict
 from launch.cli import main
 from launch.progress import lag_summary
 
@@ -50,7 +51,7 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_bound(
     made = [measured(POINTS[0], rate) for rate in (2_000, 2_500, 9_999)]
     made += [measured(POINTS[1], rate) for rate in (100, 4_500, 4_700)]
     made += [alone(3e-4), alone(5e-4), {"kind": "ceiling", "gradients_per_second": {"1": 100.0}}]
-    one, two = summarise(ScalingArguments(), POINTS, made)["points"]
+    one, two = summarise({"envs": 32}, POINTS, made)["points"]
     assert one["agent_steps_per_second"] == 2_500
     assert (two["least"], two["most"]) == (100, 4_700)
     assert two["speed_up"] == pytest.approx(4_500 / 2_500)
@@ -71,7 +72,7 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_bound(
     ],
 )
 def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -> None:
-    rows = summarise(ScalingArguments(), POINTS, [measured(POINTS[0], 2_000), second])["points"]
+    rows = summarise({"envs": 32}, POINTS, [measured(POINTS[0], 2_000), second])["points"]
     assert words in verdict(rows)
 
 
