@@ -187,8 +187,6 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRu
     dropped = summary["agent_steps_dropped"]
     assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + sum(dropped.values())
     assert summary["rollouts_lost_with_actors"] >= 1
-    for process in run.processes().values():
-        assert not process.startswith("ray::"), process
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while left := run.processes():
         assert time.monotonic() < deadline, left
