@@ -40,8 +40,7 @@ class Host:
     def boot(self) -> None:
         """Start it: a home, empty at first, with the key in it, and sshd."""
         script = (
-            f"set -e; key=$(cat {self._folder}/host_key); {_hide_home(self._folder / 'home')}; "
-            "mount -t tmpfs tmpfs /tmp; mount -t tmpfs -o size=2g tmpfs /dev/shm; "
+            f"set -e; key=$(cat {self._folder}/host_key); {_own_files(self._folder / 'home')}; "
             "mkdir -p /run/sshd /root/.ssh; touch /root/.bashrc; "
             f'hostname {self.name}; cat > /root/.ssh/authorized_keys; echo "$key" > /root/host_key; '
             "chmod -R go= /root; exec /usr/sbin/sshd -D -e -h /root/host_key -o PidFile=none -o UsePAM=no "
@@ -100,12 +99,15 @@ class Host:
         return []
 
 
-def _hide_home(home: Path) -> str:
-    """Shell commands that put another home in place of this one, in which the Python that runs may lie."""
-    kept = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if Path(path).is_relative_to("/root")]
+def _own_files(home: Path) -> str:
+    """Shell commands for a home, /tmp and /dev/shm of its own. The Python that runs stays, wherever it lies."""
+    hidden = ("/root", "/tmp")
+    python = dict.fromkeys((sys.base_prefix, sys.prefix))
+    kept = [path for path in python if any(Path(path).is_relative_to(folder) for folder in hidden)]
     before = [f"mkdir -p /run/kept{i} && mount --bind {path} /run/kept{i}" for i, path in enumerate(kept)]
+    own = [f"mount --bind {home} /root", "mount -t tmpfs tmpfs /tmp", "mount -t tmpfs -o size=2g tmpfs /dev/shm"]
     after = [f"mkdir -p {path} && mount --move /run/kept{i} {path}" for i, path in enumerate(kept)]
-    return "; ".join([*before, f"mount --bind {home} /root", *after])
+    return "; ".join([*before, *own, *after])
 
 
 class Network:
