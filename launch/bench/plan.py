@@ -96,7 +96,7 @@ def plan(arguments: PlanArguments) -> int:
             _row(predict(costs, n, arguments.gradients_per_update, arguments.calls_in_flight), steps, spec.is_atari)
             for n in arguments.cluster_actors
         ]
-        for precision, costs in _cluster_costs(arguments, loaded, learner).items()
+        for precision, costs in cluster_costs(arguments, loaded, learner).items()
     }
     result: dict[str, Any] = {
         "step_seconds_alone": alone,
@@ -105,7 +105,7 @@ def plan(arguments: PlanArguments) -> int:
         "checks": checks,
         "curves": curves,
         "saturation_actors": {
-            precision: saturation(costs) for precision, costs in _cluster_costs(arguments, loaded, learner).items()
+            precision: saturation(costs) for precision, costs in cluster_costs(arguments, loaded, learner).items()
         },
         "settings": {name: value for name, value in vars(arguments).items() if name not in ("json", "output")},
         **provenance(),
@@ -177,14 +177,21 @@ def _predict_here(arguments: PlanArguments, alone: float, loaded: float, learner
     return min(free.gradients_per_second, cores / (rollout + learner))
 
 
-def _cluster_costs(arguments: PlanArguments, loaded: float, learner: dict[str, Any]) -> dict[str, Costs]:
-    """Between machines: gradients as objects over the learner's link."""
+def cluster_costs(arguments: PlanArguments, loaded: float, learner: dict[str, Any]) -> dict[str, Costs]:
+    """Between machines, by precision: gradients as objects over the learner's link.
+
+    Where the gradients of an update are added on their nodes, K of them cost the learner and its link what one does.
+    """
     rollout = loaded * arguments.envs * arguments.unroll
     link = arguments.gigabits * 1e9 / 8.0
-    return {
-        precision: Costs(rollout, learner["objects"][precision], size * learner["parameters"] / link)
-        for precision, size in _BYTES.items()
-    }
+    together = arguments.gradients_per_update
+    costs = {}
+    for precision, size in _BYTES.items():
+        seconds, network = learner["objects"][precision], size * learner["parameters"] / link
+        costs[precision] = Costs(rollout, seconds, network)
+        if together > 1:
+            costs[f"{precision}, added by node"] = Costs(rollout, seconds / together, network / together)
+    return costs
 
 
 def _row(prediction: Prediction, steps: int, is_atari: bool) -> dict[str, Any]:
@@ -208,22 +215,24 @@ def _show(console: Console, result: dict[str, Any]) -> None:
             highlight=False,
         )
     table = Table(box=None, pad_edge=False)
-    for heading in ("actors", "agent steps/s", "bfloat16", "policy lag", "learner busy", "held back by"):
+    curves = result["curves"]
+    for heading in ("actors", *curves, "policy lag", "learner busy", "held back by"):
         table.add_column(heading, justify="right")
-    for plain, rounded in zip(result["curves"]["float32"], result["curves"]["bfloat16"], strict=True):
+    for rows in zip(*curves.values(), strict=True):
+        plain = rows[0]
         table.add_row(
             f"{plain['actors']:,}",
-            f"{plain['agent_steps_per_second']:,.0f}",
-            f"{rounded['agent_steps_per_second']:,.0f}",
+            *(f"{row['agent_steps_per_second']:,.0f}" for row in rows),
             f"{plain['policy_lag']:,.0f}",
             f"{plain['learner_utilisation']:.0%}",
             plain["held_back_by"],
         )
+    console.print("agent steps per second, by what is on the wire; the last three columns are of float32", style="dim")
     console.print(table, highlight=False)
-    full = result["saturation_actors"]
+    full = ", ".join(f"{name} {actors:.0f}" for name, actors in result["saturation_actors"].items())
     console.print(
-        f"one learner is full at about {full['float32']:.0f} actors (bfloat16 on the wire {full['bfloat16']:.0f}); the "
-        f"point moves with --actor.unroll-length and --actor.environments, in proportion",
+        f"one learner is full at about so many actors: {full}; the point moves with --actor.unroll-length and "
+        f"--actor.environments, in proportion",
         highlight=False,
         soft_wrap=True,
     )

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from launch.bench.plan import PlanArguments, cluster_costs
 from launch.bench.queueing import Costs, predict, saturation
 
 
@@ -42,3 +43,13 @@ def test_throughput_never_falls_with_actors_and_never_passes_a_bound() -> None:
     assert all(later >= earlier - 1e-9 for earlier, later in itertools.pairwise(rates))
     assert all(rate <= min(n / 0.304, 1 / 0.004) + 1e-9 for n, rate in enumerate(rates, start=1))
     assert saturation(costs) == pytest.approx(76.0)
+
+
+def test_gradients_added_by_node_cost_the_learner_what_one_does() -> None:
+    learner = {"objects": {"float32": 4e-3, "bfloat16": 5e-3}, "parameters": 1_000_000}
+    arguments = PlanArguments(gradients_per_update=4, gigabits=8.0, envs=10, unroll=10)
+    costs = cluster_costs(arguments, 1e-3, learner)
+    assert costs["float32"] == pytest.approx(Costs(0.1, 4e-3, 4e-3))
+    assert costs["float32, added by node"] == pytest.approx(Costs(0.1, 1e-3, 1e-3))
+    assert costs["bfloat16"] == pytest.approx(Costs(0.1, 5e-3, 2e-3))
+    assert set(cluster_costs(PlanArguments(), 1e-3, learner)) == {"float32", "bfloat16"}
