@@ -249,13 +249,15 @@ def _draw(path: Path, result: dict[str, Any]) -> None:
         first = result["curves"]["float32"][0]
         ideal = [first["agent_steps_per_second"] / first["actors"] * n for n in actors]
         axes.plot(actors, ideal, ":", color="black", linewidth=1, label="ideal")
-        if result["checks"]:
-            checks = result["checks"]
+        # Further ones share cores here.
+        checks = [check for check in result["checks"] if check["actors"] <= result["hardware"]["cores"]]
+        if checks:
             axes.plot(
                 [c["actors"] for c in checks], [c["measured"] for c in checks], "x", color="black", label="measured"
             )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("actors, each on a core of its own")
         axes.set_ylabel("agent steps per second")
         axes.set_title(f"From costs measured on {hardware_line(result)}")
