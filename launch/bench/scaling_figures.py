@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from launch.results.figures import COLOURS, figure, save
 
@@ -57,9 +57,9 @@ def _throughput(axes: Axes, series: dict[tuple[int, int], list[dict[str, Any]]])
             )
     # Measurements and the learner's ceiling may be orders of magnitude apart.
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.yaxis.set_minor_formatter(EngFormatter(sep=""))
-    axes.tick_params(axis="y", which="minor", labelsize=7)
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("agent steps per second")
     _actors_axis(axes, [row["actors"] for rows in series.values() for row in rows])
     axes.legend(fontsize=8)
