@@ -19,9 +19,10 @@ from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
 from launch.executor import Completion, Failed
-from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, went_with_its_node
+from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
 from launch.ray_executor import RayExecutor
-from launch.ray_processes import EvaluatorProcess, Weights
+from launch.ray_processes import Weights
+from launch.ray_publishing import Published
 from shared.config import RunConfig
 from shared.types import AggregatedReport, GradientReport, WeightSnapshot
 from shared.wire import decode, encode
@@ -127,13 +128,10 @@ class AggregatingExecutor:
         self._ids = itertools.count(first_actor_id, _IDS_PER_NODE)
         self._groups: dict[int, _Group] = {}
         self._calls: dict[ray.ObjectRef, int | None] = {}
-        self._snapshot_object: ray.ObjectRef | None = None
-        self._snapshot: WeightSnapshot | None = None
-        self._target: tuple[int, ray.ObjectRef] | None = None
-        self._target_versions: dict[int, int] = {}
-        while (self.room() if cluster is not None else 1 - len(self._groups)) > 0:
+        self._published = Published(config.transfer.precision)
+        for _ in range(1 if cluster is None else self.room()):
             self.add()
-        self._evaluator: Any = self._start_evaluator() if config.evaluation.every_frames else None
+        self._evaluator: Any = start_evaluator(config, spec) if config.evaluation.every_frames else None
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -148,19 +146,17 @@ class AggregatingExecutor:
         return len(self._calls)
 
     def publish(self, snapshot: WeightSnapshot) -> None:
-        self._snapshot, self._snapshot_object = snapshot, None
+        self._published.publish(snapshot)
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
-        self._target = snapshot.version, ray.put(snapshot)
+        self._published.publish_target(snapshot)
 
     def dispatch(self, actor_id: int) -> None:
-        target = None
-        if self._target is not None and self._target_versions.get(actor_id) != self._target[0]:
-            self._target_versions[actor_id], target = self._target
-        self._calls[self._groups[actor_id].handle.collect.remote(self._weights(), target)] = actor_id
+        weights, target = self._published.weights(), self._published.new_target(actor_id)
+        self._calls[self._groups[actor_id].handle.collect.remote(weights, target)] = actor_id
 
     def evaluate(self) -> None:
-        self._calls[self._evaluator.run.remote(self._weights())] = None
+        self._calls[self._evaluator.run.remote(self._published.weights())] = None
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
@@ -177,7 +173,7 @@ class AggregatingExecutor:
                 self._cluster is not None
                 and actor_id is not None
                 and isinstance(error, RayActorError)
-                and (self._cluster.has_lost(self._groups[actor_id].node) or went_with_its_node(error))
+                and self._cluster.has_lost(self._groups[actor_id].node)
             )
             return Failed(actor_id, failure_reason(error), node_lost=lost)
         if not isinstance(result, AggregatedReport):
@@ -219,7 +215,7 @@ class AggregatingExecutor:
 
     def replace_evaluator(self) -> None:
         ray.kill(self._evaluator, no_restart=True)
-        self._evaluator = self._start_evaluator()
+        self._evaluator = start_evaluator(self._config, self._spec)
 
     def close(self) -> None:
         handles = [group.handle for group in self._groups.values()]
@@ -237,14 +233,3 @@ class AggregatingExecutor:
         if left is not None:
             free = {node: min(count, left) for node, count in free.items() if left > 0}
         return free
-
-    def _weights(self) -> ray.ObjectRef:
-        snapshot = self._snapshot
-        assert snapshot is not None, "publish comes before dispatch"
-        if self._snapshot_object is None:
-            parameters = encode(snapshot.parameters, self._config.transfer.precision)
-            self._snapshot_object = ray.put(Weights(snapshot.version, parameters, snapshot.frames))
-        return self._snapshot_object
-
-    def _start_evaluator(self) -> Any:
-        return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(self._config, self._spec)

@@ -80,9 +80,9 @@ class Coordinator:
         self._evaluating = False
         self._checked = clock()
         self._non_finite = 0
-        self._lost_all = False
         self.actor_restarts = 0
         self.rollouts_lost = 0
+        self.messages = 0
 
     @property
     def evaluating(self) -> bool:
@@ -138,6 +138,7 @@ class Coordinator:
             yield from self._replace_due(now)
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
+        self.messages += 1
         self._watchdog.reported(report.actor_id, self._clock())
         self._restarts.proven(report.actor_id)
         if isinstance(report, AggregatedReport):
@@ -157,7 +158,7 @@ class Coordinator:
 
     def _waiting_for_room(self) -> bool:
         """Whether all actors went with their nodes, and the run waits for others."""
-        return not self._stopping and self._lost_all
+        return not self._stopping and not self._executor.actor_ids
 
     def _follow_cluster(self) -> Iterator[Event]:
         """Let those go whose places are about to go, and start others where there is room."""
@@ -168,7 +169,6 @@ class Coordinator:
             actor_id = self._executor.add()
             if actor_id is None:
                 return
-            self._lost_all = False
             for _ in range(self._calls_per_actor):
                 self._dispatch(actor_id)
             yield Joined(actor_id)
@@ -177,7 +177,6 @@ class Coordinator:
         self._leaving.discard(actor_id)
         self._watchdog.forget(actor_id)
         self._executor.remove(actor_id)
-        self._lost_all = not self._executor.actor_ids
         return Released(actor_id)
 
     def _dispatch(self, actor_id: int) -> None:
@@ -208,7 +207,6 @@ class Coordinator:
         self._leaving.discard(failed.actor_id)
         if failed.node_lost:
             # Others start when, and where, there is room again.
-            self._lost_all = not self._executor.actor_ids
             return failed
         wait = self._restarts.died(failed.actor_id, now)
         if wait is None:

@@ -1,7 +1,6 @@
 """Start or join a Ray cluster, and start the learner on it."""
 
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from actors.environments import EnvironmentSpec
 from launch.bench.synthetic import BenchLearnerProcess
 from launch.budget import ThreadBudget
 from launch.placement import Node, Placement, aggregates, room
-from launch.ray_processes import LearnerProcess, SentFolder
+from launch.ray_processes import EvaluatorProcess, LearnerProcess, SentFolder
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -32,12 +31,10 @@ _LOCAL_OBJECT_STORE_BYTES = 2**30
 _ANSWER_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 _NODE_SECONDS = 1.0
+# Between two tries to reach a node that did not answer.
+_RETRY_SECONDS = 10.0
 # The custom resource of the node that the learner has to be on.
 _LEARNER_RESOURCE = "learner"
-_NODE_LOSS = re.compile(
-    r"node (it was on )?(has )?(died|was|is) ?|node .{0,80}(died|dead|terminated|preempted|drain)", re.I
-)
-
 # Ray never starts a process or a call again by itself: it would be counted twice. Nor does it keep a record of every
 # call: in half an hour of CartPole its server had grown to 400 MB by them.
 PROCESS_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
@@ -94,7 +91,6 @@ def check_address(address: str) -> None:
 
 def cluster_nodes() -> list[Node]:
     """The machines of the cluster that was joined, those that are alive."""
-    head = {node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]}
     draining = _draining_nodes()
     return [
         Node(
@@ -104,7 +100,7 @@ def cluster_nodes() -> list[Node]:
             bytes=int(node["Resources"].get("memory", 0)),
             gpus=node["Resources"].get("GPU", 0.0),
             marked=node["Resources"].get(_LEARNER_RESOURCE, 0.0) > 0,
-            head=node["NodeID"] in head,
+            head="node:__internal_head__" in node["Resources"],
             draining=node["NodeID"] in draining,
             port=node["NodeManagerPort"],
         )
@@ -148,25 +144,40 @@ class ClusterView:
     def __init__(self, config: RunConfig, learner: Node) -> None:
         self._config, self._learner = config, learner
         self._nodes: list[Node] = []
-        self._lost: set[str] = set()
+        # Since when nodes do not answer that Ray's server still takes for alive.
+        self._silent: dict[str, float] = {}
         self._looked_up = -_LOOKUP_SECONDS
 
     def nodes(self, *, fresh: bool = False) -> list[Node]:
         """The nodes that are alive, as far as is known."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
-            self._nodes = [node for node in cluster_nodes() if node.id not in self._lost]
+            self._nodes = [node for node in cluster_nodes() if not self._is_silent(node, now)]
             self._looked_up = now
         return self._nodes
 
     def has_lost(self, node_id: str) -> bool:
         """Whether this node is gone, which Ray's server may find out half a minute later."""
         node = next((node for node in self.nodes(fresh=True) if node.id == node_id), None)
-        if node is not None and not _answers(node):
-            # A machine that comes back has a new id.
-            self._lost.add(node_id)
-            self._looked_up = -_LOOKUP_SECONDS
-        return node is None or node_id in self._lost
+        if node is None:
+            return True
+        if _answers(node):
+            return False
+        self._silent[node_id] = time.monotonic()
+        self._nodes = [node for node in self._nodes if node.id != node_id]
+        return True
+
+    def _is_silent(self, node: Node, now: float) -> bool:
+        """A node that did not answer is tried again now and then: it may only have been busy."""
+        since = self._silent.get(node.id)
+        if since is None:
+            return False
+        if now - since >= _RETRY_SECONDS:
+            if _answers(node):
+                del self._silent[node.id]
+                return False
+            self._silent[node.id] = now
+        return True
 
     def places(self) -> dict[str, int]:
         """How many actors each node takes, by its id."""
@@ -179,6 +190,11 @@ def _answers(node: Node) -> bool:
     except OSError:
         return False
     return True
+
+
+def start_evaluator(config: RunConfig, spec: EnvironmentSpec) -> Any:
+    """Start the evaluator's process. It takes no core from the actors' count: between evaluations it sleeps."""
+    return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(config, spec)
 
 
 def on_node(node: str) -> dict[str, Any]:
@@ -230,11 +246,6 @@ def start_learner(
 def start_bench_learner(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Any:
     """Start the learner of `tributary bench learner`, on CPUs."""
     return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(BenchLearnerProcess).remote(config, spec, budget.learner_threads)
-
-
-def went_with_its_node(error: ray.exceptions.RayError) -> bool:
-    """Whether a process ended because its machine did."""
-    return isinstance(error, ray.exceptions.RayActorError) and bool(_NODE_LOSS.search(str(error)))
 
 
 def failure_reason(error: ray.exceptions.RayError) -> str:

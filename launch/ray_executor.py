@@ -13,8 +13,9 @@ from actors.environments import EnvironmentSpec
 from launch import shared_memory
 from launch.executor import Completion, Failed
 from launch.placement import next_node, wanted
-from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, went_with_its_node
-from launch.ray_processes import ActorProcess, EvaluatorProcess, Reply, Weights
+from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
+from launch.ray_processes import ActorProcess, Reply, Weights
+from launch.ray_publishing import Published
 from launch.shared_memory import SharedVector
 from shared.config import RunConfig
 from shared.types import WeightSnapshot
@@ -31,7 +32,6 @@ class _Member:
     vectors: list[SharedVector] = field(default_factory=list)
     in_memory: bool = False
     node: str = ""
-    target_version: int | None = None
 
 
 class _Call(NamedTuple):
@@ -75,15 +75,13 @@ class RayExecutor:
         self._actors: dict[int, _Member] = {}
         self._calls: dict[ray.ObjectRef, _Call] = {}
         self._uses_memory = config.transfer.shared_memory and shared_memory.available()
-        self._snapshot: WeightSnapshot | None = None
-        # The snapshot, for actors elsewhere and for those here; made when the first of them needs it.
-        self._snapshot_object: ray.ObjectRef | None = None
+        self._published = Published(config.transfer.precision)
+        # The snapshot for actors here; written when the first of them needs it.
         self._snapshot_vector: SharedVector | None = None
         self._weight_vectors: list[SharedVector] = []
-        self._target: tuple[int, ray.ObjectRef] | None = None
         for _ in range(actors):
             self._start_actor()
-        self._evaluator: Any = self._start_evaluator() if config.evaluation.every_frames else None
+        self._evaluator: Any = start_evaluator(config, spec) if config.evaluation.every_frames else None
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -103,25 +101,22 @@ class RayExecutor:
         return sum(member.in_memory for member in self._actors.values())
 
     def publish(self, snapshot: WeightSnapshot) -> None:
-        self._snapshot = snapshot
-        self._snapshot_object = self._snapshot_vector = None
+        self._published.publish(snapshot)
+        self._snapshot_vector = None
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
-        self._target = snapshot.version, ray.put(snapshot)
+        self._published.publish_target(snapshot)
 
     def dispatch(self, actor_id: int) -> None:
         member = self._actors[actor_id]
         weights, vector = self._weights_for(member)
-        target = None
-        if self._target is not None and member.target_version != self._target[0]:
-            # It keeps a target network until it is given another.
-            member.target_version, target = self._target
+        target = self._published.new_target(actor_id)
         reply_in = self._reply_vector(member) if self._uses_memory else None
         address = reply_in.address if reply_in is not None else None
         self._calls[member.handle.run.remote(weights, target, address)] = _Call(actor_id, vector, reply_in)
 
     def evaluate(self) -> None:
-        self._calls[self._evaluator.run.remote(self._put_snapshot())] = _Call(None)
+        self._calls[self._evaluator.run.remote(self._published.weights())] = _Call(None)
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
@@ -180,7 +175,7 @@ class RayExecutor:
 
     def replace_evaluator(self) -> None:
         ray.kill(self._evaluator, no_restart=True)
-        self._evaluator = self._start_evaluator()
+        self._evaluator = start_evaluator(self._config, self._spec)
 
     def close(self) -> None:
         handles = [member.handle for member in self._actors.values()]
@@ -209,33 +204,18 @@ class RayExecutor:
     def _failed(self, actor_id: int | None, error: RayError) -> Failed:
         if self._cluster is None or actor_id is None:
             return Failed(actor_id, failure_reason(error))
-        died = isinstance(error, RayActorError)
-        lost = died and (self._cluster.has_lost(self._actors[actor_id].node) or went_with_its_node(error))
+        lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._actors[actor_id].node)
         return Failed(actor_id, failure_reason(error), node_lost=lost)
-
-    def _start_evaluator(self) -> Any:
-        # It takes no core from the actors' count: between evaluations it sleeps.
-        remote = ray.remote(num_cpus=0, **PROCESS_OPTIONS)
-        return remote(EvaluatorProcess).remote(self._config, self._spec)
 
     def _weights_for(self, member: _Member) -> tuple[Weights | ray.ObjectRef, SharedVector | None]:
         if not member.in_memory:
-            return self._put_snapshot(), None
-        snapshot = self._snapshot
-        assert snapshot is not None, "publish comes before dispatch"
+            return self._published.weights(), None
+        snapshot = self._published.snapshot
         if self._snapshot_vector is None:
             self._snapshot_vector = self._free_vector(self._weight_vectors, [c.weights for c in self._calls.values()])
             self._snapshot_vector.values[...] = encode(snapshot.parameters, self._config.transfer.precision)
         vector = self._snapshot_vector
         return Weights(snapshot.version, vector.address, snapshot.frames), vector
-
-    def _put_snapshot(self) -> ray.ObjectRef:
-        snapshot = self._snapshot
-        assert snapshot is not None, "publish comes before dispatch"
-        if self._snapshot_object is None:
-            parameters = encode(snapshot.parameters, self._config.transfer.precision)
-            self._snapshot_object = ray.put(Weights(snapshot.version, parameters, snapshot.frames))
-        return self._snapshot_object
 
     def _reply_vector(self, member: _Member) -> SharedVector:
         return self._free_vector(member.vectors, [call.reply_in for call in self._calls.values()])
@@ -245,6 +225,7 @@ class RayExecutor:
         for vector in vectors:
             if not any(vector is used for used in in_use):
                 return vector
-        assert self._snapshot is not None
-        vectors.append(SharedVector(self._snapshot.parameters.size, wire_dtype(self._config.transfer.precision)))
+        vectors.append(
+            SharedVector(self._published.snapshot.parameters.size, wire_dtype(self._config.transfer.precision))
+        )
         return vectors[-1]

@@ -348,6 +348,7 @@ class TrainingSession:
             "frames": learner.frames,
             "updates": ledger.updates,
             "gradients_applied": ledger.gradients_applied,
+            "messages": self._coordinator.messages,
             "agent_steps_per_second": ledger.sampled / elapsed,
             "frames_per_second": learner.frames / elapsed,
             "policy_lag_mean": lag_mean,
