@@ -19,7 +19,7 @@ from launch.bench.plan import PlanArguments, plan
 from launch.bench.scaling import ScalingArguments, scaling
 from launch.bench.throughput import ThroughputArguments, throughput
 from launch.doctor import DoctorArguments, doctor
-from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.results.evaluate import EvaluateArguments, evaluate

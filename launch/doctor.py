@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.budget import ACTOR_BYTES, machine_bytes, usable_cores
-from launch.exit_codes import EXIT_DONE, EXIT_FAILED
-from launch.provenance import provenance, revision, versions
+from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
+from launch.output.provenance import provenance, revision, versions
 from launch.run_folder import check_json_file, write_json
 from shared.errors import ConfigurationError
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from actors.environments import EnvironmentSpec
-from launch.provenance import provenance
+from launch.output.provenance import provenance
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 

@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from launch.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from launch.provenance import provenance
+from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output.provenance import provenance
 from launch.run_folder import write_json
 from launch.training_process import training_process
 from shared.config import RunConfig

@@ -20,7 +20,7 @@ from actors.environments import EnvironmentSpec, environment_spec, measure_obser
 from launch.arrivals import Arrivals
 from launch.budget import ThreadBudget, budget_for, thread_budget
 from launch.display import Display, summary_lines
-from launch.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.placement import aggregates, place, placement_lines, with_actor_device
 from launch.process import prepare_tensorflow
 from launch.progress import View

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from launch.exit_codes import EXIT_USAGE
+from launch.output.exit_codes import EXIT_USAGE
 from launch.run_folder import RunFolder
 from launch.train import TrainArguments, train
 from shared.config import RunConfig

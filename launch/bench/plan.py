@@ -16,9 +16,9 @@ from launch.bench.queueing import Costs, Prediction, predict, saturation
 from launch.bench.scaling import ScalingArguments, bench_config, measure_throughput
 from launch.bench.scaling_result import Point
 from launch.budget import usable_cores
-from launch.exit_codes import EXIT_DONE
+from launch.output.exit_codes import EXIT_DONE
+from launch.output.provenance import hardware_line, provenance
 from launch.process import prepare_tensorflow
-from launch.provenance import hardware_line, provenance
 from launch.run_folder import check_json_file, write_json
 from shared.config import TransferConfig
 from shared.errors import setting_error
@@ -239,7 +239,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _draw(path: Path, result: dict[str, Any]) -> None:
-    from launch.results.figures import COLOURS, figure, save
+    from launch.output.pictures import COLOURS, figure, save
 
     with figure() as (drawn, (axes,)):
         for colour, (precision, rows) in zip(COLOURS, result["curves"].items(), strict=False):

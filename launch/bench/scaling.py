@@ -21,7 +21,7 @@ from launch.bench.scaling_result import Point, show, summarise, write
 from launch.bench.throughput import WARM_UP_SECONDS, steady_state, train_for
 from launch.budget import thread_budget, usable_cores
 from launch.display import duration
-from launch.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
+from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.presets import PRESETS
 from launch.process import prepare_tensorflow
 from launch.progress import lag_summary

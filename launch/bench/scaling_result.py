@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from launch.provenance import provenance
+from launch.output.provenance import provenance
 from launch.run_folder import write_json
 
 # A learner this busy is what holds the rest back; actors that wait this share of their time wait for something.

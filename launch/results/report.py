@@ -13,9 +13,9 @@ import tyro
 from rich.console import Console
 
 from launch.display import duration
-from launch.exit_codes import EXIT_DONE
+from launch.output.exit_codes import EXIT_DONE
+from launch.output.provenance import hardware_line, provenance
 from launch.progress import lag_summary
-from launch.provenance import hardware_line, provenance
 from launch.results.curves import bands, read_curve, read_rows
 from launch.results.evaluate import published_scores
 from launch.results.plot import find_runs
@@ -125,7 +125,7 @@ class _Run:
 
 
 def _page(runs: Sequence[_Run]) -> str:
-    from launch.results.figures import as_svg, draw_curves, figure
+    from launch.output.pictures import as_svg, draw_curves, figure
 
     title = f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"
     curves = []
@@ -226,7 +226,7 @@ def _video_section(run: _Run) -> list[str]:
 
 
 def _stages_svg(run: _Run) -> str:
-    from launch.results.figures import COLOURS, as_svg, figure
+    from launch.output.pictures import COLOURS, as_svg, figure
 
     stages = run.stages()
     with figure(width=5.6, height=2.6) as (drawn, (axes,)):
@@ -240,7 +240,7 @@ def _stages_svg(run: _Run) -> str:
 def _lag_svg(run: _Run) -> str:
     from matplotlib.ticker import MaxNLocator
 
-    from launch.results.figures import COLOURS, as_svg, figure
+    from launch.output.pictures import COLOURS, as_svg, figure
 
     counts = run.lags()
     total = max(counts.total(), 1)

@@ -41,7 +41,7 @@ def command_line() -> str:
 @cache
 def revision() -> str:
     """12 hexadecimal digits that differ when any of the project's source files differs."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for file in sorted(f for package in _SOURCES for f in (root / package).rglob("*.py")):
         digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from launch.provenance import hardware_line, provenance, provenance_text
+from launch.output.provenance import hardware_line, provenance, provenance_text
 from launch.results.curves import Band, XAxis
 
 # Okabe and Ito 2008: distinct to readers of every kind of colour vision.
