@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from launch.budget import ACTOR_BYTES, machine_bytes, usable_cores
+from launch.machine.budget import ACTOR_BYTES, machine_bytes, usable_cores
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.provenance import provenance, revision, versions
 from launch.run_folder import check_json_file, write_json
@@ -131,7 +131,7 @@ def _step_microseconds() -> float:
 def _graph_microseconds() -> float:
     import numpy as np
 
-    from launch.process import prepare_tensorflow
+    from launch.machine.tensorflow_process import prepare_tensorflow
 
     if "tensorflow" not in sys.modules:
         prepare_tensorflow(1, gpu=False)

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.environments import EnvironmentSpec
 from launch.bench.synthetic import BenchLearnerProcess
-from launch.budget import ThreadBudget
+from launch.machine.budget import ThreadBudget
 from launch.placement import Node, Placement, aggregates, room
 from launch.ray_processes import EvaluatorProcess, LearnerProcess, SentFolder
 from shared.config import RunConfig

@@ -10,13 +10,13 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
-from launch import shared_memory
 from launch.executor import Completion, Failed
+from launch.machine import shared_memory
+from launch.machine.shared_memory import SharedVector
 from launch.placement import next_node, wanted
 from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
 from launch.ray_processes import ActorProcess, Reply, Weights
 from launch.ray_publishing import Published
-from launch.shared_memory import SharedVector
 from shared.config import RunConfig
 from shared.types import WeightSnapshot
 from shared.wire import decode, encode, wire_dtype

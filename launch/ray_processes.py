@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
-from launch.budget import ThreadBudget
 from launch.folder_copy import Changes, Stamp, apply_changes, changes_since
+from launch.machine.budget import ThreadBudget
+from launch.machine.shared_memory import VectorAddress, attach
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.placement import Node
-from launch.process import prepare_tensorflow
 from launch.progress import View
-from launch.shared_memory import VectorAddress, attach
 from shared.config import RunConfig
 from shared.types import EvaluationResult, GradientReport, WeightSnapshot
 from shared.wire import decode, encode

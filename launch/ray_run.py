@@ -10,8 +10,8 @@ from typing import Any
 import ray
 
 from actors.environments import EnvironmentSpec
-from launch.budget import ThreadBudget
 from launch.folder_copy import Stamp, apply_changes, changes_since
+from launch.machine.budget import ThreadBudget
 from launch.placement import Placement, place, placement_lines
 from launch.progress import View
 from launch.ray_cluster import cluster_nodes, failure_reason, start_learner

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.arrivals import Arrivals
-from launch.budget import ThreadBudget, budget_for, thread_budget
 from launch.display import Display, summary_lines
+from launch.machine.budget import ThreadBudget, budget_for, thread_budget
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.placement import aggregates, place, placement_lines, with_actor_device
-from launch.process import prepare_tensorflow
 from launch.progress import View
 from launch.run_folder import RunFolder, centres_observations, check_json_file, manifest, write_json
 from launch.sinks import check_trackers

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.presets import PRESETS
-from launch.process import prepare_tensorflow
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
 
 prepare_tensorflow(1, gpu=False)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
-from launch.budget import thread_budget
+from launch.machine.budget import thread_budget
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import provenance
 from launch.presets import PRESETS

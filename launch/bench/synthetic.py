@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actors.environments import EnvironmentSpec
-from launch.process import prepare_tensorflow
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.ray_processes import ActorProcess
 from shared.config import RunConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
-from launch.budget import thread_budget, usable_cores
+from launch.machine.budget import thread_budget, usable_cores
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import provenance
 from launch.presets import PRESETS
-from launch.process import prepare_tensorflow
 from launch.results.curves import read_rows
 from launch.run_folder import RunFolder, check_json_file, write_json
 from launch.training_process import training_process

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.budget import machine_bytes, usable_cores
+from launch.machine.budget import machine_bytes, usable_cores
 
 _PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
 _SOURCES = ("actors", "learner", "shared", "launch")

@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.provenance import provenance
 from launch.parity.finding import Finding
-from launch.process import prepare_tensorflow
 from launch.run_folder import check_json_file, write_json
 from shared.errors import setting_error
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.environments import environment_spec
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.provenance import hardware_line, provenance
-from launch.process import prepare_tensorflow
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
 from launch.results.scores import paper_score, reference_score, score_summary
 from launch.results.weights import WeightsName, load_weights

@@ -10,9 +10,9 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec
+from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import provenance
-from launch.process import prepare_tensorflow
 from launch.results.protocols import describe_protocol
 from launch.results.weights import WeightsName, load_weights
 from launch.run_folder import RunFolder, check_json_file, write_json

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.budget import automatic_actors, thread_budget
 from launch.cli import main
+from launch.machine.budget import automatic_actors, thread_budget
 from launch.presets import PRESETS
 from launch.run_folder import RunFolder
 from shared.config import RunConfig

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.budget import ACTOR_BYTES
+from launch.machine.budget import ACTOR_BYTES
 from launch.placement import (
     Node,
     aggregates,

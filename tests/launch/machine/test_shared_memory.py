@@ -9,16 +9,16 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
+from launch.machine.shared_memory import SharedVector, attach
 from launch.presets import PRESETS
 from launch.ray_executor import RayExecutor
 from launch.ray_processes import ActorProcess
-from launch.shared_memory import SharedVector, attach
 from shared.config import RunConfig, TransferConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 
 _ADD_ONE = """
 import sys
-from launch.shared_memory import VectorAddress, attach
+from launch.machine.shared_memory import VectorAddress, attach
 machine, pid, descriptor, size, dtype = sys.argv[1:]
 values = attach(VectorAddress(machine, int(pid), int(descriptor), int(size), dtype))
 if values is None:
