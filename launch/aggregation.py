@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
-from launch.executor import Completion, Failed
+from launch.loop.executor import Completion, Failed
 from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
 from launch.ray_executor import RayExecutor
 from launch.ray_processes import Weights

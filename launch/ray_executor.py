@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
-from launch.executor import Completion, Failed
+from launch.loop.executor import Completion, Failed
 from launch.machine import shared_memory
 from launch.machine.shared_memory import SharedVector
 from launch.placement import next_node, wanted

@@ -22,7 +22,7 @@ from shared.types import EvaluationResult, GradientReport, WeightSnapshot
 from shared.wire import decode, encode
 
 if TYPE_CHECKING:
-    from launch.executor import Executor
+    from launch.loop.executor import Executor
     from launch.sinks import Sink
 
 _NO_GRADIENT = np.empty(0, np.float32)

@@ -12,10 +12,10 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
-from launch.arrivals import Arrival, ArrivalsWriter
-from launch.coordinator import Coordinator, Event, Joined, Released, Replaced, TrainingStoppedError
-from launch.executor import Executor, Failed
-from launch.inline_executor import InlineExecutor
+from launch.loop.arrivals import Arrival, ArrivalsWriter
+from launch.loop.coordinator import Coordinator, Event, Joined, Released, Replaced, TrainingStoppedError
+from launch.loop.executor import Executor, Failed
+from launch.loop.inline_executor import InlineExecutor
 from launch.metrics import Metrics
 from launch.progress import Progress, View, lag_summary
 from launch.run_folder import RunFolder, write_json

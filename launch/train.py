@@ -17,8 +17,8 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
-from launch.arrivals import Arrivals
 from launch.display import Display, summary_lines
+from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
@@ -101,7 +101,7 @@ class _Run(NamedTuple):
 def _train_inline(run: _Run, budget: ThreadBudget) -> int:
     _open_folder(run, budget)
     prepare_tensorflow(1, gpu=False)
-    from launch.inline_executor import InlineExecutor
+    from launch.loop.inline_executor import InlineExecutor
     from launch.session import TrainingSession
 
     config, spec = run.config, run.spec

@@ -13,7 +13,7 @@ from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnaps
 from shared.wire import wire_dtype
 
 if TYPE_CHECKING:
-    from launch.coordinator import Coordinator
+    from launch.loop.coordinator import Coordinator
     from learner.learner import Learner
 
 # Until every page of the object store and of shared memory has been used once.
@@ -66,7 +66,7 @@ class BenchLearnerProcess:
 
     def run(self, actors: int, seconds: float) -> dict[str, Any]:
         """Take gradients from so many senders for so long, after a warm-up: what it did, and what that cost it."""
-        from launch.coordinator import Coordinator
+        from launch.loop.coordinator import Coordinator
         from launch.ray_executor import RayExecutor
         from learner.learner import Learner
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
-from launch.coordinator import Coordinator
-from launch.inline_executor import InlineExecutor
+from launch.loop.coordinator import Coordinator
+from launch.loop.inline_executor import InlineExecutor
 from launch.parity.finding import Finding, reported, required
 from launch.presets import PRESETS
 from learner.learner import Learner

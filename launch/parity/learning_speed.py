@@ -12,8 +12,8 @@ import tensorflow as tf
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
-from launch.coordinator import Coordinator
-from launch.inline_executor import InlineExecutor
+from launch.loop.coordinator import Coordinator
+from launch.loop.inline_executor import InlineExecutor
 from launch.parity.finding import Finding, reported, required
 from launch.presets import PRESETS
 from learner.learner import Learner

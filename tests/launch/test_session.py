@@ -9,8 +9,8 @@ import pytest
 
 from actors.environments import environment_spec, measure_observation_mean
 from actors.policy import Policy
-from launch.coordinator import Coordinator
-from launch.inline_executor import InlineExecutor
+from launch.loop.coordinator import Coordinator
+from launch.loop.inline_executor import InlineExecutor
 from launch.metrics import Metrics
 from launch.progress import Progress
 from launch.session import TrainingSession

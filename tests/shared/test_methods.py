@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from actors.environments import environment_spec
-from launch.coordinator import Coordinator
-from launch.inline_executor import InlineExecutor
+from launch.loop.coordinator import Coordinator
+from launch.loop.inline_executor import InlineExecutor
 from learner.learner import Learner
 from shared.config import EnvironmentConfig, MethodConfig, RunConfig
 from shared.losses import action_value_loss

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from launch.executor import Executor, Failed
-from launch.supervision import RestartPolicy, Watchdog
+from launch.loop.executor import Executor, Failed
+from launch.loop.supervision import RestartPolicy, Watchdog
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, EvaluationResult, GradientReport

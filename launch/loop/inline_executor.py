@@ -12,8 +12,8 @@ import numpy.typing as npt
 from actors.actor import Actor, ActorState
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
-from launch.arrivals import Arrivals
-from launch.executor import Completion, Failed
+from launch.loop.arrivals import Arrivals
+from launch.loop.executor import Completion, Failed
 from shared.config import RunConfig
 from shared.types import WeightSnapshot
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.arrivals import Arrival, Arrivals, ArrivalsWriter
+from launch.loop.arrivals import Arrival, Arrivals, ArrivalsWriter
 from shared.errors import ConfigurationError
 
 

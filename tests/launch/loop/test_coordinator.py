@@ -5,8 +5,8 @@ from collections import deque
 import numpy as np
 import pytest
 
-from launch.coordinator import Coordinator, Joined, Released, Replaced, TrainingStoppedError
-from launch.executor import Failed
+from launch.loop.coordinator import Coordinator, Joined, Released, Replaced, TrainingStoppedError
+from launch.loop.executor import Failed
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
