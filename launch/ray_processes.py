@@ -103,7 +103,7 @@ class EvaluatorProcess:
         result = self._evaluator.run(snapshot)
         if not self._config.evaluation.video:
             return result
-        from launch.results.film import film_episode
+        from launch.film.episode import film_episode
 
         return result._replace(video=film_episode(self._config, self._spec, snapshot))
 

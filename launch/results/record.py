@@ -66,8 +66,8 @@ def record(arguments: RecordArguments) -> int:
     policy_name = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
-    from launch.results.player import make_stage, play_episode
-    from launch.results.video import VideoWriter
+    from launch.film.stage import make_stage, play_episode
+    from launch.film.writer import VideoWriter
 
     seed = (config.seed + _SEED_OFFSET) % 2**31
     policy = Policy(config, spec, seed=seed, training=False)

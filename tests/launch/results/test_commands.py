@@ -16,9 +16,9 @@ from PIL import Image
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
+from launch.film.stage import AtariStage
 from launch.progress import Progress
 from launch.results.curves import bands, read_curve, read_rows
-from launch.results.player import AtariStage
 from launch.results.weights import load_weights
 from launch.run_folder import RunFolder
 

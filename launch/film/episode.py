@@ -7,8 +7,8 @@ from PIL import Image
 
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
-from launch.results.player import make_stage, play_episode
-from launch.results.video import VideoWriter
+from launch.film.stage import make_stage, play_episode
+from launch.film.writer import VideoWriter
 from shared.config import RunConfig
 from shared.types import Video, WeightSnapshot
 

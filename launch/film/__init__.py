@@ -1,0 +1,1 @@
+"""An episode as pictures."""
