@@ -27,9 +27,9 @@ from launch.results.export import ExportArguments, export
 from launch.results.plot import PlotArguments, plot
 from launch.results.record import RecordArguments, record
 from launch.results.report import ReportArguments, report
-from launch.run_folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.storage import fetch
 from launch.seeds import parse_seeds, train_seeds
-from launch.storage import fetch
 from launch.train import TrainArguments, default_run_dir, train
 from shared.errors import ConfigurationError
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from launch.progress import Progress
+from launch.run.progress import Progress
 from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0

@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
-from launch.folder_copy import Changes, Stamp, apply_changes, changes_since
 from launch.machine.budget import ThreadBudget
 from launch.machine.shared_memory import VectorAddress, attach
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.placement import Node
-from launch.progress import View
+from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
+from launch.run.progress import View
 from shared.config import RunConfig
 from shared.types import EvaluationResult, GradientReport, WeightSnapshot
 from shared.wire import decode, encode
 
 if TYPE_CHECKING:
     from launch.loop.executor import Executor
-    from launch.sinks import Sink
+    from launch.run.trackers import Sink
 
 _NO_GRADIENT = np.empty(0, np.float32)
 
@@ -143,7 +143,7 @@ class LearnerProcess:
         from launch.aggregation import AggregatingExecutor
         from launch.ray_cluster import ClusterView
         from launch.ray_executor import RayExecutor
-        from launch.session import LearnerDeath, TrainingSession
+        from launch.run.session import LearnerDeath, TrainingSession
 
         def make_executor(first_actor_id: int) -> "Executor":
             cluster = None if node is None else ClusterView(config, node)

@@ -10,13 +10,13 @@ from typing import Any
 import ray
 
 from actors.environments import EnvironmentSpec
-from launch.folder_copy import Stamp, apply_changes, changes_since
 from launch.machine.budget import ThreadBudget
 from launch.placement import Placement, place, placement_lines
-from launch.progress import View
 from launch.ray_cluster import cluster_nodes, failure_reason, start_learner
 from launch.ray_processes import MARK, SentFolder
-from launch.run_folder import RunFolder
+from launch.run.folder import RunFolder
+from launch.run.folder_copy import Stamp, apply_changes, changes_since
+from launch.run.progress import View
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.output.provenance import provenance
-from launch.run_folder import write_json
+from launch.run.folder import write_json
 from launch.training_process import training_process
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

@@ -23,10 +23,10 @@ from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.placement import aggregates, place, placement_lines, with_actor_device
-from launch.progress import View
-from launch.run_folder import RunFolder, centres_observations, check_json_file, manifest, write_json
-from launch.sinks import check_trackers
-from launch.storage import check_storage
+from launch.run.folder import RunFolder, centres_observations, check_json_file, manifest, write_json
+from launch.run.progress import View
+from launch.run.storage import check_storage
+from launch.run.trackers import check_trackers
 from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.methods import METHODS
@@ -102,7 +102,7 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
     _open_folder(run, budget)
     prepare_tensorflow(1, gpu=False)
     from launch.loop.inline_executor import InlineExecutor
-    from launch.session import TrainingSession
+    from launch.run.session import TrainingSession
 
     config, spec = run.config, run.spec
     with run.folder:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from launch.output.exit_codes import EXIT_USAGE
-from launch.run_folder import RunFolder
+from launch.run.folder import RunFolder
 from launch.train import TrainArguments, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError

@@ -19,7 +19,7 @@ from launch.machine.budget import usable_cores
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import hardware_line, provenance
-from launch.run_folder import check_json_file, write_json
+from launch.run.folder import check_json_file, write_json
 from shared.config import TransferConfig
 from shared.errors import setting_error
 

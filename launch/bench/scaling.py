@@ -24,8 +24,8 @@ from launch.machine.budget import thread_budget, usable_cores
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.presets import PRESETS
-from launch.progress import lag_summary
-from launch.run_folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.progress import lag_summary
 from launch.training_process import training_process
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

@@ -18,7 +18,7 @@ from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import provenance
 from launch.presets import PRESETS
 from launch.results.curves import read_rows
-from launch.run_folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder, check_json_file, write_json
 from launch.training_process import training_process
 from shared.config import EnvironmentConfig, RunConfig, TransferConfig
 from shared.errors import ConfigurationError, setting_error

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from launch.run_folder import RunFolder
+from launch.run.folder import RunFolder
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 

@@ -14,8 +14,8 @@ from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.provenance import hardware_line, provenance
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
 from launch.results.scores import paper_score, reference_score, score_summary
-from launch.results.weights import WeightsName, load_weights
-from launch.run_folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.weights import WeightsName, load_weights
 from shared.config import EvaluationConfig
 from shared.errors import setting_error
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import provenance
 from launch.results.curves import Band, XAxis, bands, read_curve
-from launch.run_folder import check_json_file, write_json
+from launch.run.folder import check_json_file, write_json
 from shared.errors import ConfigurationError, setting_error
 
 

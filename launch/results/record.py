@@ -12,8 +12,8 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.provenance import provenance, provenance_text
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
-from launch.results.weights import WeightsName, load_weights
-from launch.run_folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.weights import WeightsName, load_weights
 from shared.errors import setting_error
 
 _ATARI_ENLARGED = 3

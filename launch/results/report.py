@@ -15,12 +15,12 @@ from rich.console import Console
 from launch.display import duration
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import hardware_line, provenance
-from launch.progress import lag_summary
 from launch.results.curves import bands, read_curve, read_rows
 from launch.results.evaluate import published_scores
 from launch.results.plot import find_runs
 from launch.results.protocols import protocol_line
-from launch.run_folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.progress import lag_summary
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 

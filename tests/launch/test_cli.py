@@ -12,7 +12,7 @@ import pytest
 from launch.cli import main
 from launch.machine.budget import automatic_actors, thread_budget
 from launch.presets import PRESETS
-from launch.run_folder import RunFolder
+from launch.run.folder import RunFolder
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 

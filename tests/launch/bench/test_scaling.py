@@ -13,7 +13,7 @@ from launch.bench import scaling as module
 from launch.bench.scaling import ScalingArguments
 from launch.bench.scaling_result import Point, summarise, verdict
 from launch.cli import main
-from launch.progress import lag_summary
+from launch.run.progress import lag_summary
 
 POINTS = [Point(1, 1, 20), Point(2, 1, 20)]
 

@@ -17,10 +17,10 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
 from launch.film.stage import AtariStage
-from launch.progress import Progress
 from launch.results.curves import bands, read_curve, read_rows
-from launch.results.weights import load_weights
-from launch.run_folder import RunFolder
+from launch.run.folder import RunFolder
+from launch.run.progress import Progress
+from launch.run.weights import load_weights
 
 MADE_BY = {"command", "created", "revision", "versions", "hardware"}
 

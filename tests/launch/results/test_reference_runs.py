@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launch.results.curves import read_rows
-from launch.run_folder import RunFolder
+from launch.run.folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
 RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))

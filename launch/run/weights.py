@@ -6,7 +6,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from launch.run_folder import RunFolder
+from launch.run.folder import RunFolder
 from shared.errors import ConfigurationError, setting_error
 from shared.layout import ParameterLayout
 from shared.types import WeightSnapshot

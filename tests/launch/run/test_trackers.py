@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from launch import ray_metrics
-from launch.progress import Progress
 from launch.ray_metrics import RayMetrics
-from launch.sinks import JsonLines, MLflow, WeightsAndBiases, scalars
+from launch.run.progress import Progress
+from launch.run.trackers import JsonLines, MLflow, WeightsAndBiases, scalars
 from shared.config import RunConfig, flat_settings
 
 ROW = Progress(

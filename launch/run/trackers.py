@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from launch.progress import Progress
+from launch.run.progress import Progress
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import fsspec
 
-from launch.folder_copy import Stamp, changes_since
+from launch.run.folder_copy import Stamp, changes_since
 from shared.errors import setting_error
 
 

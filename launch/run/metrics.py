@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from launch.progress import Progress, lag_mean
+from launch.run.progress import Progress, lag_mean
 from learner.learner import Learner, Outcome
 from shared.types import StageSeconds
 

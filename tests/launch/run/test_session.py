@@ -11,9 +11,9 @@ from actors.environments import environment_spec, measure_observation_mean
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline_executor import InlineExecutor
-from launch.metrics import Metrics
-from launch.progress import Progress
-from launch.session import TrainingSession
+from launch.run.metrics import Metrics
+from launch.run.progress import Progress
+from launch.run.session import TrainingSession
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 

@@ -8,8 +8,8 @@ import fsspec
 import pytest
 
 from launch.cli import main
-from launch.folder_copy import Changes, apply_changes, changes_since
-from launch.storage import RemoteCopy, check_storage, fetch
+from launch.run.folder_copy import Changes, apply_changes, changes_since
+from launch.run.storage import RemoteCopy, check_storage, fetch
 from shared.errors import ConfigurationError
 
 SMALL = "--executor inline --log-every-seconds 0.05 --stop-at-return None --stop-measure training"

@@ -16,11 +16,11 @@ from launch.loop.arrivals import Arrival, ArrivalsWriter
 from launch.loop.coordinator import Coordinator, Event, Joined, Released, Replaced, TrainingStoppedError
 from launch.loop.executor import Executor, Failed
 from launch.loop.inline_executor import InlineExecutor
-from launch.metrics import Metrics
-from launch.progress import Progress, View, lag_summary
-from launch.run_folder import RunFolder, write_json
-from launch.sinks import Sink, make_sinks
-from launch.storage import RemoteCopy
+from launch.run.folder import RunFolder, write_json
+from launch.run.metrics import Metrics
+from launch.run.progress import Progress, View, lag_summary
+from launch.run.storage import RemoteCopy
+from launch.run.trackers import Sink, make_sinks
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
