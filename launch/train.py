@@ -21,8 +21,8 @@ from launch.display import Display, summary_lines
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.on_ray.placement import aggregates, place, placement_lines, with_actor_device
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from launch.placement import aggregates, place, placement_lines, with_actor_device
 from launch.run.folder import RunFolder, centres_observations, check_json_file, manifest, write_json
 from launch.run.progress import View
 from launch.run.storage import check_storage
@@ -133,9 +133,9 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.ray_cluster import cluster_nodes, connect, machines_requested, total_gpus
-    from launch.ray_doctor import check_nodes
-    from launch.ray_run import run_learners
+    from launch.on_ray.cluster import cluster_nodes, connect, machines_requested, total_gpus
+    from launch.on_ray.learner_run import run_learners
+    from launch.on_ray.probe import check_nodes
 
     config, console = run.config, run.console
     try:

@@ -69,7 +69,7 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
     budget = thread_budget(config)
     import ray
 
-    from launch.ray_cluster import connect, start_bench_learner
+    from launch.on_ray.cluster import connect, start_bench_learner
 
     rows: dict[int, dict[str, Any]] = {}
     try:

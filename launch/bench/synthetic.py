@@ -7,7 +7,7 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.ray_processes import ActorProcess
+from launch.on_ray.processes import ActorProcess
 from shared.config import RunConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 from shared.wire import wire_dtype
@@ -67,7 +67,7 @@ class BenchLearnerProcess:
     def run(self, actors: int, seconds: float) -> dict[str, Any]:
         """Take gradients from so many senders for so long, after a warm-up: what it did, and what that cost it."""
         from launch.loop.coordinator import Coordinator
-        from launch.ray_executor import RayExecutor
+        from launch.on_ray.executor import RayExecutor
         from learner.learner import Learner
 
         learner = Learner(self._config, self._policy.layout, self._policy.initial_parameters())

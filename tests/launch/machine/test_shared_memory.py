@@ -10,9 +10,9 @@ import ray
 
 from actors.environments import environment_spec
 from launch.machine.shared_memory import SharedVector, attach
+from launch.on_ray.executor import RayExecutor
+from launch.on_ray.processes import ActorProcess
 from launch.presets import PRESETS
-from launch.ray_executor import RayExecutor
-from launch.ray_processes import ActorProcess
 from shared.config import RunConfig, TransferConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 

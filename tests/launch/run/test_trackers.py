@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launch import ray_metrics
-from launch.ray_metrics import RayMetrics
+from launch.on_ray import prometheus as ray_metrics
+from launch.on_ray.prometheus import RayMetrics
 from launch.run.progress import Progress
 from launch.run.trackers import JsonLines, MLflow, WeightsAndBiases, scalars
 from shared.config import RunConfig, flat_settings

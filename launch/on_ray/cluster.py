@@ -20,8 +20,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.environments import EnvironmentSpec
 from launch.bench.synthetic import BenchLearnerProcess
 from launch.machine.budget import ThreadBudget
-from launch.placement import Node, Placement, aggregates, room
-from launch.ray_processes import EvaluatorProcess, LearnerProcess, SentFolder
+from launch.on_ray.placement import Node, Placement, aggregates, room
+from launch.on_ray.processes import EvaluatorProcess, LearnerProcess, SentFolder
 from shared.config import RunConfig
 from shared.errors import setting_error
 

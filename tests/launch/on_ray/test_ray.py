@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch.ray_cluster import check_address
+from launch.on_ray.cluster import check_address
 from shared.errors import ConfigurationError
 
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]

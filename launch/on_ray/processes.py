@@ -14,7 +14,7 @@ from actors.environments import EnvironmentSpec
 from launch.machine.budget import ThreadBudget
 from launch.machine.shared_memory import VectorAddress, attach
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.placement import Node
+from launch.on_ray.placement import Node
 from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
 from launch.run.progress import View
 from shared.config import RunConfig
@@ -140,9 +140,9 @@ class LearnerProcess:
             # The driver is on another machine: its folder starts here as it is there.
             apply_changes(self._folder, sent.folder)
         prepare_tensorflow(budget.learner_threads, gpu=gpu)
-        from launch.aggregation import AggregatingExecutor
-        from launch.ray_cluster import ClusterView
-        from launch.ray_executor import RayExecutor
+        from launch.on_ray.aggregation import AggregatingExecutor
+        from launch.on_ray.cluster import ClusterView
+        from launch.on_ray.executor import RayExecutor
         from launch.run.session import LearnerDeath, TrainingSession
 
         def make_executor(first_actor_id: int) -> "Executor":
@@ -153,7 +153,7 @@ class LearnerProcess:
         after = None if death is None else LearnerDeath(*death)
         sinks: list[Sink] = []
         if config.address != "local":
-            from launch.ray_metrics import RayMetrics
+            from launch.on_ray.prometheus import RayMetrics
 
             sinks.append(RayMetrics(Path(folder).name))
         self._session = TrainingSession(

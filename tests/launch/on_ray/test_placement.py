@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from launch.machine.budget import ACTOR_BYTES
-from launch.placement import (
+from launch.on_ray.placement import (
     Node,
     aggregates,
     learner_node,

@@ -19,10 +19,10 @@ from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed
-from launch.ray_cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
-from launch.ray_executor import RayExecutor
-from launch.ray_processes import Weights
-from launch.ray_publishing import Published
+from launch.on_ray.cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
+from launch.on_ray.executor import RayExecutor
+from launch.on_ray.processes import Weights
+from launch.on_ray.publishing import Published
 from shared.config import RunConfig
 from shared.types import AggregatedReport, GradientReport, WeightSnapshot
 from shared.wire import decode, encode

@@ -9,8 +9,8 @@ import ray
 from rich.console import Console
 
 from launch import doctor
-from launch.placement import Node, learner_node
-from launch.ray_cluster import cluster_nodes, join, on_node
+from launch.on_ray.cluster import cluster_nodes, join, on_node
+from launch.on_ray.placement import Node, learner_node
 from shared.config import RunConfig
 
 _TRANSFER_BYTES = 16 * 10**6

@@ -11,9 +11,9 @@ import ray
 
 from actors.environments import EnvironmentSpec
 from launch.machine.budget import ThreadBudget
-from launch.placement import Placement, place, placement_lines
-from launch.ray_cluster import cluster_nodes, failure_reason, start_learner
-from launch.ray_processes import MARK, SentFolder
+from launch.on_ray.cluster import cluster_nodes, failure_reason, start_learner
+from launch.on_ray.placement import Placement, place, placement_lines
+from launch.on_ray.processes import MARK, SentFolder
 from launch.run.folder import RunFolder
 from launch.run.folder_copy import Stamp, apply_changes, changes_since
 from launch.run.progress import View

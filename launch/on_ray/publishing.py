@@ -2,7 +2,7 @@
 
 import ray
 
-from launch.ray_processes import Weights
+from launch.on_ray.processes import Weights
 from shared.types import WeightSnapshot
 from shared.wire import WirePrecision, encode
 
