@@ -18,7 +18,9 @@ from launch.bench.learner import LearnerArguments, bench_learner
 from launch.bench.plan import PlanArguments, plan
 from launch.bench.scaling import ScalingArguments, scaling
 from launch.bench.throughput import ThroughputArguments, throughput
-from launch.doctor import DoctorArguments, doctor
+from launch.commands.doctor import DoctorArguments, doctor
+from launch.commands.seeds import parse_seeds, train_seeds
+from launch.commands.train import TrainArguments, default_run_dir, train
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
@@ -29,8 +31,6 @@ from launch.results.record import RecordArguments, record
 from launch.results.report import ReportArguments, report
 from launch.run.folder import RunFolder, check_json_file, write_json
 from launch.run.storage import fetch
-from launch.seeds import parse_seeds, train_seeds
-from launch.train import TrainArguments, default_run_dir, train
 from shared.errors import ConfigurationError
 
 _Arguments = TypeVar("_Arguments")

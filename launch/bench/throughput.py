@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
+from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget, usable_cores
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
@@ -19,7 +20,6 @@ from launch.output.provenance import provenance
 from launch.presets import PRESETS
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder, check_json_file, write_json
-from launch.training_process import training_process
 from shared.config import EnvironmentConfig, RunConfig, TransferConfig
 from shared.errors import ConfigurationError, setting_error
 

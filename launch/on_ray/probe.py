@@ -8,7 +8,7 @@ import numpy as np
 import ray
 from rich.console import Console
 
-from launch import doctor
+from launch.commands import doctor
 from launch.on_ray.cluster import cluster_nodes, join, on_node
 from launch.on_ray.placement import Node, learner_node
 from shared.config import RunConfig

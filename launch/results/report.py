@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from launch.display import duration
+from launch.commands.display import duration
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.provenance import hardware_line, provenance
 from launch.results.curves import bands, read_curve, read_rows

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import launch.train
-from launch.train import TrainArguments, train
+import launch.commands.train
+from launch.commands.train import TrainArguments, train
 from shared.config import (
     ActorConfig,
     CheckpointConfig,
@@ -146,7 +146,7 @@ def build(changed: dict[tuple[type, str], Any]) -> RunConfig:
 def test_settings_train_for_an_update_or_are_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    really_train = launch.train._train_inline
+    really_train = launch.commands.train._train_inline
     accepted, refused, folders = itertools.count(1), itertools.count(1), itertools.count()
     counts = {"accepted": 0, "trained": 0, "refused": 0}
 
@@ -157,7 +157,7 @@ def test_settings_train_for_an_update_or_are_refused_in_one_line(
         counts["trained"] += 1
         return really_train(*arguments)
 
-    monkeypatch.setattr(launch.train, "_train_inline", train_now_and_then)
+    monkeypatch.setattr(launch.commands.train, "_train_inline", train_now_and_then)
 
     @settings(
         max_examples=_EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None

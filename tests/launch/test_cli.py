@@ -70,7 +70,7 @@ def test_a_mistake_is_one_line_and_code_2(
     command: str, capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launch.train._train_on_ray", lambda *_: pytest.fail("a worker would have started"))
+    monkeypatch.setattr("launch.commands.train._train_on_ray", lambda *_: pytest.fail("a worker would have started"))
     assert main(command.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""Train by resolved settings in a process of its own: `python -m launch.training_process SETTINGS RUN PRESET ARGV…`."""
+"""Train by resolved settings in a process of its own: `python -m launch.commands.training_process SETTINGS RUN PRESET ARGV…`."""
 
 import signal
 import subprocess
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from launch.commands.train import TrainArguments, train
 from launch.output.exit_codes import EXIT_USAGE
 from launch.run.folder import RunFolder
-from launch.train import TrainArguments, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -40,7 +40,7 @@ def training_process(
     """
     with tempfile.TemporaryDirectory(prefix="tributary-settings-") as folder:
         RunFolder(Path(folder)).write_config(config)
-        command = [sys.executable, "-m", "launch.training_process", folder, str(run), preset, *sys.argv[1:]]
+        command = [sys.executable, "-m", "launch.commands.training_process", folder, str(run), preset, *sys.argv[1:]]
         errors = None if output is None else subprocess.STDOUT
         process = subprocess.Popen(command, stdout=output, stderr=errors, text=True, process_group=0)
         try:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from launch.cli import main
-from launch.doctor import check_reports, find, quick_probe, reference
+from launch.commands.doctor import check_reports, find, quick_probe, reference
 from shared.errors import ConfigurationError
 
 

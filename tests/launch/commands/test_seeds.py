@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
-from launch.seeds import parse_seeds
+from launch.commands.seeds import parse_seeds
 from shared.errors import ConfigurationError
 
 SMALL = (

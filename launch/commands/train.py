@@ -17,7 +17,7 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
-from launch.display import Display, summary_lines
+from launch.commands.display import Display, summary_lines
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow

@@ -1,0 +1,1 @@
+"""What a person types: checks, progress on the terminal, and the order of things."""
