@@ -1,4 +1,7 @@
-"""Train by resolved settings in a process of its own: `python -m launch.commands.training_process SETTINGS RUN PRESET ARGV…`."""
+"""Train by resolved settings in a process of its own.
+
+`python -m launch.commands.training_process SETTINGS RUN PRESET ARGV…`
+"""
 
 import signal
 import subprocess

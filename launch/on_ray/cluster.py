@@ -215,8 +215,8 @@ def start_learner(
 ) -> Any:
     """Start the learner's process where the placement has it; without one, on this machine.
 
-    `death` has the fields of `launch.run.session.LearnerDeath`, if this process takes over from one that died. `sent` is
-    the run folder, for a learner that may be on another machine.
+    `death` has the fields of `LearnerDeath`, if this process takes over from one that died. `sent` is the run folder,
+    for a learner that may be on another machine.
     """
     if placement is None:
         gpu, where = config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1, {}
