@@ -22,6 +22,7 @@ from launch.commands.doctor import DoctorArguments, doctor
 from launch.commands.seeds import parse_seeds, train_seeds
 from launch.commands.train import TrainArguments, default_run_dir, train
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output.json_file import check_json_file, write_json
 from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.results.evaluate import EvaluateArguments, evaluate
@@ -29,7 +30,7 @@ from launch.results.export import ExportArguments, export
 from launch.results.plot import PlotArguments, plot
 from launch.results.record import RecordArguments, record
 from launch.results.report import ReportArguments, report
-from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder
 from launch.run.storage import fetch
 from shared.errors import ConfigurationError
 

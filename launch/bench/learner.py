@@ -10,9 +10,9 @@ from rich.table import Table
 from actors.environments import environment_spec
 from launch.machine.budget import thread_budget
 from launch.output.exit_codes import EXIT_DONE
+from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
 from launch.presets import PRESETS
-from launch.run.folder import check_json_file, write_json
 from shared.config import LearnerConfig, RunConfig, TransferConfig
 from shared.errors import setting_error
 

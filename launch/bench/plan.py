@@ -15,11 +15,11 @@ from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.queueing import Costs, Prediction, predict, saturation
 from launch.bench.scaling import ScalingArguments, bench_config, measure_throughput
 from launch.bench.scaling_result import Point
-from launch.machine.budget import usable_cores
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
-from launch.output.provenance import hardware_line, provenance
-from launch.run.folder import check_json_file, write_json
+from launch.output.hardware import hardware_line, usable_cores
+from launch.output.json_file import check_json_file, write_json
+from launch.output.provenance import provenance
 from shared.config import TransferConfig
 from shared.errors import setting_error
 

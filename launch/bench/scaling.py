@@ -19,13 +19,15 @@ from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.scaling_result import Point, show, summarise, write
 from launch.bench.throughput import WARM_UP_SECONDS, steady_state, train_for
-from launch.commands.display import duration
 from launch.commands.training_process import training_process
-from launch.machine.budget import thread_budget, usable_cores
+from launch.machine.budget import thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
+from launch.output.hardware import usable_cores
+from launch.output.json_file import check_json_file, write_json
+from launch.output.words import duration
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder
 from launch.run.progress import lag_summary
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

@@ -11,8 +11,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from launch.output.json_file import write_json
 from launch.output.provenance import provenance
-from launch.run.folder import write_json
 
 # A learner this busy is what holds the rest back; actors that wait this share of their time wait for something.
 _BUSY, _WAITING = 0.8, 0.15

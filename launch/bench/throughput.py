@@ -13,13 +13,15 @@ from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.commands.training_process import training_process
-from launch.machine.budget import thread_budget, usable_cores
+from launch.machine.budget import thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
+from launch.output.hardware import usable_cores
+from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
 from launch.presets import PRESETS
 from launch.results.curves import read_rows
-from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, RunConfig, TransferConfig
 from shared.errors import ConfigurationError, setting_error
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from launch.output.words import duration
 from launch.run.progress import Progress
 from shared.config import RunConfig
 
@@ -138,14 +139,6 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
         f"video, page:  tributary record {run}; tributary report {run}",
         f"continue:     tributary train --resume {run}",
     ]
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as h:mm:ss."""
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from launch.machine.budget import ACTOR_BYTES, machine_bytes, usable_cores
+from launch.machine.budget import ACTOR_BYTES
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
+from launch.output.hardware import machine_bytes, usable_cores
+from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance, revision, versions
-from launch.run.folder import check_json_file, write_json
 from shared.errors import ConfigurationError
 
 _LEAST_PYTHON = (3, 11)

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from launch.commands.training_process import training_process
 from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output.json_file import write_json
 from launch.output.provenance import provenance
-from launch.run.folder import write_json
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 

@@ -23,7 +23,8 @@ from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import aggregates, place, placement_lines, with_actor_device
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from launch.run.folder import RunFolder, centres_observations, check_json_file, manifest, write_json
+from launch.output.json_file import check_json_file, write_json
+from launch.run.folder import RunFolder, centres_observations, manifest
 from launch.run.progress import View
 from launch.run.storage import check_storage
 from launch.run.trackers import check_trackers

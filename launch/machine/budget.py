@@ -1,23 +1,13 @@
 """Divide the cores of a machine among actors, TensorFlow's pools, environment threads and the learner."""
 
-import os
 from dataclasses import dataclass
 
+from launch.output.hardware import machine_bytes, usable_cores
 from shared.config import RunConfig
 from shared.errors import setting_error
 
 # What one actor process was seen to hold with 32 Atari environments, rounded up.
 ACTOR_BYTES = 950 * 2**20
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def machine_bytes() -> int:
-    """Physical memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True)

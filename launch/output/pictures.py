@@ -13,10 +13,9 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
-from launch.output.provenance import hardware_line, provenance, provenance_text
-from launch.results.curves import Band, XAxis
+from launch.output.hardware import hardware_line
+from launch.output.provenance import provenance, provenance_text
 
 # Okabe and Ito 2008: distinct to readers of every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -33,7 +32,6 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 9.5,
 }
-_X_LABELS = {"frames": "frames", "agent_steps": "agent steps", "seconds": "seconds of training"}
 
 
 @contextmanager
@@ -62,42 +60,3 @@ def as_svg(drawn: Figure) -> str:
     text = io.StringIO()
     drawn.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
-
-
-def draw_curves(axes: Axes, groups: Sequence[Band], x: XAxis, y: str) -> None:
-    """Median and interquartile band of each group, and a thin line for each of its runs."""
-    for colour, band in zip(_cycle(), groups, strict=False):
-        several = len(band.curves) > 1
-        for curve in band.curves:
-            label = None if several else band.label
-            axes.plot(
-                curve.x,
-                curve.y,
-                color=colour,
-                linewidth=0.6 if several else 1.6,
-                alpha=0.45 if several else 1,
-                label=label,
-            )
-        if several:
-            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-            label = f"{band.label}: median of {len(band.curves)} seeds, quartiles"
-            axes.plot(band.x, band.median, color=colour, linewidth=1.8, label=label)
-    axes.set_xlabel(_X_LABELS[x])
-    axes.set_ylabel(metric_label(y))
-    if x != "seconds":
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.legend(loc="best", fontsize=8)
-
-
-def metric_label(name: str) -> str:
-    """What a metric is called on an axis."""
-    labels = {
-        "mean_return_100": "return, mean of the last 100 training episodes",
-        "evaluation_return": "return, mean of an evaluation",
-    }
-    return labels.get(name, name.replace("_", " "))
-
-
-def _cycle() -> Iterator[str]:
-    while True:
-        yield from COLOURS

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.machine.budget import machine_bytes, usable_cores
+from launch.output.hardware import hardware
 
 _PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
 _SOURCES = ("actors", "learner", "shared", "launch")
@@ -51,27 +51,6 @@ def revision() -> str:
 def versions() -> dict[str, str | None]:
     """Of Python and of the packages that the numbers depend on."""
     return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-
-
-def hardware() -> dict[str, Any]:
-    """The machine, as a reader of a figure needs to know it."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {
-        "cpu": model,
-        "cores": usable_cores(),
-        "memory_gib": round(machine_bytes() / 2**30, 1),
-        "system": sys.platform,
-    }
-
-
-def hardware_line(made: dict[str, Any]) -> str:
-    """The hardware of a provenance in a few words."""
-    machine = made["hardware"]
-    return f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']:g} GiB"
 
 
 def _version(package: str) -> str | None:

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
 from launch.parity.finding import Finding
-from launch.run.folder import check_json_file, write_json
 from shared.errors import setting_error
 
 _FEWEST_SEEDS = 5

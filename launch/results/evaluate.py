@@ -11,10 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from actors.environments import environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.provenance import hardware_line, provenance
+from launch.output.hardware import hardware_line
+from launch.output.json_file import check_json_file, write_json
+from launch.output.provenance import provenance
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
 from launch.results.scores import paper_score, reference_score, score_summary
-from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder
 from launch.run.weights import WeightsName, load_weights
 from shared.config import EvaluationConfig
 from shared.errors import setting_error

@@ -8,9 +8,9 @@ import tyro
 from rich.console import Console
 
 from launch.output.exit_codes import EXIT_DONE
+from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
 from launch.results.curves import Band, XAxis, bands, read_curve
-from launch.run.folder import check_json_file, write_json
 from shared.errors import ConfigurationError, setting_error
 
 
@@ -42,7 +42,8 @@ def plot(arguments: PlotArguments) -> int:
         raise setting_error("output", output, "must end in .png or .svg, in a folder that exists")
     runs = find_runs(arguments.runs)
     groups = bands([read_curve(run, arguments.x, arguments.y) for run in runs])
-    from launch.output.pictures import draw_curves, figure, save
+    from launch.output.pictures import figure, save
+    from launch.results.curve_picture import draw_curves
 
     paths = [output] if output is not None else [runs[0] / f"curve.{kind}" for kind in ("png", "svg")]
     with figure() as (drawn, (axes,)):

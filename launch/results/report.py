@@ -12,14 +12,16 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from launch.commands.display import duration
 from launch.output.exit_codes import EXIT_DONE
-from launch.output.provenance import hardware_line, provenance
+from launch.output.hardware import hardware_line
+from launch.output.json_file import check_json_file, write_json
+from launch.output.provenance import provenance
+from launch.output.words import duration
 from launch.results.curves import bands, read_curve, read_rows
 from launch.results.evaluate import published_scores
 from launch.results.plot import find_runs
 from launch.results.protocols import protocol_line
-from launch.run.folder import RunFolder, check_json_file, write_json
+from launch.run.folder import RunFolder
 from launch.run.progress import lag_summary
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
@@ -125,7 +127,8 @@ class _Run:
 
 
 def _page(runs: Sequence[_Run]) -> str:
-    from launch.output.pictures import as_svg, draw_curves, figure
+    from launch.output.pictures import as_svg, figure
+    from launch.results.curve_picture import draw_curves
 
     title = f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"
     curves = []

@@ -1,7 +1,6 @@
 """What a run leaves on disk: settings, manifest, checkpoints, metrics and summary. Nothing in it can execute."""
 
 import fcntl
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 
 from actors.environments import EnvironmentSpec
+from launch.output.json_file import write_json
 from launch.output.provenance import provenance
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -180,20 +180,3 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
         },
         "environment_protocol": protocol,
     }
-
-
-def check_json_file(path: Path | None) -> None:
-    """Refuse a `--json` file that could not be written when its time comes.
-
-    Raises:
-        ConfigurationError: its folder does not exist, or it is a folder itself.
-    """
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise setting_error("json", path, "must be a file in a folder that exists")
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Write a JSON file in one step: a reader sees the old file or the new one."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(values, indent=2) + "\n")
-    temporary.replace(path)

@@ -16,7 +16,8 @@ from launch.loop.arrivals import Arrival, ArrivalsWriter
 from launch.loop.coordinator import Coordinator, Event, Joined, Released, Replaced, TrainingStoppedError
 from launch.loop.executor import Executor, Failed
 from launch.loop.inline_executor import InlineExecutor
-from launch.run.folder import RunFolder, write_json
+from launch.output.json_file import write_json
+from launch.run.folder import RunFolder
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress, View, lag_summary
 from launch.run.storage import RemoteCopy
