@@ -22,6 +22,7 @@ from launch.run.metrics import Metrics
 from launch.run.progress import Progress, View, lag_summary
 from launch.run.storage import RemoteCopy
 from launch.run.trackers import Sink, make_sinks
+from launch.run.weights import best_return
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
@@ -84,6 +85,9 @@ class TrainingSession:
         if resume:
             for message in self._checkpoints.restore():
                 self._say(message)
+        # A learner that died may have written better ones after its last checkpoint.
+        self._best_return = best_return(self._folder, otherwise=self._best_return)
+        self._sampled_before = self.learner.ledger.sampled
         if after is not None:
             self._account_for(after)
         # Actors that go on to the bit have their old ids, and so their old seeds.
@@ -142,10 +146,18 @@ class TrainingSession:
             self._say(str(error))
             raise
         finally:
-            self._executor.close()
+            self._end_actors()
             self.learner.finish()
             summary = self._finish()
         return summary
+
+    def _end_actors(self) -> None:
+        """Whatever an environment or a process raises at its end, the run is saved."""
+        try:
+            self._executor.close()
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            self._say(f"warning: the actors could not be ended: {type(error).__name__}: {reason}; the run is saved")
 
     def _loop(self) -> None:
         now = self.elapsed_seconds
@@ -339,6 +351,9 @@ class TrainingSession:
             self._say(str(error))
             self._status = "running"
         learner, ledger = self.learner, self.learner.ledger
+        if self._status == "time_reached" and ledger.sampled == self._sampled_before:
+            self._say("no actor has made a report before the time was up: nothing was learned")
+            self._status = "failed"
         lag_mean, lag_p95, lag_max = lag_summary(learner.lag_counts)
         elapsed = self.elapsed_seconds
         summary = {

@@ -13,6 +13,9 @@ from shared.types import WeightSnapshot
 
 WeightsName = Literal["auto", "best", "latest"]
 
+# What NumPy's reader was seen to raise for files that are damaged in one way or another.
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
+
 
 def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
     """A run's weights, and where they are from in words. Needs TensorFlow.
@@ -31,8 +34,17 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
         with np.load(folder.best_weights, allow_pickle=False) as best:
             version, parameters = int(best["version"]), best["parameters"].astype(np.float32)
             measure = str(best["measure"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError) as error:
+    except _DAMAGE as error:
         raise ConfigurationError(f"{folder.best_weights} cannot be read: {error}; use --weights latest") from error
     if parameters.shape != (layout.size,):
         raise ConfigurationError(f"{folder.best_weights} is of another network than the run's config.json")
     return WeightSnapshot(version, parameters), f"the weights that were best in {measure} (update {version})"
+
+
+def best_return(folder: RunFolder, *, otherwise: float | None) -> float | None:
+    """The mean return that a run's best weights were kept for; `otherwise`, if there are none that can be read."""
+    try:
+        with np.load(folder.best_weights, allow_pickle=False) as best:
+            return float(best["mean_return"])
+    except _DAMAGE:
+        return otherwise
