@@ -9,8 +9,7 @@ from shared.config import RunConfig
 from shared.convolutional import ConvolutionalNetwork
 from shared.graph import Graph
 from shared.layout import ParameterLayout
-from shared.methods import method_class
-from shared.methods.method import Method
+from shared.methods.method import Method, method_class
 from shared.networks import MultilayerPerceptron, Network, ObservationScale
 from shared.types import Float32Array
 

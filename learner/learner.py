@@ -11,7 +11,7 @@ from learner.accumulator import GradientAccumulator
 from learner.admission import Admission, DropReason, Ledger
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.methods import method_class
+from shared.methods.method import method_class
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple, exponential_decay, linear_anneal

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from shared.errors import setting_error
-from shared.methods import METHODS
+from shared.methods.names import METHODS
 from shared.wire import WirePrecision
 
 

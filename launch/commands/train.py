@@ -30,7 +30,7 @@ from launch.run.storage import check_storage
 from launch.run.trackers import check_trackers
 from shared.config import RunConfig
 from shared.errors import setting_error
-from shared.methods import METHODS
+from shared.methods.names import METHODS
 
 _VIEW_SECONDS = 1.0
 

@@ -1,5 +1,6 @@
 """What a learning method is: heads, a way to act, and a loss."""
 
+import importlib
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -8,6 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import RunConfig
+from shared.methods.names import METHODS
 from shared.networks import Head, Network, NetworkOutput
 from shared.types import ActionSpec, Float32Array
 
@@ -94,6 +96,12 @@ class Method(ABC):
     @abstractmethod
     def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
         """Graph code: the loss of a rollout. It is differentiated by the variables of `network`."""
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of the method `name`."""
+    entry = METHODS[name]
+    return getattr(importlib.import_module(entry.module), entry.class_name)
 
 
 def evaluate(network: Network, observations: tf.Tensor) -> NetworkOutput:

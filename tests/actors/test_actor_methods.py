@@ -16,9 +16,9 @@ from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
-from shared.methods import METHODS, method_class
 from shared.methods.actor_critic import ActorCritic
-from shared.methods.method import RolloutTensors
+from shared.methods.method import RolloutTensors, method_class
+from shared.methods.names import METHODS
 from shared.types import ActionSpec, WeightSnapshot
 
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)

@@ -16,8 +16,8 @@ from launch.loop.inline_executor import InlineExecutor
 from learner.learner import Learner
 from shared.config import EnvironmentConfig, MethodConfig, RunConfig
 from shared.losses import action_value_loss
-from shared.methods import METHODS, MethodEntry, method_class
-from shared.methods.method import Method, RolloutTensors
+from shared.methods.method import Method, RolloutTensors, method_class
+from shared.methods.names import METHODS, MethodEntry
 from shared.networks import NetworkOutput
 from shared.types import ActionSpec
 
