@@ -1,40 +1,18 @@
-"""The command line: `tributary COMMAND`."""
+"""The command line: `tributary COMMAND`. Each command imports what it needs, so that help comes at once."""
 
-import contextlib
 import difflib
-import io
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import tyro
-from rich.console import Console
-from rich.table import Table
-
-from launch.bench.learner import LearnerArguments, bench_learner
-from launch.bench.plan import PlanArguments, plan
-from launch.bench.scaling import ScalingArguments, scaling
-from launch.bench.throughput import ThroughputArguments, throughput
-from launch.commands.doctor import DoctorArguments, doctor
-from launch.commands.seeds import parse_seeds, train_seeds
-from launch.commands.train import TrainArguments, default_run_dir, train
+from launch.arguments import option, parse
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
-from launch.output.json_file import check_json_file, write_json
-from launch.parity.command import ParityArguments, parity
 from launch.presets import DEFAULT_PRESET, PRESETS
-from launch.results.evaluate import EvaluateArguments, evaluate
-from launch.results.export import ExportArguments, export
-from launch.results.plot import PlotArguments, plot
-from launch.results.record import RecordArguments, record
-from launch.results.report import ReportArguments, report
-from launch.run.folder import RunFolder
-from launch.run.storage import fetch
 from shared.errors import ConfigurationError
-
-_Arguments = TypeVar("_Arguments")
 
 _HELP = """\
 usage: tributary COMMAND [ARGUMENTS]
@@ -51,8 +29,9 @@ commands:
   plan             predict what a cluster of so many actors would give
   doctor           check this machine, or every node of a cluster
   presets          list the presets
+  help [COMMAND]   this list, or all settings of a command, as COMMAND --help does
 
-tributary COMMAND --help shows all settings of a command.
+tributary --version says which version this is.
 """
 
 _BENCH_HELP = """\
@@ -65,18 +44,18 @@ usage: tributary bench WHAT [ARGUMENTS]
 tributary bench WHAT --help shows all settings.
 """
 
-# 40M, 2.5k, 1e6: counts are long, and zeros are easily miscounted.
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:([kM])|e(\d+))")
-_SUFFIXES = {"k": 1e3, "M": 1e6}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     command, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
     try:
-        if command in ("-h", "--help"):
+        if command == "help" and rest:
+            command, rest = rest[0], [*rest[1:], "--help"]
+        if command in ("-h", "--help", "help"):
             print(_HELP.format(presets=", ".join(PRESETS), default=DEFAULT_PRESET), end="")
             return EXIT_DONE
+        if command == "--version":
+            return _version()
         if command not in _COMMANDS:
             raise ConfigurationError(f"unknown command {command}{_nearest(command, _COMMANDS)}; see tributary --help")
         return _COMMANDS[command](rest)
@@ -87,28 +66,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+def _version() -> int:
+    from launch.output.provenance import revision
+
+    try:
+        installed = version("tributary-rl")
+    except PackageNotFoundError:
+        installed = "not installed"
+    print(f"tributary {installed}, revision {revision()}")
+    return EXIT_DONE
+
+
 def _train(arguments: Sequence[str]) -> int:
-    preset, rest = DEFAULT_PRESET, list(arguments)
-    named = bool(rest) and not rest[0].startswith("-")
-    if named:
-        preset = rest.pop(0)
-        if preset not in PRESETS:
-            raise ConfigurationError(f"unknown preset {preset}{_nearest(preset, PRESETS)}; see tributary presets")
+    from launch.commands.seeds import parse_seeds, train_seeds
+    from launch.commands.train import TrainArguments, default_run_dir, train
+    from launch.presets.choice import advice_on_preset, preset_for
+    from launch.run.folder import RunFolder
+    from launch.run.storage import fetch
+
+    rest = list(arguments)
+    named = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    if named is not None and named not in PRESETS:
+        raise ConfigurationError(f"unknown preset {named}{_nearest(named, PRESETS)}; see tributary presets")
+    run, environment_id = option(rest, "--resume"), option(rest, "--environment.id")
+    fitting = preset_for(environment_id) if environment_id is not None and named is None and run is None else None
+    preset = named or fitting or DEFAULT_PRESET
     base = PRESETS[preset].config
-    run = _option(rest, "--resume")
     if run is not None and "://" in run:
         url, run = run, str(default_run_dir(run.rstrip("/").rpartition("/")[2]))
         fetch(url, Path(run))
         rest = [run if argument == url else argument.replace(url, run) for argument in rest]
     if run is not None:
-        if named:
+        if named is not None:
             raise ConfigurationError(
                 f"preset {preset} with --resume {run}: a resumed run has its settings; name no preset"
             )
         base = RunFolder(Path(run)).read_config()
-    parsed = _parse(TrainArguments, "train [PRESET]", rest, TrainArguments(config=base))
+    parsed = parse(TrainArguments, "train [PRESET]", rest, TrainArguments(config=base))
+    if fitting is not None and fitting != DEFAULT_PRESET:
+        print(f"preset:       {fitting}: {PRESETS[fitting].description}")
     if parsed.seeds is None:
-        return train(parsed, preset)
+        try:
+            return train(parsed, preset)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}{advice_on_preset(preset, parsed.config.environment.id)}") from error
     if run is not None:
         raise ConfigurationError(f"--seeds {parsed.seeds} with --resume {run}: resume each seed's run by itself")
     folder = parsed.run_dir or default_run_dir(preset)
@@ -116,23 +117,33 @@ def _train(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
-    return evaluate(_parse(EvaluateArguments, "evaluate", arguments))
+    from launch.results.evaluate import EvaluateArguments, evaluate
+
+    return evaluate(parse(EvaluateArguments, "evaluate", arguments))
 
 
 def _record(arguments: Sequence[str]) -> int:
-    return record(_parse(RecordArguments, "record", arguments))
+    from launch.results.record import RecordArguments, record
+
+    return record(parse(RecordArguments, "record", arguments))
 
 
 def _plot(arguments: Sequence[str]) -> int:
-    return plot(_parse(PlotArguments, "plot", arguments))
+    from launch.results.plot import PlotArguments, plot
+
+    return plot(parse(PlotArguments, "plot", arguments))
 
 
 def _report(arguments: Sequence[str]) -> int:
-    return report(_parse(ReportArguments, "report", arguments))
+    from launch.results.report import ReportArguments, report
+
+    return report(parse(ReportArguments, "report", arguments))
 
 
 def _export(arguments: Sequence[str]) -> int:
-    return export(_parse(ExportArguments, "export", arguments))
+    from launch.results.export import ExportArguments, export
+
+    return export(parse(ExportArguments, "export", arguments))
 
 
 def _bench(arguments: Sequence[str]) -> int:
@@ -146,28 +157,40 @@ def _bench(arguments: Sequence[str]) -> int:
 
 
 def _throughput(arguments: Sequence[str]) -> int:
-    return throughput(_parse(ThroughputArguments, "bench throughput", arguments))
+    from launch.bench.throughput import ThroughputArguments, throughput
+
+    return throughput(parse(ThroughputArguments, "bench throughput", arguments))
 
 
 def _bench_learner(arguments: Sequence[str]) -> int:
-    return bench_learner(_parse(LearnerArguments, "bench learner", arguments))
+    from launch.bench.learner import LearnerArguments, bench_learner
+
+    return bench_learner(parse(LearnerArguments, "bench learner", arguments))
 
 
 def _scaling(arguments: Sequence[str]) -> int:
+    from launch.bench.scaling import ScalingArguments, scaling
+
     renamed = [re.sub(r"^--continue(?=$|=)", "--resume", argument) for argument in arguments]
-    return scaling(_parse(ScalingArguments, "bench scaling", renamed))
+    return scaling(parse(ScalingArguments, "bench scaling", renamed))
 
 
 def _plan(arguments: Sequence[str]) -> int:
-    return plan(_parse(PlanArguments, "plan", arguments))
+    from launch.bench.plan import PlanArguments, plan
+
+    return plan(parse(PlanArguments, "plan", arguments))
 
 
 def _doctor(arguments: Sequence[str]) -> int:
-    return doctor(_parse(DoctorArguments, "doctor", arguments))
+    from launch.commands.doctor import DoctorArguments, doctor
+
+    return doctor(parse(DoctorArguments, "doctor", arguments))
 
 
 def _parity(arguments: Sequence[str]) -> int:
-    return parity(_parse(ParityArguments, "parity", arguments))
+    from launch.parity.command import ParityArguments, parity
+
+    return parity(parse(ParityArguments, "parity", arguments))
 
 
 @dataclass(frozen=True)
@@ -179,7 +202,12 @@ class PresetsArguments:
 
 
 def _presets(arguments: Sequence[str]) -> int:
-    parsed = _parse(PresetsArguments, "presets", arguments)
+    from rich.console import Console
+    from rich.table import Table
+
+    from launch.output.json_file import check_json_file, write_json
+
+    parsed = parse(PresetsArguments, "presets", arguments)
     check_json_file(parsed.json)
     table = Table(box=None, pad_edge=False)
     for heading in ("preset", "environment", "network", "description"):
@@ -214,47 +242,6 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "doctor": _doctor,
     "presets": _presets,
 }
-
-
-def _parse(kind: type[_Arguments], command: str, arguments: Sequence[str], default: Any = None) -> _Arguments:
-    """Parse by tyro, and turn what it prints of a mistake into one line."""
-    options = {} if default is None else {"default": default}
-    captured = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(captured):
-            return tyro.cli(kind, prog=f"tributary {command}", args=[_plain_count(a) for a in arguments], **options)
-    except SystemExit as exit_:
-        if exit_.code in (0, None):
-            raise
-        raise ConfigurationError(_one_line(captured.getvalue())) from None
-
-
-def _one_line(boxed: str) -> str:
-    text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
-    text = re.split(r"Argument helptext|For full helptext|─{20,}\s*│?\s*\n.*helptext", text)[0]
-    words = re.sub(r"[\u2500-\u257f]+", " ", text).split()
-    line = re.sub(
-        r"^(Parsing error|Value error|Unrecognized options|Missing arguments?|Invalid choice)\b:?", "", " ".join(words)
-    )
-    return line.strip() or "wrong usage"
-
-
-def _plain_count(argument: str) -> str:
-    match = _COUNT.fullmatch(argument)
-    if match is None:
-        return argument
-    number, suffix, exponent = match.groups()
-    value = float(number) * (_SUFFIXES[suffix] if suffix else 10.0 ** int(exponent))
-    return str(int(value)) if value.is_integer() else argument
-
-
-def _option(arguments: Sequence[str], name: str) -> str | None:
-    for i, argument in enumerate(arguments):
-        if argument.startswith(f"{name}="):
-            return argument.partition("=")[2]
-        if argument == name and i + 1 < len(arguments):
-            return arguments[i + 1]
-    return None
 
 
 def _nearest(name: str, names: Sequence[str] | dict[str, Any]) -> str:

@@ -13,6 +13,8 @@ from shared.errors import setting_error
 from shared.methods.names import METHODS
 from shared.wire import WirePrecision
 
+OptionValue = str | int | float | bool
+
 
 def _at_least(setting: str, value: float | None, minimum: float) -> None:
     if value is not None and not (math.isfinite(value) and value >= minimum):
@@ -57,8 +59,9 @@ class EnvironmentConfig:
     """Training sees rewards clipped to [-1, 1]. Returns are always reported unclipped."""
     reward_scale: float = 1.0
     """Training sees rewards times this, before they are clipped. Returns are always reported unscaled."""
-    options: dict[str, str | int | float | bool] = field(default_factory=dict)
-    """Other environments: keyword arguments of `gymnasium.make`."""
+    options: dict[str, OptionValue] = field(default_factory=dict)
+    """Other environments: keyword arguments of `gymnasium.make`, each a name and a value: a number, True or False where
+    it looks so, else text."""
 
     def __post_init__(self) -> None:
         _at_least("environment.frame_skip", self.frame_skip, 1)

@@ -49,3 +49,13 @@ def test_the_command_line_starts_without_what_is_slow_to_import() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_every_table_of_the_readme_has_a_heading() -> None:
+    """A blank line in the midst of a table ends it, and shows the rest as plain text."""
+    blocks = "\n".join(line if line.startswith("|") else "" for line in (ROOT / "README.md").read_text().splitlines())
+    tables = [block.strip().splitlines() for block in blocks.split("\n\n") if block.strip()]
+    assert tables
+    for rows in tables:
+        assert len(rows) > 2, rows
+        assert set(rows[1]) <= set("|-: "), rows[0]

@@ -50,6 +50,14 @@ MISTAKES = {
     "train --resume no-such-folder": "is not the folder of a run",
     "train pong --resume no-such-folder": "name no preset",
     "train --stop-measure evaluation": "needs evaluations",
+    "train --environment.id Acrobot-v1": "no preset is for it; start from cartpole where its actions are a choice",
+    "train pong --environment.id CartPole-v1": "preset pong is made for ALE/Pong-v5: start from cartpole",
+    "train pong --environment.id CartPole-v1 --environment.frame-skip 1": "start from cartpole",
+    "train pong --environment.id Acrobot-v1": "start from cartpole where its actions are a choice, pendulum where",
+    "train cartpole --environment.id ALE/Seaquest-v5": "preset cartpole is made for CartPole-v1: start from atari",
+    "train --checkpoint.exact=maybe": "--checkpoint.exact maybe: must be True or False",
+    "help trian": "unknown command trian, did you mean train?",
+    "help bench scalng": "unknown bench scalng, did you mean scaling?",
     "train --json no-such-folder/result.json": "in a folder that exists",
     "train --executor inline --learner.device gpu": "runs on the CPU",
     "train --checkpoint.exact": "is for --executor inline",
@@ -135,6 +143,66 @@ def test_cores_are_divided_on_purpose() -> None:
     here = len(os.sched_getaffinity(0))
     assert thread_budget(replace(config, actors=here)).warning() is None
     assert "share" in (thread_budget(replace(config, actors=here + 1)).warning() or "")
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "preset"),
+    [
+        ("CartPole-v1", "cartpole"),
+        ("Pendulum-v1", "pendulum"),
+        ("ALE/Breakout-v5", "breakout"),
+        ("PongNoFrameskip-v4", "pong"),
+        ("ALE/Seaquest-v5", "atari"),
+    ],
+)
+def test_an_environment_named_without_a_preset_gets_the_one_that_fits(
+    environment_id: str, preset: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr("launch.commands.train.train", lambda arguments, name: started.append((arguments, name)) or 0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", f"--environment.id={environment_id}", "--seed", "3"]) == 0
+    ((arguments, name),) = started
+    config = PRESETS[preset].config
+    expected = replace(config, seed=3, environment=replace(config.environment, id=environment_id))
+    assert (arguments.config, name) == (expected, preset)
+    said = f"preset:       {preset}: {PRESETS[preset].description}\n" if preset != "pong" else ""
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("help", "usage: tributary COMMAND"),
+        ("help help", "usage: tributary COMMAND"),
+        ("help train", "usage: tributary train"),
+        ("help train cartpole", "usage: tributary train"),
+        ("help bench", "usage: tributary bench WHAT"),
+        ("help bench learner", "usage: tributary bench learner"),
+        ("help presets", "usage: tributary presets"),
+        ("--version", "tributary 0."),
+    ],
+)
+def test_help_and_version(command: str, shown: str, capsys: pytest.CaptureFixture) -> None:
+    try:
+        code = main(command.split())
+    except SystemExit as exit_:
+        code = exit_.code
+    assert code == 0
+    assert capsys.readouterr().out.startswith(shown)
+
+
+@pytest.mark.parametrize("command", ["--help", "help train", "--version"])
+def test_help_imports_nothing_that_is_slow(command: str) -> None:
+    """Neither what learns, nor what measures and draws: it takes half a second in all."""
+    slow = {"tensorflow", "ray", "matplotlib", "av", "launch.bench", "launch.parity", "launch.results"}
+    check = (
+        "import contextlib, sys, launch.cli\n"
+        f"with contextlib.suppress(SystemExit): launch.cli.main({command.split()})\n"
+        f"print({slow} & set(sys.modules), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stderr.strip() == "set()"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
