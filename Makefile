@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-SOURCES := actors learner shared launch tests
+SOURCES := actors learner shared launch tests docs
 
 .DEFAULT_GOAL := help
 .PHONY: help train test chaos cluster-test soak browser-test lint format clean
