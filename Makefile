@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs
 
 .DEFAULT_GOAL := help
-.PHONY: help train test chaos cluster-test soak browser-test lint format clean
+.PHONY: help train test chaos cluster-test soak browser-test lint format settings clean
 
 help:
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
@@ -16,6 +16,7 @@ help:
 	@echo "make browser-test   look at the report in a headless Chromium"
 	@echo "make lint     check style and types"
 	@echo "make format   format the code"
+	@echo "make settings write docs/settings.md from the docstrings of the settings"
 	@echo "make clean    remove the environment and the caches"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -52,6 +53,9 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+settings: $(INSTALLED)
+	$(BIN)/python -m launch.commands.settings > docs/settings.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -34,6 +34,17 @@ commands:
 tributary --version says which version this is.
 """
 
+_TRAIN_HELP = """\
+usage: tributary train [PRESET] [SETTINGS]
+
+Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once. The settings that most runs change, with
+the values of the preset {preset}:
+
+{settings}
+
+tributary train [PRESET] --help-all shows every setting; docs/settings.md has them on one page.
+"""
+
 _BENCH_HELP = """\
 usage: tributary bench WHAT [ARGUMENTS]
 
@@ -102,6 +113,12 @@ def _train(arguments: Sequence[str]) -> int:
                 f"preset {preset} with --resume {run}: a resumed run has its settings; name no preset"
             )
         base = RunFolder(Path(run)).read_config()
+    if {"-h", "--help"} & set(rest):
+        from launch.commands.settings import short_help
+
+        print(_TRAIN_HELP.format(preset=preset, settings=short_help(base, TrainArguments)), end="")
+        return EXIT_DONE
+    rest = ["--help" if argument == "--help-all" else argument for argument in rest]
     parsed = parse(TrainArguments, "train [PRESET]", rest, TrainArguments(config=base))
     if fitting is not None and fitting != DEFAULT_PRESET:
         print(f"preset:       {fitting}: {PRESETS[fitting].description}")

@@ -1,0 +1,133 @@
+"""Every setting of a run: its name, type, default and help, from the docstrings of `shared.config`.
+
+`python -m launch.commands.settings` prints the page docs/settings.md.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from shared.config import RunConfig
+
+# What most runs are changed in. All others are in `--help-all`, and in docs/settings.md.
+MOST_USED = (
+    "actors",
+    "total_frames",
+    "stop_at_return",
+    "stop_after_seconds",
+    "seed",
+    "address",
+    "environment.id",
+    "network.name",
+    "method.name",
+    "optimizer.learning_rate",
+    "learner.gradients_per_update",
+    "actor.environments",
+    "actor.unroll_length",
+    "evaluation.every_frames",
+)
+
+_PAGE_HEAD = """\
+# Settings
+
+Each setting of `tributary train`, by its name on the command line. The defaults are those of `RunConfig`; a preset
+changes some of them (`tributary presets --json FILE` writes what each one has). Counts can be written as 40000000,
+40,000,000, 40M or 4e7. This page is made by `make settings`.
+"""
+
+
+class Setting(NamedTuple):
+    """One setting. `name` is its path in `RunConfig`, `kind` its annotation as text."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+
+    @property
+    def option(self) -> str:
+        """How it is typed: --actor.unroll-length."""
+        return "--" + self.name.replace("_", "-")
+
+
+def settings(config: RunConfig) -> Iterator[Setting]:
+    """All settings in the order of their definition, with the values of `config` as defaults."""
+    return _settings(config, "")
+
+
+def _settings(part: Any, prefix: str) -> Iterator[Setting]:
+    described = dict(_described(type(part)))
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if is_dataclass(value):
+            yield from _settings(value, f"{prefix}{field.name}.")
+        else:
+            kind, text = described[field.name]
+            yield Setting(prefix + field.name, kind, value, text)
+
+
+def _described(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The annotation of each field of a dataclass, and the docstring below it, which Python itself does not keep."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = ""
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                text = " ".join(str(following.value.value).split())
+            yield statement.target.id, (_in_words(statement.annotation), text)
+
+
+def _in_words(annotation: ast.expr) -> str:
+    """`Literal['a', 'b'] | None` as `a, b or None`, and `tuple[int, ...]` as `several int`."""
+    if isinstance(annotation, ast.BinOp):
+        return f"{_in_words(annotation.left)} or {_in_words(annotation.right)}"
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
+        names = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        return ", ".join(str(ast.literal_eval(name)) for name in names)
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "tuple":
+        assert isinstance(annotation.slice, ast.Tuple)
+        return f"several {_in_words(annotation.slice.elts[0])}"
+    return ast.unparse(annotation)
+
+
+def page() -> str:
+    """docs/settings.md."""
+    lines = [_PAGE_HEAD]
+    section = None
+    for setting in settings(RunConfig()):
+        of = setting.name.rpartition(".")[0]
+        if of != section:
+            section = of
+            part = attrgetter(of)(RunConfig()) if of else RunConfig()
+            lines += [f"\n## {of or 'The run'}\n", f"{inspect.getdoc(type(part))}\n"]
+            lines += ["| option | type | default | what it does |", "|---|---|---|---|"]
+        cells = (f"`{setting.option}`", setting.kind, f"`{_shown(setting.default)}`", setting.help)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def short_help(config: RunConfig, command: type) -> str:
+    """What `tributary train --help` shows: the settings in `MOST_USED` with the values of `config`, and the options of
+    the command itself, which are the fields of the dataclass `command`."""
+    known = {setting.name: setting for setting in settings(config)}
+    rows = [(f"{known[name].option} ({_shown(known[name].default)})", known[name].help) for name in MOST_USED]
+    rows += [(f"--{name.replace('_', '-')}", text) for name, (_, text) in _described(command) if name != "config"]
+    return "\n".join(f"  {name}\n      {_first_sentence(text)}" for name, text in rows)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "none"
+    return f"{value:,}" if type(value) is int and value >= 10_000 else str(value)
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".") + "."
+
+
+if __name__ == "__main__":
+    print(page(), end="")
