@@ -102,6 +102,7 @@ class _Run(NamedTuple):
 def _train_inline(run: _Run, budget: ThreadBudget) -> int:
     _open_folder(run, budget)
     prepare_tensorflow(1, gpu=False)
+    from launch.loop.coordinator import TrainingStoppedError
     from launch.loop.inline_executor import InlineExecutor
     from launch.run.session import TrainingSession
 
@@ -127,6 +128,8 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
             except KeyboardInterrupt:
                 # The second Ctrl-C leaves at once, and the training thread would be waited for.
                 os._exit(EXIT_INTERRUPTED)
+            except TrainingStoppedError as error:
+                return _failed(run, str(error))
     return _conclude(run, summary)
 
 
@@ -169,9 +172,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     except ConnectionError as error:
         raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
     except ray.exceptions.RayError as error:
-        _print(console, f"training failed: {_last_line(error)}")
-        _print(console, f"run folder:   {run.folder.path}")
-        return EXIT_FAILED
+        return _failed(run, _last_line(error))
     finally:
         ray.shutdown()
 
@@ -261,6 +262,12 @@ def _conclude(run: _Run, summary: dict[str, Any]) -> int:
     if run.arguments.json is not None:
         write_json(run.arguments.json, summary)
     return EXIT_INTERRUPTED if summary["status"] == "interrupted" else EXIT_DONE
+
+
+def _failed(run: _Run, reason: str) -> int:
+    _print(run.console, f"training failed: {reason}")
+    _print(run.console, f"run folder:   {run.folder.path}")
+    return EXIT_FAILED
 
 
 def _print(console: Console, line: str) -> None:

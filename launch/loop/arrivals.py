@@ -17,6 +17,11 @@ class Arrival(NamedTuple):
     actor_id: int | None
     lost: bool = False
 
+    def __str__(self) -> str:
+        """Its line in a file."""
+        kind = "lost" if self.lost else "report"
+        return "evaluation" if self.actor_id is None else f"{kind} {self.actor_id}"
+
 
 class ArrivalsWriter:
     """Writes each line as its call ends.
@@ -32,8 +37,7 @@ class ArrivalsWriter:
 
     def add(self, arrival: Arrival) -> None:
         """Write one down."""
-        kind = "lost" if arrival.lost else "report"
-        self._file.write("evaluation\n" if arrival.actor_id is None else f"{kind} {arrival.actor_id}\n")
+        self._file.write(f"{arrival}\n")
 
     def close(self) -> None:
         """Close the file."""
@@ -56,10 +60,11 @@ class Arrivals:
         if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
             raise setting_error("replay_arrivals", file, "does not begin with its actors; record it by a run")
         self.actor_ids = list(map(int, ids))
-        self._arrivals = [_parse(file, number, line) for number, line in enumerate(lines, start=2)]
+        self._arrivals = {number: _parse(file, number, line) for number, line in enumerate(lines, start=2)}
 
-    def __iter__(self) -> Iterator[Arrival]:
-        return iter(self._arrivals)
+    def __iter__(self) -> Iterator[tuple[int, Arrival]]:
+        """The number of each line, and what it says."""
+        return iter(self._arrivals.items())
 
 
 def _parse(file: str, number: int, line: str) -> Arrival:

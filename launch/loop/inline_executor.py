@@ -13,6 +13,7 @@ from actors.actor import Actor, ActorState
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
 from launch.loop.arrivals import Arrivals
+from launch.loop.coordinator import TrainingStoppedError
 from launch.loop.executor import Completion, Failed
 from shared.config import RunConfig
 from shared.types import WeightSnapshot
@@ -75,16 +76,23 @@ class InlineExecutor:
 
     def next_completion(self) -> Completion | None:
         if self._arrivals is None:
-            call = self._calls.popleft()
-        else:
-            arrival = next(self._arrivals, None)
-            if arrival is None:
-                self._calls.clear()
-                return None
-            if arrival.lost:
-                return Failed(arrival.actor_id, "lost, as in the run that is repeated")
-            call = next(call for call in self._calls if call.actor_id == arrival.actor_id)
-            self._calls.remove(call)
+            return self._run(self._calls.popleft())
+        number, arrival = next(self._arrivals, (0, None))
+        if arrival is None:
+            self._calls.clear()
+            return None
+        if arrival.lost and arrival.actor_id in self._actors:
+            return Failed(arrival.actor_id, "lost, as in the run that is repeated")
+        call = next((call for call in self._calls if call.actor_id == arrival.actor_id), None)
+        if arrival.lost or call is None:
+            raise TrainingStoppedError(
+                f"--replay-arrivals {self._config.replay_arrivals}: line {number} is {str(arrival)!r}, which nothing "
+                f"under way fits: it is the order of a run with other settings"
+            )
+        self._calls.remove(call)
+        return self._run(call)
+
+    def _run(self, call: _Call) -> Completion:
         if call.actor_id is not None:
             return self._actors[call.actor_id].run(call.snapshot, call.target)
         assert self._evaluator is not None, "the settings ask for no evaluations"

@@ -127,6 +127,29 @@ def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixt
     assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
 
 
+@pytest.mark.parametrize(
+    ("arrivals", "mistake"),
+    [
+        ("report 0\nreport 2\n", "line 3 is 'report 2', which nothing under way fits"),
+        ("report 0\nlost 2\n", "line 3 is 'lost 2', which nothing under way fits"),
+        ("report 0\nevaluation\n", "line 3 is 'evaluation', which nothing under way fits"),
+    ],
+)
+def test_a_replay_that_does_not_fit_is_one_line_and_saved(
+    arrivals: str, mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    order, run = tmp_path / "order.txt", tmp_path / "run"
+    order.write_text(f"actors 0 1\n{arrivals}")
+    small = "--executor inline --actors 2 --actor.environments 4 --actor.unroll-length 5"
+    assert main(["train", "cartpole", *small.split(), "--replay-arrivals", str(order), "--run-dir", str(run)]) == 1
+    out = capsys.readouterr().out
+    assert f"training failed: --replay-arrivals {order}: {mistake}" in out
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["updates"]) == ("failed", 1)
+    assert mistake in (run / "log.txt").read_text()
+    assert main(["train", "--resume", str(run), "--total-frames", "100"]) == 0
+
+
 def test_a_settings_file_survives_a_round_trip(tmp_path: Path) -> None:
     config = replace(PRESETS["pong"].config, actors=3, stop_after_seconds=5.0)
     folder = RunFolder(tmp_path)

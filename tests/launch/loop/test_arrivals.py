@@ -16,7 +16,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     writer.close()
     read = Arrivals(str(tmp_path / "order.txt"))
     assert read.actor_ids == [0, 1]
-    assert list(read) == order
+    assert list(read) == list(enumerate(order, start=2))
 
 
 @pytest.mark.parametrize(
