@@ -79,10 +79,14 @@ class Ledger:
         self.pending = self.gradients_pending = 0
         self.updates += 1
 
+    def dropped_if_it_ends(self) -> dict[str, int]:
+        """By reason, what is dropped if the run ends now: gradients that wait for a K-th are an unfinished update."""
+        waiting = Counter({"unfinished_update": self.pending} if self.pending else {})
+        return dict(self.dropped + waiting)
+
     def discard_pending(self) -> None:
-        """Account for gradients that no update took in, because the run ended before K of them had arrived."""
-        if self.pending:
-            self.dropped["unfinished_update"] += self.pending
+        """Account for gradients that no update will take in."""
+        self.dropped = Counter(self.dropped_if_it_ends())
         self.pending = self.gradients_pending = 0
 
     def check(self) -> None:

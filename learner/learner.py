@@ -214,11 +214,18 @@ class Learner:
         """Whether every parameter is a finite number."""
         return bool(np.isfinite(self.snapshot().parameters).all())
 
-    def finish(self) -> None:
-        """End the run: gradients that wait for a K-th that will not come are dropped, and counted as that."""
+    def fit_unfinished_update(self) -> int:
+        """After a restore: drop the gradients that wait for a K-th if K is smaller now and they are as many already.
+
+        Their sum was never applied, and is not the sum of the new K. Returns how many were dropped.
+        """
+        gradients = self.ledger.gradients_pending
+        if gradients < self._config.learner.gradients_per_update:
+            return 0
         self._accumulator.discard()
         self.ledger.discard_pending()
         self.ledger.check()
+        return gradients
 
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of a checkpoint, by name."""

@@ -110,9 +110,10 @@ class Coordinator:
         Raises:
             TrainingStoppedError: more actors died than may be replaced, or too many gradients were not finite.
         """
-        if not self._executor.calls_in_flight:
-            for _ in range(self._calls_per_actor):
-                for actor_id in self._executor.actor_ids:
+        for calls in range(self._calls_per_actor):
+            for actor_id in self._executor.actor_ids:
+                # Some have their calls already, from before a resume.
+                if self._watchdog.outstanding(actor_id) <= calls:
                     self._dispatch(actor_id)
         while self._executor.calls_in_flight or self._due or self._waiting_for_room():
             completion = self._executor.next_completion()

@@ -71,7 +71,7 @@ class TrainingSession:
         policy = Policy(config, spec)
         self.learner = Learner(config, policy.layout, policy.initial_parameters())
         self._earlier_seconds = 0.0
-        self._earlier_restarts = self._earlier_rollouts_lost = 0
+        self._earlier_messages = self._earlier_restarts = self._earlier_rollouts_lost = 0
         self._learner_restarts = self._agent_steps_lost = 0
         self._saved_executor: dict[str, Any] | None = None
         self._best_return: float | None = None
@@ -85,6 +85,9 @@ class TrainingSession:
         if resume:
             for message in self._checkpoints.restore():
                 self._say(message)
+            dropped = self.learner.fit_unfinished_update()
+            if dropped:
+                self._say(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
         # A learner that died may have written better ones after its last checkpoint.
         self._best_return = best_return(self._folder, otherwise=self._best_return)
         self._sampled_before = self.learner.ledger.sampled
@@ -147,7 +150,6 @@ class TrainingSession:
             raise
         finally:
             self._end_actors()
-            self.learner.finish()
             summary = self._finish()
         return summary
 
@@ -204,6 +206,9 @@ class TrainingSession:
                 evaluated_frames = self.learner.frames
                 self._coordinator.evaluate()
             self._stop_if_due()
+            if self._exact and self._status != "running":
+                # What is under way is saved as that. Taken in here, its actors would not be sent on as they are there.
+                break
 
         if self._arrivals is not None:
             self._arrivals.close()
@@ -360,11 +365,11 @@ class TrainingSession:
             "status": self._status if self._status != "running" else "failed",
             "agent_steps_sampled": ledger.sampled,
             "agent_steps_applied": ledger.applied,
-            "agent_steps_dropped": dict(ledger.dropped),
+            "agent_steps_dropped": ledger.dropped_if_it_ends(),
             "frames": learner.frames,
             "updates": ledger.updates,
             "gradients_applied": ledger.gradients_applied,
-            "messages": self._coordinator.messages,
+            "messages": self._earlier_messages + self._coordinator.messages,
             "agent_steps_per_second": ledger.sampled / elapsed,
             "frames_per_second": learner.frames / elapsed,
             "policy_lag_mean": lag_mean,
@@ -398,6 +403,7 @@ class TrainingSession:
         return {
             **self.learner.state(),
             "elapsed_seconds": self.elapsed_seconds,
+            "messages": self._earlier_messages + self._coordinator.messages,
             "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
             "rollouts_lost": self._earlier_rollouts_lost + self._coordinator.rollouts_lost,
             "learner_restarts": self._learner_restarts,
@@ -409,6 +415,7 @@ class TrainingSession:
     def _restore_state(self, state: dict[str, Any]) -> None:
         self.learner.restore_state(state)
         self._earlier_seconds = state["elapsed_seconds"]
+        self._earlier_messages = state.get("messages", 0)
         self._earlier_restarts = state["actor_restarts"]
         self._earlier_rollouts_lost = state["rollouts_lost"]
         self._learner_restarts = state["learner_restarts"]

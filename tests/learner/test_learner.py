@@ -70,14 +70,15 @@ def test_the_same_sequence_of_another_actor_is_no_duplicate(cartpole: RunConfig)
     assert learner.submit(report(1, actor_id=1)).dropped is None
 
 
-def test_unfinished_updates_are_dropped_at_the_end(cartpole: RunConfig) -> None:
+def test_gradients_that_wait_for_a_kth_are_dropped_only_if_the_run_ends(cartpole: RunConfig) -> None:
     learner = make_learner(cartpole, gradients_per_update=3)
     for sequence in range(1, 6):
         learner.submit(report(sequence))
     assert (learner.ledger.applied, learner.ledger.pending, learner.version) == (30, 20, 1)
-    learner.finish()
-    assert (learner.ledger.applied, learner.ledger.pending) == (30, 0)
-    assert learner.ledger.dropped == {"unfinished_update": 20}
+    assert learner.ledger.dropped_if_it_ends() == {"unfinished_update": 20}
+    assert learner.ledger.dropped == {}
+    assert learner.submit(report(6)).updated
+    assert (learner.ledger.applied, learner.ledger.dropped_if_it_ends()) == (60, {})
 
 
 def test_learning_rate_falls_with_global_frames(cartpole: RunConfig) -> None:

@@ -94,6 +94,29 @@ def test_resume_goes_on_where_the_run_stopped(cartpole: RunConfig, tmp_path: Pat
     assert after["agent_steps_sampled"] == after["agent_steps_applied"] + sum(after["agent_steps_dropped"].values())
 
 
+@pytest.mark.parametrize(("now", "kept"), [(1, False), (2, False), (3, True), (5, True)])
+def test_a_resume_with_another_k_counts_as_applied_only_what_was(
+    now: int, kept: bool, cartpole: RunConfig, tmp_path: Path
+) -> None:
+    """Two gradients wait for a third when the run is saved."""
+    before = session(replace(cartpole, learner=LearnerConfig(gradients_per_update=3)), tmp_path)
+    for _ in before._coordinator.run():
+        if before.learner.version == 2 and before.learner.ledger.gradients_pending == 2:
+            break
+    before._save()
+    waiting = before.learner.ledger.pending
+    after = session(
+        replace(cartpole, total_frames=500, learner=LearnerConfig(gradients_per_update=now)), tmp_path, resume=True
+    )
+    summary, ledger = after.run(), after.learner.ledger
+    assert ledger.gradients_applied == 2 * 3 + (ledger.updates - 2) * now
+    assert ledger.dropped == ({} if kept else {"unfinished_update": waiting})
+    dropped = summary["agent_steps_dropped"]
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + sum(dropped.values())
+    assert dropped.get("unfinished_update", 0) == ledger.pending + (0 if kept else waiting)
+    assert any("dropped 2 gradients" in message for message in after.view().messages) is not kept
+
+
 @pytest.mark.parametrize("task", ["cartpole", "pong"])
 @pytest.mark.parametrize("method", ["actor_critic", "q_learning", "sarsa"])
 def test_n_updates_save_resume_and_n_updates_are_bit_equal_to_2n(

@@ -1,0 +1,97 @@
+"""An exact run that is stopped and resumed ends where one that was never stopped does, however it is stopped."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from launch.cli import main
+from learner.checkpoint import checkpoint_paths
+
+SMALL = (
+    "--executor inline --checkpoint.exact --stop-measure training --stop-at-return None --evaluation.every-frames 0 "
+    "--optimizer.annealing-frames 100k --network.hidden-sizes 8 --actor.environments 8 --actor.unroll-length 5"
+)
+# What time there was, and how it ended, may differ.
+_OF_THE_SESSION = {"status", "wall_seconds", "frames_per_second", "agent_steps_per_second"}
+_DEADLINE_SECONDS = 60
+
+
+def train(arguments: str, run: Path, *, resume: bool = False) -> dict[str, Any]:
+    """Run the command, and return its summary, whose account must close."""
+    start = ["train", "--resume", str(run)] if resume else ["train", "cartpole", *SMALL.split(), "--run-dir", str(run)]
+    code = main([*start, *arguments.split()])
+    summary = json.loads((run / "summary.json").read_text())
+    assert code == (130 if summary["status"] == "interrupted" else 0)
+    dropped = summary["agent_steps_dropped"]
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + sum(dropped.values())
+    assert dropped.get("unfinished_update", 0) == checkpoint(run)["state"]["ledger"]["pending"]
+    return summary
+
+
+def checkpoint(run: Path) -> dict[str, Any]:
+    """All that the newest checkpoint holds: arrays by name, and the plain values as `state`."""
+    reader = tf.train.load_checkpoint(str(checkpoint_paths(run / "checkpoints")[0]))
+    content = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    del content["save_counter/.ATTRIBUTES/VARIABLE_VALUE"]
+    content["state"] = json.loads(content.pop("state/.ATTRIBUTES/py_state"))
+    return content
+
+
+def interrupt_while_it_trains(run: Path) -> threading.Thread:
+    """Press Ctrl-C when the run that is about to be resumed has logged its first numbers."""
+    logged = (run / "metrics.jsonl").stat().st_size
+
+    def press() -> None:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while (run / "metrics.jsonl").stat().st_size == logged and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("gradients_per_update", [1, 3])
+@pytest.mark.parametrize("actors", [1, 2, 3])
+def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
+    actors: int, gradients_per_update: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By frames, by Ctrl-C, by time and by return, one after another."""
+    monkeypatch.setattr("launch.commands.train._VIEW_SECONDS", 0.05)
+    settings = f"--actors {actors} --learner.gradients-per-update {gradients_per_update}"
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    summaries = [train(f"{settings} --total-frames 700", run)]
+
+    ctrl_c = interrupt_while_it_trains(run)
+    summaries.append(train("--total-frames 100k --log-every-seconds 0.01", run, resume=True))
+    ctrl_c.join()
+
+    seconds = summaries[-1]["wall_seconds"] + 0.3
+    summaries.append(train(f"--log-every-seconds 10 --stop-after-seconds {seconds}", run, resume=True))
+    summaries.append(train("--stop-after-seconds None --stop-at-return 9", run, resume=True))
+    frames = summaries[-1]["frames"] + 500
+    resumed = train(f"--stop-at-return None --total-frames {frames}", run, resume=True)
+    statuses = [summary["status"] for summary in summaries]
+    assert statuses == ["frames_reached", "interrupted", "time_reached", "return_reached"]
+
+    never_stopped = train(f"{settings} --total-frames {frames}", whole)
+    expected, seen = checkpoint(whole), checkpoint(run)
+    assert seen.keys() == expected.keys()
+    for content in (expected, seen):
+        # How long it took; and the best weights are looked for whenever a run is saved.
+        del content["state"]["elapsed_seconds"], content["state"]["best_return"]
+    for name, value in expected.items():
+        if name != "state":
+            np.testing.assert_array_equal(seen[name], value, err_msg=name)
+    assert seen["state"] == expected["state"]
+    for name in never_stopped.keys() - _OF_THE_SESSION:
+        assert resumed[name] == never_stopped[name], name
