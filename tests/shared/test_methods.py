@@ -189,11 +189,11 @@ def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartp
     assert np.isfinite(learner.snapshot().parameters).all()
 
 
-README = Path(__file__).parents[2] / "README.md"
+CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
-def test_the_method_in_readme_is_one_file_and_one_entry(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    section = README.read_text().split("### Add a method")[1]
+def test_the_method_in_contributing_is_one_file_and_one_entry(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = CONTRIBUTING.read_text().split("## Add a method")[1]
     source, entry = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
     module = ModuleType("shared.methods.luck")
     exec(compile(source, "luck.py", "exec"), module.__dict__)
