@@ -93,6 +93,7 @@ def _train(arguments: Sequence[str]) -> int:
     from launch.commands.train import TrainArguments, default_run_dir, train
     from launch.presets.choice import advice_on_preset, preset_for
     from launch.run.folder import RunFolder
+    from launch.run.latest import run_path
     from launch.run.storage import fetch
 
     rest = list(arguments)
@@ -112,7 +113,7 @@ def _train(arguments: Sequence[str]) -> int:
             raise ConfigurationError(
                 f"preset {preset} with --resume {run}: a resumed run has its settings; name no preset"
             )
-        base = RunFolder(Path(run)).read_config()
+        base = RunFolder(run_path(run)).read_config()
     if {"-h", "--help"} & set(rest):
         from launch.commands.settings import short_help
 

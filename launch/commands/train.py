@@ -25,6 +25,7 @@ from launch.on_ray.placement import aggregates, place, placement_lines, with_act
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.run.folder import RunFolder, centres_observations, manifest
+from launch.run.latest import RunPath
 from launch.run.progress import View
 from launch.run.storage import check_storage
 from launch.run.trackers import check_trackers
@@ -42,7 +43,7 @@ class TrainArguments:
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     run_dir: Path | None = None
     """Folder of the run. Default: runs/<preset>-<time>."""
-    resume: Path | None = None
+    resume: RunPath | None = None
     """Folder of a run to go on with from its last checkpoint. Its settings are the defaults."""
     seeds: str | None = None
     """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""

@@ -17,6 +17,7 @@ from launch.output.provenance import provenance
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
 from launch.results.scores import paper_score, reference_score, score_summary
 from launch.run.folder import RunFolder
+from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
 from shared.config import EvaluationConfig
 from shared.errors import setting_error
@@ -26,8 +27,8 @@ from shared.errors import setting_error
 class EvaluateArguments:
     """Play whole episodes with the weights of a run. Every score comes with the protocol that it was made by."""
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, or latest: the newest below runs/."""
     episodes: int = 100
     """Episodes to play."""
     protocol: ProtocolName = "training"

@@ -16,6 +16,7 @@ from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
 from launch.results.protocols import describe_protocol
 from launch.run.folder import RunFolder
+from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
 from shared.config import RunConfig
 from shared.errors import setting_error
@@ -25,8 +26,8 @@ from shared.errors import setting_error
 class ExportArguments:
     """Write a run's network as model.keras and as a SavedModel, with model.json that says what goes in and out."""
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, or latest: the newest below runs/."""
     output: Path | None = None
     """Folder to write, which must not exist yet. Default: export-update-N in the run folder, which is replaced."""
     weights: WeightsName = "auto"

@@ -11,6 +11,7 @@ from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
 from launch.results.curves import Band, XAxis, bands, read_curve
+from launch.run.latest import RunPath
 from shared.errors import ConfigurationError, setting_error
 
 
@@ -18,7 +19,7 @@ from shared.errors import ConfigurationError, setting_error
 class PlotArguments:
     """Draw learning curves of one or more runs. Runs that differ in their seed only become one median with a band."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
     """Folders of runs, or folders that hold such folders."""
     x: XAxis = "frames"
     """frames, agent_steps, or seconds of training."""

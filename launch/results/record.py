@@ -14,6 +14,7 @@ from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance, provenance_text
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
 from launch.run.folder import RunFolder
+from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
 from shared.errors import setting_error
 
@@ -26,8 +27,8 @@ _SEED_OFFSET = 900_000_001
 class RecordArguments:
     """Write whole episodes of a run's agent as a video. Ctrl-C keeps what was played."""
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of the run."""
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, or latest: the newest below runs/."""
     episodes: int = 1
     """Episodes to play, one after another in one video."""
     output: Path | None = None

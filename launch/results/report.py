@@ -22,6 +22,7 @@ from launch.results.evaluate import published_scores
 from launch.results.plot import find_runs
 from launch.results.protocols import protocol_line
 from launch.run.folder import RunFolder
+from launch.run.latest import RunPath
 from launch.run.progress import lag_summary
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
@@ -35,7 +36,7 @@ _MOST_VIDEO_BYTES = 12 * 2**20
 class ReportArguments:
     """Write one self-contained HTML page about one or more runs."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
     """Folders of runs, or folders that hold such folders."""
     output: Path | None = None
     """File to write. Default: report.html in the first run's folder."""

@@ -192,7 +192,9 @@ def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartp
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
-def test_the_method_in_contributing_is_one_file_and_one_entry(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_method_in_contributing_is_one_file_and_one_entry(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     section = CONTRIBUTING.read_text().split("## Add a method")[1]
     source, entry = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
     module = ModuleType("shared.methods.luck")
