@@ -231,8 +231,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     console.print(table, highlight=False)
     full = ", ".join(f"{name} {actors:.0f}" for name, actors in result["saturation_actors"].items())
     console.print(
-        f"one learner is full at about so many actors: {full}; the point moves with --actor.unroll-length and "
-        f"--actor.environments, in proportion",
+        f"one learner is full at about so many actors: {full}; the point moves with --unroll and --envs, in proportion",
         highlight=False,
         soft_wrap=True,
     )

@@ -24,6 +24,7 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import aggregates, place, placement_lines, with_actor_device
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
+from launch.run.finished import reached_limit, read_summary, why_it_goes_on
 from launch.run.folder import RunFolder, centres_observations, manifest
 from launch.run.latest import RunPath
 from launch.run.progress import View
@@ -77,6 +78,16 @@ def train(arguments: TrainArguments, preset: str) -> int:
         folder = RunFolder(arguments.resume)
         spec = folder.with_observation_mean(config, spec)
         _check_checkpoint(arguments, config, spec, folder)
+        summary = read_summary(folder)
+        reached = reached_limit(config, summary)
+        if reached is not None:
+            _print(console, reached)
+            if arguments.json is not None:
+                write_json(arguments.json, summary)
+            return EXIT_DONE
+        ended = why_it_goes_on(config, summary)
+        if ended is not None:
+            _print(console, ended)
     else:
         folder = RunFolder(arguments.run_dir or default_run_dir(preset))
         folder.check_free()

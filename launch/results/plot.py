@@ -26,7 +26,8 @@ class PlotArguments:
     y: str = "mean_return_100"
     """Any figure of metrics.jsonl."""
     output: Path | None = None
-    """File to write, .png or .svg. Default: both, beside the first run's metrics."""
+    """File to write, .png or .svg. Default: both, as curve.png and curve.svg in the folder of the run; of several runs,
+    in the folder that they are in, or else in the working directory."""
     json: Path | None = None
     """File to write the curves to."""
 
@@ -46,7 +47,7 @@ def plot(arguments: PlotArguments) -> int:
     from launch.output.pictures import figure, save
     from launch.results.curve_picture import draw_curves
 
-    paths = [output] if output is not None else [runs[0] / f"curve.{kind}" for kind in ("png", "svg")]
+    paths = [output] if output is not None else [default_folder(runs) / f"curve.{kind}" for kind in ("png", "svg")]
     with figure() as (drawn, (axes,)):
         draw_curves(axes, groups, arguments.x, arguments.y)
         save(drawn, paths, runs=[str(run) for run in runs])
@@ -75,6 +76,15 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
             raise setting_error("run", path, "is not the folder of a run, and holds none")
         found += inside
     return found
+
+
+def default_folder(runs: list[Path]) -> Path:
+    """Where what is made of these runs goes: into the run's folder; of several, into the one that holds them all side
+    by side, or else the working directory. The first one's folder would say of itself what is true of all."""
+    if len(runs) == 1:
+        return runs[0]
+    parents = {run.absolute().parent for run in runs}
+    return parents.pop() if len(parents) == 1 else Path.cwd()
 
 
 def band_lines(groups: list[Band]) -> list[str]:

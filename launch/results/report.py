@@ -19,7 +19,7 @@ from launch.output.provenance import provenance
 from launch.output.words import duration
 from launch.results.curves import bands, read_curve, read_rows
 from launch.results.evaluate import published_scores
-from launch.results.plot import find_runs
+from launch.results.plot import default_folder, find_runs
 from launch.results.protocols import protocol_line
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
@@ -39,7 +39,8 @@ class ReportArguments:
     runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
     """Folders of runs, or folders that hold such folders."""
     output: Path | None = None
-    """File to write. Default: report.html in the first run's folder."""
+    """File to write. Default: report.html in the folder of the run; of several runs, in the folder that they are in, or
+    else in the working directory."""
     json: Path | None = None
     """File to write the page's figures to."""
 
@@ -55,7 +56,7 @@ def report(arguments: ReportArguments) -> int:
     if output is not None and (output.suffix != ".html" or not output.absolute().parent.is_dir()):
         raise setting_error("output", output, "must end in .html, in a folder that exists")
     runs = [_Run(path) for path in find_runs(arguments.runs)]
-    output = output or runs[0].folder.path / "report.html"
+    output = output or default_folder([run.folder.path for run in runs]) / "report.html"
     page = _page(runs)
     part = output.with_name(output.name + ".part")
     part.write_text(page)

@@ -87,8 +87,14 @@ class RunFolder:
         """The spec as an earlier run completed it.
 
         Raises:
-            ConfigurationError: the mean that the run's network subtracts is missing or damaged.
+            ConfigurationError: the mean that the run's network subtracts is missing or damaged, or there are no weights
+                that it could be for.
         """
+        if not self.best_weights.is_file() and not any(self.checkpoints.glob("*.index")):
+            raise ConfigurationError(
+                f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
+                f"before its first one, or they were not kept"
+            )
         if not centres_observations(config, spec):
             return spec
         try:

@@ -1,10 +1,12 @@
 """The queue against its limits and a case that is solved by hand."""
 
 import itertools
+import re
 
 import pytest
+from rich.console import Console
 
-from launch.bench.plan import PlanArguments, cluster_costs
+from launch.bench.plan import PlanArguments, _show, cluster_costs
 from launch.bench.queueing import Costs, predict, saturation
 
 
@@ -53,3 +55,26 @@ def test_gradients_added_by_node_cost_the_learner_what_one_does() -> None:
     assert costs["float32, added by node"] == pytest.approx(Costs(0.1, 1e-3, 1e-3))
     assert costs["bfloat16"] == pytest.approx(Costs(0.1, 5e-3, 2e-3))
     assert set(cluster_costs(PlanArguments(), 1e-3, learner)) == {"float32", "bfloat16"}
+
+
+def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> None:
+    row: dict[str, object] = {
+        "actors": 2,
+        "agent_steps_per_second": 5.0,
+        "policy_lag": 1.0,
+        "learner_utilisation": 0.5,
+        "held_back_by": "x",
+    }
+    learner = {way: {"float32": 1e-3, "bfloat16": 1e-3} for way in ("shared_memory", "objects")}
+    result = {
+        "step_seconds_alone": 1e-4,
+        "step_seconds_on_busy_cores": 1e-4,
+        "learner_seconds_per_gradient": learner,
+        "checks": [],
+        "curves": {"float32": [row]},
+        "saturation_actors": {"float32": 76.0},
+    }
+    _show(Console(), result)
+    advised = re.findall(r"--([a-z.-]+)", capsys.readouterr().out)
+    assert advised
+    assert set(advised) <= {name.replace("_", "-") for name in vars(PlanArguments())}

@@ -1,6 +1,7 @@
 """evaluate, record, plot and export on small real runs."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -207,3 +208,36 @@ def test_mistakes_cost_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error
+
+
+def test_what_is_made_of_several_runs_goes_into_the_folder_that_holds_them(
+    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    side_by_side = [tmp_path / "seeds" / run.name for run in cartpole_runs]
+    apart = tmp_path / "elsewhere" / "run"
+    for run, copy in zip([*cartpole_runs, cartpole_runs[1]], [*side_by_side, apart], strict=True):
+        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    cases = [([tmp_path / "seeds"], tmp_path / "seeds"), ([side_by_side[0], apart], here), ([apart], apart)]
+    for runs, folder in cases:
+        before = set(tmp_path.rglob("*"))
+        assert main(["plot", *map(str, runs)]) == 0
+        assert main(["report", *map(str, runs)]) == 0
+        made = {folder / name for name in ("curve.png", "curve.svg", "report.html")}
+        assert set(tmp_path.rglob("*")) - before == made
+        out = capsys.readouterr().out
+        assert all(str(file) in out for file in made)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "record", "export", "train --resume"])
+def test_a_folder_without_weights_is_said_to_have_none(
+    command: str, pong_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Like those of README's reference runs, which keep the results only."""
+    shutil.copytree(
+        pong_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "best.npz", "observation_mean.npy")
+    )
+    assert main([*command.split(), str(tmp_path / "run")]) == 2
+    assert "has no weights, neither best.npz nor a checkpoint" in capsys.readouterr().err
