@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from launch.loop.executor import Executor, Failed
+from launch.loop.executor import ChangedWithin, Executor, Failed, Replaced
 from launch.loop.supervision import RestartPolicy, Watchdog
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
@@ -12,13 +12,6 @@ from shared.types import AggregatedReport, EvaluationResult, GradientReport
 
 # Between two looks for actors that hang.
 _CHECK_SECONDS = 1.0
-
-
-class Replaced(NamedTuple):
-    """A failed actor was replaced by a new one with a new id, which the evaluator does not have."""
-
-    failed: Failed
-    replacement_id: int | None
 
 
 class Joined(NamedTuple):
@@ -119,8 +112,10 @@ class Coordinator:
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport | AggregatedReport):
                 yield from self._take(completion)
-                if completion.actor_id in self._leaving and not self._watchdog.outstanding(completion.actor_id):
-                    yield self._release(completion.actor_id)
+                yield from self._release_if_done(completion.actor_id)
+            elif isinstance(completion, ChangedWithin):
+                yield self._note_change(completion)
+                yield from self._release_if_done(completion.actor_id)
             elif isinstance(completion, EvaluationResult):
                 self._evaluating = False
                 yield completion
@@ -174,11 +169,32 @@ class Coordinator:
                 self._dispatch(actor_id)
             yield Joined(actor_id)
 
-    def _release(self, actor_id: int) -> Released:
+    def _note_change(self, told: ChangedWithin) -> Event:
+        """Count what was lost or replaced within what this actor id stands for, and have it go on."""
+        now = self._clock()
+        calls_left = self._watchdog.outstanding(told.actor_id) - 1
+        # A process starts there: what it takes is no measure of the calls before it.
+        self._watchdog.forget(told.actor_id)
+        for _ in range(calls_left):
+            self._watchdog.dispatched(told.actor_id, now)
+        if isinstance(told.change, Replaced):
+            self.actor_restarts += 1
+        else:
+            self.rollouts_lost += 1
+            self._count_death(told.change, now)
+        self._dispatch(told.actor_id)
+        return told.change
+
+    def _release_if_done(self, actor_id: int) -> Iterator[Released]:
+        """Let an actor go whose place is about to go, once it has reported all that it was asked for."""
+        if actor_id not in self._leaving or self._watchdog.outstanding(actor_id):
+            return
         self._leaving.discard(actor_id)
         self._watchdog.forget(actor_id)
+        # None, unless it stands for several: those that were not waited for go with it.
+        self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
         self._executor.remove(actor_id)
-        return Released(actor_id)
+        yield Released(actor_id)
 
     def _dispatch(self, actor_id: int) -> None:
         if self._stopping or actor_id in self._leaving:
@@ -202,13 +218,19 @@ class Coordinator:
             self._executor.replace_evaluator()
             return Replaced(failed, None)
         now = self._clock()
-        self.rollouts_lost += self._watchdog.outstanding(failed.actor_id)
+        self.rollouts_lost += self._executor.rollouts_under_way(failed.actor_id)
         self._watchdog.forget(failed.actor_id)
         self._executor.remove(failed.actor_id)
         self._leaving.discard(failed.actor_id)
         if failed.node_lost:
             # Others start when, and where, there is room again.
             return failed
+        self._due.append((now + self._count_death(failed, now), failed))
+        return failed
+
+    def _count_death(self, failed: Failed, now: float) -> float:
+        """Seconds to wait before the replacement of this actor starts."""
+        assert failed.actor_id is not None
         wait = self._restarts.died(failed.actor_id, now)
         if wait is None:
             raise TrainingStoppedError(
@@ -216,8 +238,7 @@ class Coordinator:
                 f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
                 f"{failed.reason}"
             )
-        self._due.append((now + wait, failed))
-        return failed
+        return wait
 
     def _replace_due(self, now: float) -> Iterator[Event]:
         if self._stopping:

@@ -17,13 +17,30 @@ class Failed(NamedTuple):
     node_lost: bool = False
 
 
-Completion = GradientReport | AggregatedReport | EvaluationResult | Failed
+class Replaced(NamedTuple):
+    """A failed actor was replaced by a new one with a new id, which the evaluator does not have."""
+
+    failed: Failed
+    replacement_id: int | None
+
+
+class ChangedWithin(NamedTuple):
+    """Of those that the actor id stands for, one was lost, or replaced, and the others go on."""
+
+    actor_id: int
+    change: Failed | Replaced
+
+
+Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChangedWithin
 
 
 class Executor(Protocol):
-    """Where rollouts run. A call that is dispatched is completed exactly once, by a report or a failure.
+    """Where rollouts run. A call that is dispatched is completed exactly once, by a report, a failure, or a
+    change within.
 
-    `actors` is how many play: what has an actor id here may stand for several.
+    `actors` is how many play: what has an actor id here may stand for several. `rollouts_under_way` is how many
+    rollouts, of at most T x B agent steps each, are lost if an actor dies now; if it stands for several, how many at
+    most.
 
     The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry, and
     `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
@@ -46,6 +63,7 @@ class Executor(Protocol):
     def evaluate(self) -> None: ...
     def next_completion(self) -> Completion | None: ...
     def has_completed(self, actor_id: int) -> bool: ...
+    def rollouts_under_way(self, actor_id: int) -> int: ...
     def remove(self, actor_id: int) -> None: ...
     def add(self) -> int | None: ...
     def room(self) -> int: ...

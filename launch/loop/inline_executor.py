@@ -123,6 +123,9 @@ class InlineExecutor:
         # Calls run when their completion is asked for: none can hang apart from this process.
         return True
 
+    def rollouts_under_way(self, actor_id: int) -> int:
+        return sum(call.actor_id == actor_id for call in self._calls)
+
     def remove(self, actor_id: int) -> None:
         self._actors.pop(actor_id).close()
         self._calls = deque(call for call in self._calls if call.actor_id != actor_id)

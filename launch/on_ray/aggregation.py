@@ -8,33 +8,28 @@ made: ((g₁ + g₂) + g₃) …, in the order of arrival. The learner admits an
 import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import ray
 from ray.exceptions import RayActorError, RayError
 
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Failed
+from launch.loop.executor import ChangedWithin, Completion, Failed, Replaced
+from launch.loop.node_actors import NodeActors
 from launch.on_ray.cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.processes import Weights
 from launch.on_ray.publishing import Published
 from shared.config import RunConfig
-from shared.types import AggregatedReport, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationResult, WeightSnapshot
 from shared.wire import decode, encode
 
 _POLL_SECONDS = 0.5
-_NO_GRADIENT = np.empty(0, np.float32)
 # An aggregator and its actors take a block of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000
-
-
-class ActorLostError(Exception):
-    """An actor of a node died; its aggregator ends with it, and both are started again."""
 
 
 class AggregatorProcess:
@@ -46,55 +41,33 @@ class AggregatorProcess:
         actors: how many to start.
         first_actor_id: ids count up from here.
         node: where it runs, and they too; empty: anywhere, there is one machine only.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int, node: str) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int,
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         # The evaluator is the learner's.
         self._config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
         self._executor = RayExecutor(self._config, spec, actors, first_actor_id, node=node)
-        self._idle = list(self._executor.actor_ids)
+        self._actors = NodeActors(self._executor, config.learner.gradients_per_update, config.supervision, clock=clock)
 
-    def collect(self, weights: Weights, target: WeightSnapshot | None) -> AggregatedReport:
-        """K gradients: idle actors start with these weights, others finish with those that they have.
-
-        The gradient of the result is encoded, as it travels.
-
-        Raises:
-            ActorLostError: an actor died, or raised.
-        """
+    def collect(self, weights: Weights, target: WeightSnapshot | None) -> AggregatedReport | Failed | Replaced:
+        """See `NodeActors.collect`; the gradient of the sum is encoded, as it travels."""
         assert isinstance(weights.parameters, np.ndarray)
         self._executor.publish(WeightSnapshot(weights.version, decode(weights.parameters), weights.frames))
         if target is not None:
             self._executor.publish_target(target)
-        reports: list[GradientReport] = []
-        finite: list[bool] = []
-        total: npt.NDArray[np.float32] | None = None
-        while sum(finite) < self._config.learner.gradients_per_update and not self._gave_up(finite):
-            self._dispatch_idle()
-            completion = self._executor.next_completion()
-            if isinstance(completion, Failed):
-                raise ActorLostError(f"its actor {completion.actor_id}: {completion.reason}")
-            if not isinstance(completion, GradientReport):
-                continue
-            gradient = completion.gradient
-            finite.append(bool(np.isfinite(np.dot(gradient, gradient))))
-            if finite[-1]:
-                total = gradient.copy() if total is None else np.add(total, gradient, out=total)
-            reports.append(completion._replace(gradient=_NO_GRADIENT))
-            self._idle.append(completion.actor_id)
-        if total is None:
-            total = np.zeros(weights.parameters.shape, np.float32)
-        encoded = encode(total, self._config.transfer.precision)
-        return AggregatedReport(0, encoded, tuple(reports), tuple(finite))  # type: ignore[arg-type]
-
-    def _dispatch_idle(self) -> None:
-        for actor_id in self._idle:
-            self._executor.dispatch(actor_id)
-        self._idle = []
-
-    def _gave_up(self, finite: list[bool]) -> bool:
-        """Enough gradients were not finite that the learner should hear of it."""
-        return len(finite) - sum(finite) > self._config.supervision.max_non_finite
+        result = self._actors.collect()
+        if not isinstance(result, AggregatedReport):
+            return result
+        return result._replace(gradient=encode(result.gradient, self._config.transfer.precision))  # type: ignore[arg-type]
 
 
 class _Group(NamedTuple):
@@ -176,14 +149,24 @@ class AggregatingExecutor:
                 and self._cluster.has_lost(self._groups[actor_id].node)
             )
             return Failed(actor_id, failure_reason(error), node_lost=lost)
+        if actor_id is None:
+            evaluation: EvaluationResult = result
+            return evaluation
         if not isinstance(result, AggregatedReport):
-            return result
-        assert actor_id is not None
+            return ChangedWithin(actor_id, result)
         return result._replace(actor_id=actor_id, gradient=decode(result.gradient))
 
     def has_completed(self, actor_id: int) -> bool:
         ref = next(ref for ref, group in self._calls.items() if group == actor_id)
         return bool(ray.wait([ref], timeout=0)[0])
+
+    def rollouts_under_way(self, actor_id: int) -> int:
+        actors = self._groups[actor_id].actors
+        if actor_id in self._calls.values():
+            # One of each actor, and what was added already and is not sent.
+            return actors + self._config.learner.gradients_per_update - 1
+        # Who completed the sum waits for the next call.
+        return actors - 1
 
     def remove(self, actor_id: int) -> None:
         self._calls = {ref: group for ref, group in self._calls.items() if group != actor_id}

@@ -150,6 +150,9 @@ class RayExecutor:
         oldest = next(ref for ref, call in self._calls.items() if call.actor_id == actor_id)
         return bool(ray.wait([oldest], timeout=0)[0])
 
+    def rollouts_under_way(self, actor_id: int) -> int:
+        return sum(call.actor_id == actor_id for call in self._calls.values())
+
     def remove(self, actor_id: int) -> None:
         # Further calls of the dead actor would each report its death again.
         self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id != actor_id}

@@ -13,8 +13,8 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.loop.arrivals import Arrival, ArrivalsWriter
-from launch.loop.coordinator import Coordinator, Event, Joined, Released, Replaced, TrainingStoppedError
-from launch.loop.executor import Executor, Failed
+from launch.loop.coordinator import Coordinator, Event, Joined, Released, TrainingStoppedError
+from launch.loop.executor import Executor, Failed, Replaced
 from launch.loop.inline_executor import InlineExecutor
 from launch.output.json_file import write_json
 from launch.run.folder import RunFolder
@@ -361,6 +361,8 @@ class TrainingSession:
             self._status = "failed"
         lag_mean, lag_p95, lag_max = lag_summary(learner.lag_counts)
         elapsed = self.elapsed_seconds
+        actor = self._config.actor
+        rollouts_lost = self._earlier_rollouts_lost + self._coordinator.rollouts_lost
         summary = {
             "status": self._status if self._status != "running" else "failed",
             "agent_steps_sampled": ledger.sampled,
@@ -380,7 +382,8 @@ class TrainingSession:
             "target_updates": learner.target_updates,
             "evaluation": self._last_evaluation,
             "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
-            "rollouts_lost_with_actors": self._earlier_rollouts_lost + self._coordinator.rollouts_lost,
+            "rollouts_lost_with_actors": rollouts_lost,
+            "agent_steps_lost_with_actors_at_most": rollouts_lost * actor.unroll_length * actor.environments,
             "learner_restarts": self._learner_restarts,
             "agent_steps_lost_with_learner": self._agent_steps_lost,
             "wall_seconds": elapsed,

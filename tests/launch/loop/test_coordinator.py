@@ -1,12 +1,12 @@
 """The asynchronous loop, driven by hand: a tape of exact call order, and no barrier."""
 
-from collections import deque
+from collections import Counter, deque
 
 import numpy as np
 import pytest
 
-from launch.loop.coordinator import Coordinator, Joined, Released, Replaced, TrainingStoppedError
-from launch.loop.executor import Failed
+from launch.loop.coordinator import Coordinator, Joined, Released, TrainingStoppedError
+from launch.loop.executor import ChangedWithin, Failed, Replaced
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
@@ -42,6 +42,7 @@ class HandDrivenExecutor:
         self.wanted = actors
         self.going: list[int] = []
         self.places = 1000
+        self.under_way: Counter[int] = Counter()
 
     @property
     def actor_ids(self):
@@ -56,6 +57,7 @@ class HandDrivenExecutor:
     def dispatch(self, actor_id: int) -> None:
         self.tape.append(f"dispatch {actor_id}")
         self.calls_in_flight += 1
+        self.under_way[actor_id] += 1
 
     def evaluate(self) -> None:
         self.tape.append("evaluate")
@@ -65,7 +67,12 @@ class HandDrivenExecutor:
         completion = self.completions.popleft()
         if completion is not None:
             self.calls_in_flight -= 1
+        if isinstance(completion, GradientReport):
+            self.under_way[completion.actor_id] -= 1
         return completion
+
+    def rollouts_under_way(self, actor_id: int) -> int:
+        return self.under_way[actor_id]
 
     def has_completed(self, actor_id: int) -> bool:
         return actor_id in self.completed_unseen
@@ -328,3 +335,40 @@ def test_a_replacement_waits_for_a_place(cartpole: RunConfig) -> None:
     assert next(events) is None
     executor.places, clock.now = 2, 10.0
     assert next(events) == Replaced(Failed(0, "it raised"), 2)
+
+
+def test_what_goes_with_several_actors_under_one_id_is_counted_rollout_by_rollout(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [Failed(1, "gone")]
+    events = coordinator.run()
+    # And the call that starts it: as a node has more rollouts under way than calls.
+    executor.under_way[1] = 6
+    assert next(events) == Failed(1, "gone")
+    assert coordinator.rollouts_lost == 7
+
+
+def test_one_lost_among_several_under_one_id_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2, calls=2, max_restarts=1)
+    lost, replaced = Failed(1_000_001, "gone"), Replaced(Failed(1_000_001, "gone"), 1_000_009)
+    executor.completions += [ChangedWithin(1, lost), ChangedWithin(1, replaced)]
+    events = coordinator.run()
+    assert [next(events), next(events)] == [lost, replaced]
+    assert executor.actor_ids == [0, 1]
+    assert executor.tape[-2:] == ["dispatch 1", "dispatch 1"]
+    assert (coordinator.rollouts_lost, coordinator.actor_restarts) == (1, 1)
+    # The limit is that of the run, wherever its actors are.
+    executor.completions += [ChangedWithin(0, Failed(7, "gone too"))]
+    with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
+        next(events)
+
+
+def test_a_process_that_starts_among_several_may_take_as_long_as_any(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor.completions += [report(0, 1, 0), ChangedWithin(0, Failed(7, "gone")), None, report(0, 2, 1)]
+    events = coordinator.run()
+    next(events)
+    next(events)
+    clock.now = 59.0
+    assert next(events) is None
+    assert isinstance(next(events), Outcome)

@@ -181,3 +181,25 @@ def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) 
     assert bytes(shown.tensor_proto.string_val[2]).startswith(b"GIF89a")
     assert events.Tensors("asynchrony/policy_lag")
     assert "_hparams_/session_start_info" in events.summary_metadata
+
+
+def test_one_dead_actor_of_a_node_that_adds_is_the_only_one_replaced(tmp_path: Path) -> None:
+    settings = f"{SMALL} --actors 3 --learner.gradients-per-update 3 --aggregation node --total-frames 100M"
+    run = tmp_path / "run"
+    process = start(f"{settings} --log-every-seconds 0.5", run)
+    wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 0 and len(actor_processes(process.pid)) == 3, process)
+    dead, *others = sorted(actor_processes(process.pid))
+    os.kill(dead, signal.SIGKILL)
+    wait_for(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
+    at_death = rows(run)[-1]["updates"]
+    wait_for(lambda: rows(run)[-1]["updates"] > at_death + 10, process)
+    wait_for(lambda: len(actor_processes(process.pid)) == 3, process)
+    assert set(others) < set(actor_processes(process.pid))
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert process.returncode == 130, output
+    summary = summary_of(run)
+    assert summary["actor_restarts"] == 1
+    assert summary["rollouts_lost_with_actors"] == 1
+    # T x B of the settings.
+    assert summary["agent_steps_lost_with_actors_at_most"] == 10 * 4
