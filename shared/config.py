@@ -112,7 +112,8 @@ class MethodConfig:
     return_lambda: float = 1.0
     """λ of the returns; 1 is the paper's n-step return."""
     reduction: Literal["sum", "mean"] = "mean"
-    """Over the agent steps of a rollout. The paper sums; a mean suits many environments per actor."""
+    """Over the agent steps of a rollout. The paper sums; a mean suits many environments per actor. With K > 1 means of
+    rollouts are added: a step counts a little more in a rollout that has fewer, because episodes ended in it."""
     value_cost: float = 0.5
     """actor_critic: weight of the squared error of the value."""
     entropy_cost: float = 0.01
@@ -240,7 +241,7 @@ class LearnerConfig:
     gradients_per_update: int = 1
     """K: gradients that are accumulated before they are applied. 1 applies each as it arrives."""
     accumulation: Literal["sum", "mean"] = "sum"
-    """Whether the K gradients are summed or averaged."""
+    """Whether the K gradients are summed or averaged; each counts alike, however many agent steps it is of."""
     max_policy_lag: int | None = None
     """Gradients computed with weights older than this many updates are dropped. None: none is too old."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
