@@ -8,7 +8,8 @@ import numpy as np
 import ray
 from rich.console import Console
 
-from launch.commands import doctor
+from launch.machine.findings import check_reports
+from launch.machine.probe import probe, quick_probe
 from launch.on_ray.cluster import cluster_nodes, join, on_node
 from launch.on_ray.placement import Node, learner_node
 from shared.config import RunConfig
@@ -28,7 +29,7 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
         join(address)
         nodes = cluster_nodes()
         console.print(f"{len(nodes)} nodes …", style="dim", highlight=False)
-        reports = _ask(nodes, doctor.probe)
+        reports = _ask(nodes, probe)
         learner, _ = learner_node(RunConfig(), nodes)
         data = _on(learner, _put).remote(_TRANSFER_BYTES)
         for node, report in zip(nodes, reports, strict=True):
@@ -50,7 +51,7 @@ def check_nodes() -> None:
     Raises:
         ConfigurationError: names a node that disagrees with this process, and what to do there.
     """
-    doctor.check_reports(_ask(cluster_nodes(), doctor.quick_probe))
+    check_reports(_ask(cluster_nodes(), quick_probe))
 
 
 def _ask(nodes: list[Node], question: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from launch.cli import main
-from launch.commands.doctor import check_reports, find, quick_probe, reference
+from launch.machine.findings import check_reports, find
+from launch.machine.probe import quick_probe, reference
 from shared.errors import ConfigurationError
 
 
