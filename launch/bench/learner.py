@@ -7,8 +7,8 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from actors.environments import environment_spec
-from launch.machine.budget import thread_budget
+from actors.environments import EnvironmentSpec, environment_spec
+from launch.machine.budget import ThreadBudget, thread_budget
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
@@ -69,12 +69,12 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
     budget = thread_budget(config)
     import ray
 
-    from launch.on_ray.cluster import connect, start_bench_learner
+    from launch.on_ray.cluster import connect
 
     rows: dict[int, dict[str, Any]] = {}
     try:
         connect(config, budget.actors)
-        process = start_bench_learner(config, spec, budget)
+        process = _start_learner(config, spec, budget)
         for count in sender_counts(budget.actors):
             if console is not None:
                 console.print(f"{count} sender{'s' * (count > 1)} …", style="dim", highlight=False)
@@ -86,6 +86,16 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
         "agent_steps_per_gradient": agent_steps,
         "transfer": asdict(arguments.transfer),
     }
+
+
+def _start_learner(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Any:
+    """Start the learner's process, on CPUs."""
+    import ray
+
+    from launch.bench.synthetic import BenchLearnerProcess
+    from launch.on_ray.members import PROCESS_OPTIONS
+
+    return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(BenchLearnerProcess).remote(config, spec, budget.learner_threads)
 
 
 def sender_counts(most: int) -> list[int]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.processes import ActorProcess
+from launch.on_ray.actor_process import ActorProcess
 from shared.config import RunConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 from shared.wire import wire_dtype

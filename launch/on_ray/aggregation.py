@@ -19,10 +19,11 @@ from ray.exceptions import RayActorError, RayError
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import ChangedWithin, Completion, Failed, Replaced
 from launch.loop.node_actors import NodeActors
-from launch.on_ray.cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
+from launch.on_ray.actor_process import Weights
+from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.processes import Weights
-from launch.on_ray.publishing import Published
+from launch.on_ray.failures import failure_reason
+from launch.on_ray.members import PROCESS_OPTIONS, Published, start_evaluator
 from shared.config import RunConfig
 from shared.types import AggregatedReport, EvaluationResult, WeightSnapshot
 from shared.wire import decode, encode

@@ -1,11 +1,10 @@
-"""Start or join a Ray cluster, and start the learner on it."""
+"""Start or join a Ray cluster, and see which of its nodes are there."""
 
 import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 # Read when ray is imported.
@@ -17,16 +16,10 @@ import ray
 from ray.autoscaler.sdk import request_resources
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.environments import EnvironmentSpec
-from launch.bench.synthetic import BenchLearnerProcess
-from launch.machine.budget import ThreadBudget
-from launch.on_ray.placement import Node, Placement, aggregates, room
-from launch.on_ray.processes import EvaluatorProcess, LearnerProcess, SentFolder
+from launch.on_ray.placement import Node, room
 from shared.config import RunConfig
 from shared.errors import setting_error
 
-# The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
-_LEARNER_THREADS = 3
 _LOCAL_OBJECT_STORE_BYTES = 2**30
 _ANSWER_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
@@ -35,9 +28,6 @@ _NODE_SECONDS = 1.0
 _RETRY_SECONDS = 10.0
 # The custom resource of the node that the learner has to be on.
 _LEARNER_RESOURCE = "learner"
-# Ray never starts a process or a call again by itself: it would be counted twice. Nor does it keep a record of every
-# call: in half an hour of CartPole its server had grown to 400 MB by them.
-PROCESS_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
 
 
 def connect(config: RunConfig, actors: int) -> None:
@@ -192,70 +182,6 @@ def _answers(node: Node) -> bool:
     return True
 
 
-def start_evaluator(config: RunConfig, spec: EnvironmentSpec) -> Any:
-    """Start the evaluator's process. It takes no core from the actors' count: between evaluations it sleeps."""
-    return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(config, spec)
-
-
 def on_node(node: str) -> dict[str, Any]:
     """Options of a process that runs on this node or not at all."""
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
-
-
-def start_learner(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: Path,
-    budget: ThreadBudget,
-    placement: Placement | None,
-    *,
-    resume: bool,
-    death: tuple[str, int] | None = None,
-    sent: SentFolder | None = None,
-) -> Any:
-    """Start the learner's process where the placement has it; without one, on this machine.
-
-    `death` has the fields of `LearnerDeath`, if this process takes over from one that died. `sent` is the run folder,
-    for a learner that may be on another machine.
-    """
-    if placement is None:
-        gpu, where = config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1, {}
-        if config.learner.device == "gpu" and not gpu:
-            raise setting_error(
-                "learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one"
-            )
-    else:
-        gpu, where = placement.gpu, on_node(placement.learner.id)
-    options = PROCESS_OPTIONS | where
-    remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, **options)
-    node = None if placement is None else placement.learner
-    return remote(LearnerProcess).remote(
-        config,
-        spec,
-        str(folder),
-        budget,
-        node,
-        resume=resume,
-        gpu=gpu,
-        aggregate=aggregates(config, placement)[0],
-        death=death,
-        sent=sent,
-    )
-
-
-def start_bench_learner(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Any:
-    """Start the learner of `tributary bench learner`, on CPUs."""
-    return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(BenchLearnerProcess).remote(config, spec, budget.learner_threads)
-
-
-def failure_reason(error: ray.exceptions.RayError) -> str:
-    """Why a process or a call failed, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    died = isinstance(error, ray.exceptions.RayActorError)
-    if not lines:
-        return type(error).__name__
-    if not died:
-        return f"its rollout raised: {lines[-1]}"
-    # Ray adds a paragraph of possible causes, the same each time.
-    detail = lines[-1].partition(" Some common causes")[0].partition("Worker exit detail: ")
-    return f"its process died: {detail[2] or detail[0]}"

@@ -13,10 +13,11 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed
 from launch.machine import shared_memory
 from launch.machine.shared_memory import SharedVector
-from launch.on_ray.cluster import PROCESS_OPTIONS, ClusterView, failure_reason, on_node, start_evaluator
+from launch.on_ray.actor_process import ActorProcess, Reply, Weights
+from launch.on_ray.cluster import ClusterView, on_node
+from launch.on_ray.failures import failure_reason
+from launch.on_ray.members import PROCESS_OPTIONS, Published, start_evaluator
 from launch.on_ray.placement import next_node, wanted
-from launch.on_ray.processes import ActorProcess, Reply, Weights
-from launch.on_ray.publishing import Published
 from shared.config import RunConfig
 from shared.types import WeightSnapshot
 from shared.wire import decode, encode, wire_dtype

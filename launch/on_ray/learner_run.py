@@ -11,9 +11,10 @@ import ray
 
 from actors.environments import EnvironmentSpec
 from launch.machine.budget import ThreadBudget
-from launch.on_ray.cluster import cluster_nodes, failure_reason, start_learner
+from launch.on_ray.cluster import cluster_nodes
+from launch.on_ray.failures import failure_reason
+from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
-from launch.on_ray.processes import MARK, SentFolder
 from launch.run.folder import RunFolder
 from launch.run.folder_copy import Stamp, apply_changes, changes_since
 from launch.run.progress import View

@@ -10,8 +10,8 @@ import ray
 
 from actors.environments import environment_spec
 from launch.machine.shared_memory import SharedVector, attach
+from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.processes import ActorProcess
 from launch.presets import PRESETS
 from shared.config import RunConfig, TransferConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot

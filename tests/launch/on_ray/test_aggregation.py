@@ -11,8 +11,8 @@ import pytest
 from actors.environments import environment_spec
 from launch.loop.executor import Failed, Replaced
 from launch.on_ray import aggregation
+from launch.on_ray.actor_process import Weights
 from launch.on_ray.aggregation import AggregatorProcess
-from launch.on_ray.processes import Weights
 from shared.config import RunConfig, SupervisionConfig
 from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds
 

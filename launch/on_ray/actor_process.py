@@ -1,29 +1,20 @@
-"""The processes of a run as Ray actors: construct and delegate.
+"""The processes of an actor and of the evaluator as Ray actors: construct and delegate.
 
 Each imports TensorFlow, and what needs it, in its constructor: threads and devices are set first, and the driver,
 which only names these classes, does without.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
-from launch.machine.budget import ThreadBudget
 from launch.machine.shared_memory import VectorAddress, attach
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.placement import Node
-from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
-from launch.run.progress import View
 from shared.config import RunConfig
 from shared.types import EvaluationResult, GradientReport, WeightSnapshot
 from shared.wire import decode, encode
-
-if TYPE_CHECKING:
-    from launch.loop.executor import Executor
-    from launch.run.trackers import Sink
 
 _NO_GRADIENT = np.empty(0, np.float32)
 
@@ -106,78 +97,3 @@ class EvaluatorProcess:
         from launch.film.episode import film_episode
 
         return result._replace(video=film_episode(self._config, self._spec, snapshot))
-
-
-MARK = ".driver"
-
-
-class SentFolder(NamedTuple):
-    """The driver's run folder, for a learner that may be on another machine; its file `MARK` holds `mark`."""
-
-    mark: str
-    folder: Changes
-
-
-class LearnerProcess:
-    """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        folder: str,
-        budget: ThreadBudget,
-        node: Node | None,
-        *,
-        resume: bool,
-        gpu: bool,
-        aggregate: bool,
-        death: tuple[str, int] | None,
-        sent: SentFolder | None,
-    ) -> None:
-        self._folder, self._shared = Path(folder), True
-        if sent is not None and not self._shares_folder(sent.mark):
-            # The driver is on another machine: its folder starts here as it is there.
-            apply_changes(self._folder, sent.folder)
-        prepare_tensorflow(budget.learner_threads, gpu=gpu)
-        from launch.on_ray.aggregation import AggregatingExecutor
-        from launch.on_ray.cluster import ClusterView
-        from launch.on_ray.executor import RayExecutor
-        from launch.run.session import LearnerDeath, TrainingSession
-
-        def make_executor(first_actor_id: int) -> "Executor":
-            cluster = None if node is None else ClusterView(config, node)
-            kind = AggregatingExecutor if aggregate else RayExecutor
-            return kind(config, spec, budget.actors, first_actor_id, cluster=cluster)
-
-        after = None if death is None else LearnerDeath(*death)
-        sinks: list[Sink] = []
-        if config.address != "local":
-            from launch.on_ray.prometheus import RayMetrics
-
-            sinks.append(RayMetrics(Path(folder).name))
-        self._session = TrainingSession(
-            config, spec, Path(folder), make_executor, resume=resume, after=after, sinks=sinks
-        )
-
-    def run(self) -> dict[str, Any]:
-        """See `TrainingSession.run`."""
-        return self._session.run()
-
-    def view(self) -> View:
-        """See `TrainingSession.view`."""
-        return self._session.view()
-
-    def interrupt(self) -> None:
-        """See `TrainingSession.interrupt`."""
-        self._session.interrupt()
-
-    def folder_changes(self, known: dict[str, Stamp]) -> Changes:
-        """See `changes_since`. Nothing, where the driver sees the same folder."""
-        return Changes({}, {}) if self._shared else changes_since(self._folder, known)
-
-    def _shares_folder(self, mark: str) -> bool:
-        """Whether the driver sees the same folder: then what it wrote there is here."""
-        file = self._folder / MARK
-        self._shared = file.is_file() and file.read_text() == mark
-        return self._shared

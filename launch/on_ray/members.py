@@ -1,14 +1,29 @@
-"""Weights as objects in Ray's store: put once a version, and only when somebody will read them."""
+"""What both executors share: how processes are started, and the weights that they are given."""
+
+from typing import Any
 
 import ray
 
-from launch.on_ray.processes import Weights
+from actors.environments import EnvironmentSpec
+from launch.on_ray.actor_process import EvaluatorProcess, Weights
+from shared.config import RunConfig
 from shared.types import WeightSnapshot
 from shared.wire import WirePrecision, encode
 
+# Ray never starts a process or a call again by itself: it would be counted twice. Nor does it keep a record of every
+# call: in half an hour of CartPole its server had grown to 400 MB by them.
+PROCESS_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
+
+
+def start_evaluator(config: RunConfig, spec: EnvironmentSpec) -> Any:
+    """Start the evaluator's process. It takes no core from the actors' count: between evaluations it sleeps."""
+    return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(config, spec)
+
 
 class Published:
-    """What an executor was given to publish.
+    """What an executor was given to publish, as objects in Ray's store.
+
+    They are put there once a version, and only when somebody will read them.
 
     Args:
         precision: of the weights as they travel.

@@ -1,0 +1,142 @@
+"""The learner's process: a training session over Ray actors, and how it is started.
+
+It imports TensorFlow, and what needs it, in its constructor: threads and devices are set first, and the driver, which
+only names this class, does without.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import ray
+
+from actors.environments import EnvironmentSpec
+from launch.loop.executor import Executor
+from launch.machine.budget import ThreadBudget
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.on_ray.aggregation import AggregatingExecutor
+from launch.on_ray.cluster import ClusterView, on_node
+from launch.on_ray.executor import RayExecutor
+from launch.on_ray.members import PROCESS_OPTIONS
+from launch.on_ray.placement import Node, Placement, aggregates
+from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
+from launch.run.progress import View
+from shared.config import RunConfig
+from shared.errors import setting_error
+
+if TYPE_CHECKING:
+    from launch.run.trackers import Sink
+
+# The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
+_LEARNER_THREADS = 3
+# The file of the run folder by which the learner sees whether the driver's is the same.
+MARK = ".driver"
+
+
+class SentFolder(NamedTuple):
+    """The driver's run folder, for a learner that may be on another machine; its file `MARK` holds `mark`."""
+
+    mark: str
+    folder: Changes
+
+
+class LearnerProcess:
+    """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        folder: str,
+        budget: ThreadBudget,
+        node: Node | None,
+        *,
+        resume: bool,
+        gpu: bool,
+        aggregate: bool,
+        death: tuple[str, int] | None,
+        sent: SentFolder | None,
+    ) -> None:
+        self._folder, self._shared = Path(folder), True
+        if sent is not None and not self._shares_folder(sent.mark):
+            # The driver is on another machine: its folder starts here as it is there.
+            apply_changes(self._folder, sent.folder)
+        prepare_tensorflow(budget.learner_threads, gpu=gpu)
+        from launch.run.session import LearnerDeath, TrainingSession
+
+        def make_executor(first_actor_id: int) -> Executor:
+            cluster = None if node is None else ClusterView(config, node)
+            kind = AggregatingExecutor if aggregate else RayExecutor
+            return kind(config, spec, budget.actors, first_actor_id, cluster=cluster)
+
+        after = None if death is None else LearnerDeath(*death)
+        sinks: list[Sink] = []
+        if config.address != "local":
+            from launch.on_ray.prometheus import RayMetrics
+
+            sinks.append(RayMetrics(Path(folder).name))
+        self._session = TrainingSession(
+            config, spec, Path(folder), make_executor, resume=resume, after=after, sinks=sinks
+        )
+
+    def run(self) -> dict[str, Any]:
+        """See `TrainingSession.run`."""
+        return self._session.run()
+
+    def view(self) -> View:
+        """See `TrainingSession.view`."""
+        return self._session.view()
+
+    def interrupt(self) -> None:
+        """See `TrainingSession.interrupt`."""
+        self._session.interrupt()
+
+    def folder_changes(self, known: dict[str, Stamp]) -> Changes:
+        """See `changes_since`. Nothing, where the driver sees the same folder."""
+        return Changes({}, {}) if self._shared else changes_since(self._folder, known)
+
+    def _shares_folder(self, mark: str) -> bool:
+        """Whether the driver sees the same folder: then what it wrote there is here."""
+        file = self._folder / MARK
+        self._shared = file.is_file() and file.read_text() == mark
+        return self._shared
+
+
+def start_learner(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: Path,
+    budget: ThreadBudget,
+    placement: Placement | None,
+    *,
+    resume: bool,
+    death: tuple[str, int] | None = None,
+    sent: SentFolder | None = None,
+) -> Any:
+    """Start the learner's process where the placement has it; without one, on this machine.
+
+    `death` has the fields of `LearnerDeath`, if this process takes over from one that died. `sent` is the run folder,
+    for a learner that may be on another machine.
+    """
+    if placement is None:
+        gpu, where = config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1, {}
+        if config.learner.device == "gpu" and not gpu:
+            raise setting_error(
+                "learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one"
+            )
+    else:
+        gpu, where = placement.gpu, on_node(placement.learner.id)
+    options = PROCESS_OPTIONS | where
+    remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, **options)
+    node = None if placement is None else placement.learner
+    return remote(LearnerProcess).remote(
+        config,
+        spec,
+        str(folder),
+        budget,
+        node,
+        resume=resume,
+        gpu=gpu,
+        aggregate=aggregates(config, placement)[0],
+        death=death,
+        sent=sent,
+    )
