@@ -5,13 +5,14 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs
 
 .DEFAULT_GOAL := help
-.PHONY: help train test chaos cluster-test soak browser-test lint format settings clean
+.PHONY: help train test chaos cluster-test tracker-test soak browser-test lint format settings clean
 
 help:
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
 	@echo "make test     install and run the tests"
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
+	@echo "make tracker-test   the real MLflow and W&B, installed apart, and an outage of MLflow"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
 	@echo "make browser-test   look at the report in a headless Chromium"
 	@echo "make lint     check style and types"
@@ -38,6 +39,9 @@ browser-test: $(INSTALLED)
 cluster-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
+
+tracker-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m trackers tests/trackers $(ARGS)
 
 soak: $(INSTALLED)
 	$(BIN)/python tests/chaos/soak.py 30 20 soak.json

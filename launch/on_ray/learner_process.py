@@ -4,6 +4,7 @@ It imports TensorFlow, and what needs it, in its constructor: threads and device
 only names this class, does without.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from shared.config import RunConfig
 from shared.errors import setting_error
 
 if TYPE_CHECKING:
-    from launch.run.trackers import Sink
+    from launch.run.tracker_thread import OpenTracker
 
 # The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
 _LEARNER_THREADS = 3
@@ -69,13 +70,13 @@ class LearnerProcess:
             return kind(config, spec, budget.actors, first_actor_id, cluster=cluster)
 
         after = None if death is None else LearnerDeath(*death)
-        sinks: list[Sink] = []
+        trackers: dict[str, OpenTracker] = {}
         if config.address != "local":
             from launch.on_ray.prometheus import RayMetrics
 
-            sinks.append(RayMetrics(Path(folder).name))
+            trackers["Ray's metrics"] = partial(RayMetrics, Path(folder).name)
         self._session = TrainingSession(
-            config, spec, Path(folder), make_executor, resume=resume, after=after, sinks=sinks
+            config, spec, Path(folder), make_executor, resume=resume, after=after, trackers=trackers
         )
 
     def run(self) -> dict[str, Any]:

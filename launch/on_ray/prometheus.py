@@ -8,7 +8,7 @@ from launch.run.progress import Progress
 
 
 class RayMetrics:
-    """A `Sink` to Ray's metrics agent; what it exports starts with `ray_tributary_`.
+    """A `Tracker`: to Ray's metrics agent; what it exports starts with `ray_tributary_`.
 
     Args:
         run: the name of the run's folder, as a tag.

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +20,10 @@ from launch.output.json_file import write_json
 from launch.run.folder import RunFolder
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress, View, lag_summary
+from launch.run.rows import JsonLines
 from launch.run.storage import RemoteCopy
-from launch.run.trackers import Sink, make_sinks
+from launch.run.tracker_thread import OpenTracker, Trackers
+from launch.run.trackers import tracker_openers
 from launch.run.weights import best_return
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
@@ -51,7 +53,7 @@ class TrainingSession:
         make_executor: starts the actors, with ids from its argument on.
         resume: start from the newest checkpoint in `folder`.
         after: what ended the process before this one, if it is the same run that goes on.
-        sinks: further ones that the run's numbers go to.
+        trackers: how further ones are opened that the run's rows go to, by their names.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class TrainingSession:
         *,
         resume: bool,
         after: LearnerDeath | None = None,
-        sinks: Sequence[Sink] = (),
+        trackers: Mapping[str, OpenTracker] | None = None,
     ) -> None:
         self._config = config
         self._exact = config.checkpoint.exact
@@ -108,7 +110,8 @@ class TrainingSession:
             assert isinstance(self._executor, InlineExecutor)
             self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner)
-        self._sinks = [*make_sinks(folder, config), *sinks]
+        self._rows = JsonLines(folder)
+        self._trackers = Trackers(tracker_openers(folder, config) | dict(trackers or {}), self._say)
         self._copy = RemoteCopy(folder, config.storage) if config.storage is not None else None
         self._arrivals: ArrivalsWriter | None = None
         if config.record_arrivals is not None and not resume:
@@ -267,10 +270,9 @@ class TrainingSession:
         try:
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(video.gif)
-            for sink in self._sinks:
-                sink.write_video(video.gif, video.width, video.height, self.learner.frames)
         except OSError as error:
             self._say(f"warning: the video of an evaluation could not be written: {error.strerror}")
+        self._trackers.write_video(video.gif, video.width, video.height, self.learner.frames)
 
     def _record(self, arrivals: ArrivalsWriter, arrival: Arrival) -> None:
         try:
@@ -333,23 +335,21 @@ class TrainingSession:
 
     def _log(self) -> None:
         row = self._latest = self._progress()
-        missing = False
-        for sink in self._sinks:
-            try:
-                sink.write(row)
-            except OSError as error:
-                missing = True
-                if not self._metrics_missing:
-                    self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
-        self._metrics_missing = missing
+        try:
+            self._rows.write(row)
+            self._metrics_missing = False
+        except OSError as error:
+            if not self._metrics_missing:
+                self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
+            self._metrics_missing = True
+        self._trackers.write(row)
         warning = self._metrics.next_interval(row)
         if warning is not None:
             self._say(f"warning: {warning}")
 
     def _finish(self) -> dict[str, Any]:
         self._log()
-        for sink in self._sinks:
-            sink.close()
+        self._rows.close()
         try:
             self._save()
         except TrainingStoppedError as error:
@@ -386,15 +386,24 @@ class TrainingSession:
             "agent_steps_lost_with_actors_at_most": rollouts_lost * actor.unroll_length * actor.environments,
             "learner_restarts": self._learner_restarts,
             "agent_steps_lost_with_learner": self._agent_steps_lost,
+            "tracker_rows_left_out": self._trackers.rows_left_out,
             "wall_seconds": elapsed,
         }
+        self._write_summary(summary)
+        # Only now, since a tracker that does not answer takes its time to be given up.
+        self._trackers.close()
+        if self._trackers.rows_left_out != summary["tracker_rows_left_out"]:
+            summary["tracker_rows_left_out"] = self._trackers.rows_left_out
+            self._write_summary(summary)
+        if self._copy is not None:
+            self._say_if_not_copied(self._copy.finish())
+        return summary
+
+    def _write_summary(self, summary: dict[str, Any]) -> None:
         try:
             write_json(self._folder.summary, summary)
         except OSError as error:
             self._say(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
-        if self._copy is not None:
-            self._say_if_not_copied(self._copy.finish())
-        return summary
 
     def _say(self, message: str) -> None:
         self._messages.append(message)

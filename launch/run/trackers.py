@@ -1,62 +1,40 @@
-"""Where a run's numbers go: metrics.jsonl and TensorBoard always, other trackers where they are asked for."""
+"""Where a run's rows go besides metrics.jsonl: to TensorBoard always, to other trackers where they are asked for."""
 
-import errno
 import importlib.util
-import os
+import secrets
+import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
 import numpy as np
 
 from launch.run.progress import Progress
+from launch.run.rows import scalars
+from launch.run.tracker_runs import TrackerRuns
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
 # A histogram needs each value once per count.
 _MOST_HISTOGRAM_VALUES = 10_000
+# W&B uploads what is left when it is closed, and again when the process ends; what it did not send `wandb sync` does.
+_MOST_UPLOAD_SECONDS = 10.0
+# What a server of MLflow takes in one request.
+_MOST_PARAMETERS = 100
 
 
-class Sink(Protocol):
-    """Takes rows in the order of their frames."""
+class Tracker(Protocol):
+    """Takes rows in the order of their frames, in one thread. May raise whatever it likes, and take its time."""
 
     def write(self, row: Progress) -> None:
-        """Take one row.
-
-        Raises:
-            OSError: it could not be written, on a full disk for example.
-        """
-        ...
+        """Take one row."""
 
     def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
         """Take the video of an evaluation, made after so many frames."""
 
     def close(self) -> None:
-        """Flush and close, as far as that is possible."""
-
-
-class JsonLines:
-    """metrics.jsonl: one JSON object per row. Rows are appended, so that a resumed run continues its file."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = (folder / "metrics.jsonl").open("ab", buffering=0)
-
-    def write(self, row: Progress) -> None:
-        line = msgspec.json.encode(row_values(row)) + b"\n"
-        end = self._file.seek(0, os.SEEK_END)
-        if self._file.write(line) != len(line):
-            # No half of a row is left.
-            self._file.truncate(end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
-        """Not kept here."""
-
-    def close(self) -> None:
-        self._file.close()
+        """Flush and close."""
 
 
 class TensorBoard:
@@ -73,16 +51,13 @@ class TensorBoard:
 
     def write(self, row: Progress) -> None:
         tf = self._tf
-        try:
-            with self._events.as_default(step=row.frames):
-                for tag, value in scalars(row):
-                    tf.summary.scalar(tag, value)
-                lags = _repeated(row.policy_lag_counts)
-                if len(lags):
-                    tf.summary.histogram("asynchrony/policy_lag", lags)
-            self._events.flush()
-        except tf.errors.OpError as error:
-            raise OSError(errno.EIO, f"TensorBoard's events: {error.message}") from error
+        with self._events.as_default(step=row.frames):
+            for tag, value in scalars(row):
+                tf.summary.scalar(tag, value)
+            lags = _repeated(row.policy_lag_counts)
+            if len(lags):
+                tf.summary.histogram("asynchrony/policy_lag", lags)
+        self._events.flush()
 
     def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
         # TensorBoard shows a picture as its browser does, and a browser plays GIFs.
@@ -95,18 +70,34 @@ class TensorBoard:
         self._events.flush()
 
     def close(self) -> None:
-        with suppress(self._tf.errors.OpError):
-            self._events.close()
+        self._events.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, with the settings as its config. Where and whether it uploads is its own setting."""
+    """A run of Weights & Biases, with the settings as its config. Where and whether it uploads is its own setting.
 
-    def __init__(self, folder: Path, config: RunConfig) -> None:
+    Args:
+        folder: of the run; W&B keeps its files there.
+        config: of the run.
+        runs: knows the run that this one goes on in, if it was resumed.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, runs: TrackerRuns) -> None:
         import wandb
 
+        run_id = runs.get("wandb")
+        if run_id is None:
+            run_id = secrets.token_hex(4)
+            runs.keep("wandb", run_id)
         self._run = wandb.init(
-            project="tributary", name=folder.name, dir=str(folder), config=flat_settings(config), resume="allow"
+            project="tributary",
+            name=folder.name,
+            dir=str(folder),
+            config=flat_settings(config),
+            id=run_id,
+            resume="allow",
+            # It would put itself between the live table and the terminal.
+            settings=wandb.Settings(console="off", finish_timeout=_MOST_UPLOAD_SECONDS),
         )
 
     def write(self, row: Progress) -> None:
@@ -120,27 +111,53 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, with the settings as its parameters, in the store that MLFLOW_TRACKING_URI names."""
+    """A run of MLflow, with the settings as its parameters, in the store that MLFLOW_TRACKING_URI names.
 
-    def __init__(self, folder: Path, config: RunConfig) -> None:
+    MLflow's parameters never change: a setting that a resume changed is a tag, `resumed_with.` and its name.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        runs: knows the run that this one goes on in, if it was resumed.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, runs: TrackerRuns) -> None:
         import mlflow
 
-        self._mlflow = mlflow
-        mlflow.set_experiment("tributary")
-        mlflow.start_run(run_name=folder.name)
-        mlflow.log_params(flat_settings(config))
+        # The client and not mlflow.start_run: that would end the run when the process does, server or no server.
+        self._client = mlflow.MlflowClient()
+        self._metric = mlflow.entities.Metric
+        run_id = runs.get("mlflow")
+        if run_id is None:
+            experiment = mlflow.set_experiment("tributary")
+            run_id = self._client.create_run(experiment.experiment_id, run_name=folder.name).info.run_id
+            runs.keep("mlflow", run_id)
+        self._run_id = run_id
+        self._client.update_run(run_id, status="RUNNING")
+        before = self._client.get_run(run_id).data
+        for name, value in flat_settings(config).items():
+            if before.params.get(name, str(value)) != str(value) or f"resumed_with.{name}" in before.tags:
+                self._client.set_tag(run_id, f"resumed_with.{name}", value)
+        new = [
+            mlflow.entities.Param(name, str(value))
+            for name, value in flat_settings(config).items()
+            if name not in before.params
+        ]
+        for start in range(0, len(new), _MOST_PARAMETERS):
+            self._client.log_batch(run_id, params=new[start : start + _MOST_PARAMETERS])
 
     def write(self, row: Progress) -> None:
-        self._mlflow.log_metrics(dict(scalars(row)), step=row.frames)
+        now = int(1000 * time.time())
+        self._client.log_batch(self._run_id, [self._metric(tag, value, now, row.frames) for tag, value in scalars(row)])
 
     def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
         """It takes files, which the run folder has."""
 
     def close(self) -> None:
-        self._mlflow.end_run()
+        self._client.set_terminated(self._run_id)
 
 
-_TRACKERS: dict[str, Callable[[Path, RunConfig], Sink]] = {"wandb": WeightsAndBiases, "mlflow": MLflow}
+_ASKED_FOR: dict[str, Callable[[Path, RunConfig, TrackerRuns], Tracker]] = {"wandb": WeightsAndBiases, "mlflow": MLflow}
 
 
 def check_trackers(config: RunConfig) -> None:
@@ -154,44 +171,13 @@ def check_trackers(config: RunConfig) -> None:
             raise setting_error("trackers", name, f"is not installed: pip install 'tributary-rl[{name}]'")
 
 
-def make_sinks(folder: Path, config: RunConfig) -> list[Sink]:
-    """All that a run writes to. Needs TensorFlow."""
-    trackers = [_TRACKERS[name](folder, config) for name in config.trackers]
-    return [JsonLines(folder), TensorBoard(folder, config), *trackers]
-
-
-# Groups are in the order in which a reader asks: does it learn, is it fast, is it sound.
-_GROUPS = {
-    "mean_return_100": "return/training_mean_100",
-    "evaluation_return": "return/evaluation_mean",
-    "episodes": "return/episodes",
-    "frames_per_second": "speed/frames_per_second",
-    "agent_steps_per_second": "speed/agent_steps_per_second",
-    "updates_per_second": "speed/updates_per_second",
-    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
-    "policy_lag_mean": "asynchrony/policy_lag_mean",
-    "policy_lag_max": "asynchrony/policy_lag_max",
-    "actors_alive": "asynchrony/actors_alive",
-    "actor_restarts": "asynchrony/actor_restarts",
-    "learning_rate": "learning/learning_rate",
-    "gradient_norm": "learning/gradient_norm",
-}
-
-
-def row_values(row: Progress) -> dict[str, Any]:
-    """A row as it is written: the method's statistics stand beside the other numbers, by their names."""
-    values = asdict(row)
-    return values | values.pop("statistics")
-
-
-def scalars(row: Progress) -> list[tuple[str, float]]:
-    """The numbers of a row by group and name."""
-    values = asdict(row)
-    found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
-    found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
-    found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
-    found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
-    return found
+def tracker_openers(folder: Path, config: RunConfig) -> dict[str, Callable[[], Tracker]]:
+    """How to open each that a run writes to, by its name. Opening TensorBoard needs TensorFlow."""
+    runs = TrackerRuns(folder)
+    openers: dict[str, Callable[[], Tracker]] = {"TensorBoard": partial(TensorBoard, folder, config)}
+    for name in config.trackers:
+        openers[name] = partial(_ASKED_FOR[name], folder, config, runs)
+    return openers
 
 
 def _repeated(counts: dict[int, int]) -> np.ndarray:

@@ -12,8 +12,11 @@ import pytest
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
 from launch.run.progress import Progress
-from launch.run.trackers import JsonLines, MLflow, WeightsAndBiases, scalars
+from launch.run.rows import JsonLines, scalars
+from launch.run.tracker_runs import TrackerRuns
+from launch.run.trackers import MLflow, WeightsAndBiases
 from shared.config import RunConfig, flat_settings
+from shared.errors import ConfigurationError
 
 ROW = Progress(
     frames=400,
@@ -54,31 +57,95 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         started.update(options)
         return SimpleNamespace(log=logged.append, finish=lambda: logged.append({"finished": True}))
 
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    sink = WeightsAndBiases(tmp_path, RunConfig())
-    sink.write(ROW)
-    sink.close()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
+    tracker = WeightsAndBiases(tmp_path, RunConfig(), TrackerRuns(tmp_path))
+    tracker.write(ROW)
+    tracker.close()
     assert started["config"]["optimizer.learning_rate"] == RunConfig().optimizer.learning_rate
+    assert TrackerRuns(tmp_path).get("wandb") == started["id"]
     assert logged[0]["frames"] == 400
     assert logged[0]["return/training_mean_100"] == 12.5
     assert logged[1] == {"finished": True}
 
 
-def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, Any, Any]] = []
+class Store:
+    """Stands for `mlflow.MlflowClient`, and refuses what a server refuses. Its runs outlive it."""
 
-    def record(name: str) -> Any:
-        return lambda *args, **options: calls.append((name, args, options))
+    def __init__(self, runs: dict[str, Any]) -> None:
+        self._runs = runs
 
-    names = ("set_experiment", "start_run", "log_params", "log_metrics", "end_run")
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**{name: record(name) for name in names}))
-    sink = MLflow(tmp_path, RunConfig())
-    sink.write(ROW)
-    sink.close()
-    assert [call[0] for call in calls] == list(names)
-    assert calls[2][1] == (flat_settings(RunConfig()),)
-    assert calls[3][1][0]["return/training_mean_100"] == 12.5
-    assert calls[3][2] == {"step": 400}
+    def create_run(self, experiment_id: str, run_name: str) -> SimpleNamespace:
+        run = SimpleNamespace(name=run_name, experiment=experiment_id, params={}, tags={}, metrics=[], status="RUNNING")
+        self._runs[f"run{len(self._runs)}"] = run
+        return SimpleNamespace(info=SimpleNamespace(run_id=f"run{len(self._runs) - 1}"))
+
+    def update_run(self, run_id: str, status: str) -> None:
+        self._runs[run_id].status = status
+
+    def get_run(self, run_id: str) -> SimpleNamespace:
+        return SimpleNamespace(data=self._runs[run_id])
+
+    def set_tag(self, run_id: str, key: str, value: Any) -> None:
+        self._runs[run_id].tags[key] = str(value)
+
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+        assert len(metrics) + len(params) > 0
+        assert len(params) <= 100
+        self._runs[run_id].metrics += metrics
+        for name, value in params:
+            assert name not in self._runs[run_id].params
+            self._runs[run_id].params[name] = value
+
+    def set_terminated(self, run_id: str) -> None:
+        self._runs[run_id].status = "FINISHED"
+
+
+@pytest.fixture
+def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    runs: dict[str, Any] = {}
+    entities = SimpleNamespace(Metric=lambda *parts: parts, Param=lambda *parts: parts)
+    stub = SimpleNamespace(
+        MlflowClient=lambda: Store(runs),
+        entities=entities,
+        set_experiment=lambda name: SimpleNamespace(experiment_id=name),
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", stub)
+    return runs
+
+
+def test_mlflow(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
+    tracker = MLflow(tmp_path, RunConfig(), TrackerRuns(tmp_path))
+    tracker.write(ROW)
+    assert mlflow_runs["run0"].status == "RUNNING"
+    tracker.close()
+    run = mlflow_runs["run0"]
+    assert run.name == tmp_path.name
+    assert run.params == {name: str(value) for name, value in flat_settings(RunConfig()).items()}
+    assert ("return/training_mean_100", 12.5, 400) in [(name, value, step) for name, value, _, step in run.metrics]
+    assert run.status == "FINISHED"
+
+
+def test_mlflow_goes_on_in_its_run_and_tags_what_a_resume_changed(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
+    for frames in (100, 200):
+        tracker = MLflow(tmp_path, RunConfig(total_frames=frames), TrackerRuns(tmp_path))
+        tracker.write(replace(ROW, frames=frames))
+        tracker.close()
+    assert list(mlflow_runs) == ["run0"]
+    run = mlflow_runs["run0"]
+    assert run.params["total_frames"] == "100"
+    assert run.tags == {"resumed_with.total_frames": "200"}
+    assert {metric[3] for metric in run.metrics} == {100, 200}
+
+
+def test_ids_of_several_trackers_are_kept_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    runs = TrackerRuns(tmp_path)
+    assert runs.get("wandb") is None
+    runs.keep("wandb", "a1")
+    runs.keep("mlflow", "b2")
+    assert (runs.get("wandb"), runs.get("mlflow")) == ("a1", "b2")
+    (tmp_path / "trackers.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"trackers.json cannot be read"):
+        runs.get("wandb")
 
 
 def test_rays_counters_grow_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

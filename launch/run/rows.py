@@ -1,0 +1,67 @@
+"""A run's rows of numbers: in metrics.jsonl, its own record, and by the names that trackers show."""
+
+import errno
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from launch.run.progress import Progress
+
+# Groups are in the order in which a reader asks: does it learn, is it fast, is it sound.
+_GROUPS = {
+    "mean_return_100": "return/training_mean_100",
+    "evaluation_return": "return/evaluation_mean",
+    "episodes": "return/episodes",
+    "frames_per_second": "speed/frames_per_second",
+    "agent_steps_per_second": "speed/agent_steps_per_second",
+    "updates_per_second": "speed/updates_per_second",
+    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
+    "policy_lag_mean": "asynchrony/policy_lag_mean",
+    "policy_lag_max": "asynchrony/policy_lag_max",
+    "actors_alive": "asynchrony/actors_alive",
+    "actor_restarts": "asynchrony/actor_restarts",
+    "learning_rate": "learning/learning_rate",
+    "gradient_norm": "learning/gradient_norm",
+}
+
+
+class JsonLines:
+    """metrics.jsonl: one JSON object per row. Rows are appended, so that a resumed run continues its file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / "metrics.jsonl").open("ab", buffering=0)
+
+    def write(self, row: Progress) -> None:
+        """Append one row.
+
+        Raises:
+            OSError: it could not be written, on a full disk for example; then no half of it is left.
+        """
+        line = msgspec.json.encode(row_values(row)) + b"\n"
+        end = self._file.seek(0, os.SEEK_END)
+        if self._file.write(line) != len(line):
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def row_values(row: Progress) -> dict[str, Any]:
+    """A row as it is written: the method's statistics stand beside the other numbers, by their names."""
+    values = asdict(row)
+    return values | values.pop("statistics")
+
+
+def scalars(row: Progress) -> list[tuple[str, float]]:
+    """The numbers of a row by group and name."""
+    values = asdict(row)
+    found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
+    found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
+    found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
+    found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
+    return found

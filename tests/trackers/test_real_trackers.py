@@ -1,0 +1,182 @@
+"""The real MLflow, killed and started again during a run, and the real W&B without a network. Installs both."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow_server import MlflowServer
+
+pytestmark = [pytest.mark.trackers, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+_DEADLINE_SECONDS = 180
+SETTINGS = (
+    "cartpole --actors 1 --stop-at-return None --stop-measure training --evaluation.every-frames 0 "
+    "--log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10"
+)
+
+
+def environment(folder: Path, *packages: str, beside: Path | None = None) -> Path:
+    """A virtual environment's programs, installed once. Sees what is installed in `beside`, too."""
+    done = folder / ".installed"
+    if not done.is_file() or done.read_text() != " ".join(packages):
+        venv.create(folder, clear=True, with_pip=True)
+        if beside is not None:
+            version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+            (folder / "lib" / version / "site-packages" / "beside.pth").write_text(f"{beside}\n")
+        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *packages], cwd=ROOT, check=True)
+        done.write_text(" ".join(packages))
+    return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def client(request: pytest.FixtureRequest) -> Path:
+    """The project with both extras, which are no part of the environment that runs the tests."""
+    extras = ["--constraint", "constraints.txt", "--editable", ".[wandb,mlflow]"]
+    folder = Path(request.config.cache.mkdir("trackers")) / "client"
+    return environment(folder, *extras, beside=Path(sysconfig.get_path("purelib")))
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MlflowServer]:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    programs = environment(Path(request.config.cache.mkdir("trackers")) / "server", "mlflow>=3.17,<4")
+    made = MlflowServer(programs / "mlflow", folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+class Training:
+    """`tributary train`, or its resume, watched from outside."""
+
+    def __init__(self, client: Path, folder: Path, arguments: str, **variables: str) -> None:
+        self.folder = folder
+        self._log = folder.with_suffix(".log")
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [client / "tributary", "train", *arguments.split()],
+                cwd=folder.parent,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | variables,
+            )
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not condition():
+            assert self.process.poll() is None, f"{what}: the run ended\n{self._log.read_text()}"
+            assert time.monotonic() < deadline, f"{what} was not seen\n{self._log.read_text()}"
+            time.sleep(0.1)
+
+    def interrupt(self) -> dict[str, Any]:
+        self.process.send_signal(signal.SIGINT)
+        return self.end(130)
+
+    def end(self, code: int) -> dict[str, Any]:
+        assert self.process.wait(_DEADLINE_SECONDS) == code, self._log.read_text()
+        return json.loads((self.folder / "summary.json").read_text())
+
+
+def frames_of(folder: Path) -> list[int]:
+    file = folder / "metrics.jsonl"
+    return [json.loads(line)["frames"] for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def newest(folder: Path) -> int:
+    return max(frames_of(folder), default=0)
+
+
+@pytest.mark.parametrize("executor", ["ray", "inline"])
+def test_an_outage_costs_nothing_that_the_retries_of_mlflow_outlast(
+    executor: str, client: Path, server: MlflowServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    arguments = f"{SETTINGS} --executor {executor} --trackers mlflow --total-frames 1000M --run-dir {folder}"
+    training = Training(client, folder, arguments, MLFLOW_TRACKING_URI=server.url)
+    try:
+        ids = folder / "trackers.json"
+        training.wait_for(ids.is_file, "a run at the server")
+        run_id = json.loads(ids.read_text())["mlflow"]
+        training.wait_for(lambda: len(server.steps(run_id)) >= 3, "rows at the server")
+        server.kill()
+        before = len(frames_of(folder))
+        training.wait_for(lambda: len(frames_of(folder)) >= before + 10, "training during the outage")
+        away_until = newest(folder)
+        server.start()
+        training.wait_for(lambda: server.steps(run_id)[-1] > away_until, "rows after the outage")
+        summary = training.interrupt()
+    finally:
+        training.process.kill()
+    assert summary["tracker_rows_left_out"] == {}
+    assert server.steps(run_id) == frames_of(folder)
+    assert [run["info"]["status"] for run in server.runs()] == ["FINISHED"]
+
+
+def test_a_server_that_stays_away_ends_no_run_and_a_resume_goes_on_in_its_run(
+    client: Path, server: MlflowServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    impatient = {"MLFLOW_TRACKING_URI": server.url, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+    inline = "--executor inline --trackers mlflow"
+    training = Training(client, folder, f"{SETTINGS} {inline} --total-frames 1000M --run-dir {folder}", **impatient)
+    try:
+        ids = folder / "trackers.json"
+        training.wait_for(ids.is_file, "a run at the server")
+        run_id = json.loads(ids.read_text())["mlflow"]
+        training.wait_for(lambda: len(server.steps(run_id)) >= 3, "rows at the server")
+        server.kill()
+        log = folder / "log.txt"
+        training.wait_for(lambda: log.is_file() and "warning: mlflow" in log.read_text(), "a warning")
+        summary = training.interrupt()
+        missing = summary["tracker_rows_left_out"]["mlflow"]
+        assert log.read_text().count("warning: mlflow") == 1
+        assert (folder / "checkpoints" / f"update-{summary['updates']}.index").is_file()
+        rows = len(frames_of(folder))
+
+        # Nobody answers during the whole of the next session.
+        frames = newest(folder) + 2000
+        summary = Training(client, folder, f"--resume {folder} --total-frames {frames}", **impatient).end(0)
+        assert summary["tracker_rows_left_out"] == {"mlflow": len(frames_of(folder)) - rows}
+        missing += summary["tracker_rows_left_out"]["mlflow"]
+
+        server.start()
+        frames = newest(folder) + 2000
+        summary = Training(client, folder, f"--resume {folder} --total-frames {frames}", **impatient).end(0)
+    finally:
+        training.process.kill()
+    assert summary["tracker_rows_left_out"] == {}
+    (run,) = server.runs()
+    assert run["info"]["run_id"] == run_id
+    assert run["info"]["status"] == "FINISHED"
+    assert {"key": "resumed_with.total_frames", "value": str(frames)} in run["data"]["tags"]
+    assert server.steps(run_id)[-1] == newest(folder)
+    assert len(server.steps(run_id)) + missing == len(frames_of(folder))
+
+
+def test_both_folders_of_a_resumed_run_carry_one_id_of_wandb(client: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    offline = {"WANDB_MODE": "offline"}
+    start = f"{SETTINGS} --executor inline --trackers wandb --total-frames 2000 --run-dir {folder}"
+    assert Training(client, folder, start, **offline).end(0)["tracker_rows_left_out"] == {}
+    resume = f"--resume {folder} --total-frames 4000"
+    assert Training(client, folder, resume, **offline).end(0)["tracker_rows_left_out"] == {}
+    run_id = json.loads((folder / "trackers.json").read_text())["wandb"]
+    kept = sorted((folder / "wandb").glob("offline-run-*"))
+    assert len(kept) == 2
+    for run in kept:
+        assert run.name.endswith(f"-{run_id}")
+        assert (run / f"run-{run_id}.wandb").stat().st_size > 0
