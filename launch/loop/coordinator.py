@@ -82,10 +82,13 @@ class Coordinator:
         """Whether an evaluation is under way."""
         return self._evaluating
 
-    def resume(self, actor_ids: Sequence[int]) -> None:
-        """Take over calls that the executor has under way already, of these actors, before `run`."""
+    def resume(self, actor_ids: Sequence[int | None]) -> None:
+        """Take over calls that the executor has under way already, before `run`. None is the evaluator's."""
         for actor_id in actor_ids:
-            self._watchdog.dispatched(actor_id, self._clock())
+            if actor_id is None:
+                self._evaluating = True
+            else:
+                self._watchdog.dispatched(actor_id, self._clock())
 
     def stop(self) -> None:
         """Ask for no further rollouts; `run` ends when what is in flight has been taken in."""

@@ -105,11 +105,10 @@ class InlineExecutor:
             "calls": [
                 [call.actor_id, *(None if s is None else _to_json(s._asdict()) for s in call[1:])]
                 for call in self._calls
-                if call.actor_id is not None
             ],
         }
 
-    def restore(self, state: dict[str, Any]) -> list[int]:
+    def restore(self, state: dict[str, Any]) -> list[int | None]:
         """Go on from a saved state, with actors of the same ids. Returns whose calls are under way, in their order."""
         for actor_id, saved in state["actors"].items():
             self._actors[int(actor_id)].restore(ActorState(**_from_json(saved)))

@@ -73,7 +73,7 @@ class TrainingSession:
         policy = Policy(config, spec)
         self.learner = Learner(config, policy.layout, policy.initial_parameters())
         self._earlier_seconds = 0.0
-        self._earlier_messages = self._earlier_restarts = self._earlier_rollouts_lost = 0
+        self._evaluated_frames = self._earlier_messages = self._earlier_restarts = self._earlier_rollouts_lost = 0
         self._learner_restarts = self._agent_steps_lost = 0
         self._saved_executor: dict[str, Any] | None = None
         self._best_return: float | None = None
@@ -168,7 +168,6 @@ class TrainingSession:
         now = self.elapsed_seconds
         shown = logged = saved = now
         saved_version = self.learner.version
-        evaluated_frames = self.learner.frames
         config = self._config
         for event in self._coordinator.run():
             now = self.elapsed_seconds
@@ -203,10 +202,10 @@ class TrainingSession:
             if (
                 config.evaluation.every_frames
                 and not self._coordinator.evaluating
-                and self.learner.frames - evaluated_frames >= config.evaluation.every_frames
+                and self.learner.frames - self._evaluated_frames >= config.evaluation.every_frames
                 and self._status == "running"
             ):
-                evaluated_frames = self.learner.frames
+                self._evaluated_frames = self.learner.frames
                 self._coordinator.evaluate()
             self._stop_if_due()
             if self._exact and self._status != "running":
@@ -415,6 +414,7 @@ class TrainingSession:
         return {
             **self.learner.state(),
             "elapsed_seconds": self.elapsed_seconds,
+            "evaluated_frames": self._evaluated_frames,
             "messages": self._earlier_messages + self._coordinator.messages,
             "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
             "rollouts_lost": self._earlier_rollouts_lost + self._coordinator.rollouts_lost,
@@ -427,6 +427,7 @@ class TrainingSession:
     def _restore_state(self, state: dict[str, Any]) -> None:
         self.learner.restore_state(state)
         self._earlier_seconds = state["elapsed_seconds"]
+        self._evaluated_frames = state.get("evaluated_frames", self.learner.frames)
         self._earlier_messages = state.get("messages", 0)
         self._earlier_restarts = state["actor_restarts"]
         self._earlier_rollouts_lost = state["rollouts_lost"]

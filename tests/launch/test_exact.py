@@ -95,3 +95,18 @@ def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
     assert seen["state"] == expected["state"]
     for name in never_stopped.keys() - _OF_THE_SESSION:
         assert resumed[name] == never_stopped[name], name
+
+
+def test_an_evaluation_that_was_asked_for_is_made_after_a_resume(tmp_path: Path) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    evaluations = "--evaluation.every-frames 300 --evaluation.episodes 4 --evaluation.policy greedy"
+    settings = f"--actors 2 {evaluations}"
+    first = train(f"{settings} --total-frames 300", run)
+    assert first["evaluation"] is None
+    asked_for = first["updates"]
+    train("--total-frames 1000", run, resume=True)
+    train(f"{settings} --total-frames 1000", whole)
+    made, expected = ([line[20:] for line in (r / "log.txt").read_text().splitlines()] for r in (run, whole))
+    assert made == expected
+    assert made[0].startswith(f"evaluation of update {asked_for}: ")
+    assert checkpoint(run)["state"]["best_return"] == checkpoint(whole)["state"]["best_return"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -130,16 +131,31 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: P
 
 
 def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> None:
-    settings, arrivals = f"{SMALL} --actors 2 --total-frames 20k", tmp_path / "arrivals.txt"
-    recorded = train(f"{settings} --record-arrivals {arrivals}", tmp_path / "ray")
-    repeated = train(f"{settings} --executor inline --replay-arrivals {arrivals}", tmp_path / "inline")
+    settings, arrivals = f"{SMALL} --actors 2 --total-frames 100M", tmp_path / "arrivals.txt"
+    again = tmp_path / "again.txt"
+    process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray")
+    wait_for(lambda: rows(tmp_path / "ray") and rows(tmp_path / "ray")[-1]["updates"] > 0, process)
+    # While one stands still, the other reports several times in a row: not as if they took turns.
+    halted = actor_processes(process.pid)[0]
+    os.kill(halted, signal.SIGSTOP)
+    at_halt = rows(tmp_path / "ray")[-1]["updates"]
+    wait_for(lambda: rows(tmp_path / "ray")[-1]["updates"] > at_halt + 20, process)
+    os.kill(halted, signal.SIGCONT)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert process.returncode == 130, output
+    recorded = summary_of(tmp_path / "ray")
+    repeated = train(
+        f"{settings} --executor inline --replay-arrivals {arrivals} --record-arrivals {again}", tmp_path / "inline"
+    )
     np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
     for count in ("updates", "frames", "agent_steps_applied", "policy_lag_max", "episodes"):
         assert recorded[count] == repeated[count]
     lines = arrivals.read_text().splitlines()
     assert lines[0] == "actors 0 1"
-    # Not the order in which the actors take turns: that would show nothing.
     assert len(lines) == 1 + recorded["updates"]
+    assert any(first == second for first, second in pairwise(lines))
+    assert again.read_text() == arrivals.read_text()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "somewhere", "127.0.0.1:99999"])
