@@ -11,6 +11,7 @@ from typing import Any
 
 from launch.arguments import option, parse
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output.lasting import lasting_output
 from launch.presets import DEFAULT_PRESET, PRESETS
 from shared.errors import ConfigurationError
 
@@ -58,10 +59,14 @@ tributary bench WHAT --help shows all settings.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    command, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    with lasting_output():
+        return _run(*(arguments if arguments is not None else sys.argv[1:] or ["--help"]))
+
+
+def _run(command: str, *rest: str) -> int:
     try:
         if command == "help" and rest:
-            command, rest = rest[0], [*rest[1:], "--help"]
+            command, rest = rest[0], (*rest[1:], "--help")
         if command in ("-h", "--help", "help"):
             print(_HELP.format(presets=", ".join(PRESETS), default=DEFAULT_PRESET), end="")
             return EXIT_DONE

@@ -1,6 +1,8 @@
 """What a run shows while it trains: a live table on a terminal, plain lines when piped."""
 
-from types import TracebackType
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
@@ -15,41 +17,62 @@ _PLAIN_LINE_SECONDS = 10.0
 
 
 class Display:
-    """Shows progress and messages. Use as a context.
+    """Shows progress and messages. Use as a context. Whatever fails in it, the run goes on without it.
 
     Args:
         config: of the run; it says how much is to be done.
         console: where to.
+        actors: that the run starts with.
     """
 
-    def __init__(self, config: RunConfig, console: Console) -> None:
+    def __init__(self, config: RunConfig, console: Console, actors: int) -> None:
         self._config = config
         self._console = console
-        self._live = Live(console=console, refresh_per_second=2, transient=False) if console.is_terminal else None
+        self._starting = f"starting {actors} actor{'s' * (actors > 1)}…"
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(self._starting, console=console, refresh_per_second=2, transient=False)
         self._last_line = -_PLAIN_LINE_SECONDS
+        self._failed = False
 
     def __enter__(self) -> "Display":
         if self._live is not None:
-            self._live.start()
+            live = self._live
+            self._show(lambda: live.start(refresh=True))
+        else:
+            self.message(self._starting)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.stop()
+            self._show(self._live.stop)
 
     def message(self, text: str) -> None:
         """Print one line above the table."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._show(lambda: self._console.print(text, markup=False, highlight=False, soft_wrap=True))
 
     def update(self, progress: Progress) -> None:
-        """Show the state of the run."""
+        """Show the state of the run, once the actors have reported."""
+        if progress.frames:
+            self._show(lambda: self._update(progress))
+
+    def _update(self, progress: Progress) -> None:
         if self._live is not None:
             self._live.update(progress_table(progress, self._config))
-        elif progress.frames and progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:
+        elif progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:
             self._last_line = progress.elapsed_seconds
             self.message(progress_line(progress, self._config))
+
+    def _show(self, action: Callable[[], object]) -> None:
+        """Nothing that only shows may end a run: what fails is named once, and not tried again."""
+        if self._failed:
+            return
+        try:
+            action()
+        except Exception as error:
+            self._failed = True
+            with suppress(OSError):
+                print(f"warning: progress cannot be shown any more, training goes on: {error!r}", file=sys.stderr)
 
 
 def seconds_left(progress: Progress, config: RunConfig) -> float | None:
@@ -78,26 +101,31 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
 
 
 def progress_table(progress: Progress, config: RunConfig) -> Table:
-    """The live table."""
+    """The live table: 80 columns show it whole, and where there are fewer, values are broken before labels."""
     p = progress
-    table = Table(title=f"{config.environment.id}  {duration(p.elapsed_seconds)}", show_header=False, expand=False)
+    caption = "times: per agent step; the learner's: per gradient"
+    if p.agent_steps_dropped:
+        caption += f"\ndropped: {_dropped(p)}"
+    title = f"{config.environment.id}  {duration(p.elapsed_seconds)}"
+    table = Table(title=title, caption=caption, show_header=False, expand=False)
     for _ in range(2):
         table.add_column(style="dim", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", overflow="fold")
     stages = p.stage_microseconds
     share = 100.0 * p.frames / config.total_frames
+    dropped = sum(p.agent_steps_dropped.values())
     rows: list[tuple[str, str, str, str]] = [
         ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
         ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
         ("updates", f"{p.updates:,}", "updates/s", f"{p.updates_per_second:,.1f}"),
         ("return, last 100", _number(p.mean_return_100, ".2f"), "episodes", f"{p.episodes:,}"),
-        ("policy lag mean / max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", _dropped(p)),
+        ("policy lag mean/max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", f"{dropped:,}"),
         ("actors alive", f"{p.actors_alive}", "actors replaced", f"{p.actor_restarts}"),
         *_statistics_rows(p),
         ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", _number(p.evaluation_return, ".2f")),
         ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
         ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
-        ("learner", f"{p.learner_milliseconds:.2f} ms/gradient", "time left", duration(seconds_left(p, config))),
+        ("learner", f"{p.learner_milliseconds:.2f} ms", "time left", duration(seconds_left(p, config))),
     ]
     for row in rows:
         table.add_row(*row)
@@ -150,4 +178,4 @@ def _dropped(progress: Progress) -> str:
 
 
 def _stage(stages: dict[str, float], *names: str) -> str:
-    return f"{sum(stages.get(name, 0.0) for name in names):.0f} µs/agent step"
+    return f"{sum(stages.get(name, 0.0) for name in names):.0f} µs"

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import training_process
 from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.output.json_file import write_json
@@ -57,12 +58,36 @@ def train_seeds(
         raise setting_error("run_dir", folder, "exists; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     console = Console()
-    waiting, codes = list(seeds), {}
+    with Interrupts() as interrupts:
+        codes = _train_each(config, seeds, side_by_side, folder, preset, console, interrupts)
+        result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
+        write_json(folder / "summary.json", result)
+        if json_file is not None:
+            write_json(json_file, result)
+        _show(console, result, folder)
+        return EXIT_INTERRUPTED if interrupts.asked.is_set() else max(codes.values(), default=EXIT_FAILED)
+
+
+def _train_each(
+    config: RunConfig,
+    seeds: Sequence[int],
+    side_by_side: int,
+    folder: Path,
+    preset: str,
+    console: Console,
+    interrupts: Interrupts,
+) -> dict[int, int]:
+    """The exit codes of those that ran: all, unless an interrupt came."""
+    waiting, codes = list(seeds), dict[int, int]()
     running: dict[int, Popen[str]] = {}
-    interrupted = False
-    with ExitStack() as stack:
+    passed_on = False
+    with ExitStack() as stack, interrupts.watched():
         while waiting or running:
             try:
+                if interrupts.asked.is_set() and not passed_on:
+                    # Those that run save and end.
+                    passed_on, waiting = True, []
+                    _interrupt(running)
                 while waiting and len(running) < side_by_side:
                     seed = waiting.pop(0)
                     console.print(f"seed {seed}: {folder / f'seed-{seed}'}", highlight=False, soft_wrap=True)
@@ -79,16 +104,14 @@ def train_seeds(
                     if side_by_side > 1:
                         console.print(f"seed {seed}: ended with exit code {codes[seed]}", highlight=False)
             except KeyboardInterrupt:
-                # Those that run save and end.
-                interrupted, waiting = True, []
-                for process in running.values():
-                    process.send_signal(signal.SIGINT)
-    result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
-    write_json(folder / "summary.json", result)
-    if json_file is not None:
-        write_json(json_file, result)
-    _show(console, result, folder)
-    return EXIT_INTERRUPTED if interrupted else max(codes.values(), default=EXIT_FAILED)
+                # They leave at once.
+                _interrupt(running)
+    return codes
+
+
+def _interrupt(running: dict[int, Popen[str]]) -> None:
+    for process in running.values():
+        process.send_signal(signal.SIGINT)
 
 
 def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:

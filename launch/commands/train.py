@@ -1,11 +1,9 @@
 """`tributary train`: check everything first, start the processes, show progress, stop cleanly."""
 
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -18,6 +16,7 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.commands.display import Display, summary_lines
+from launch.commands.interrupts import Interrupts, children_outlive_hangups
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
@@ -93,11 +92,12 @@ def train(arguments: TrainArguments, preset: str) -> int:
         folder.check_free()
         if centres_observations(config, spec):
             spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
-    run = _Run(arguments, config, spec, folder, preset, console)
-    if config.executor == "inline":
-        assert budget is not None
-        return _train_inline(run, budget)
-    return _train_on_ray(run, budget)
+    with Interrupts() as interrupts:
+        run = _Run(arguments, config, spec, folder, preset, console, interrupts)
+        if config.executor == "inline":
+            assert budget is not None
+            return _train_inline(run, budget)
+        return _train_on_ray(run, budget)
 
 
 class _Run(NamedTuple):
@@ -109,6 +109,7 @@ class _Run(NamedTuple):
     folder: RunFolder
     preset: str
     console: Console
+    interrupts: Interrupts
 
 
 def _train_inline(run: _Run, budget: ThreadBudget) -> int:
@@ -136,7 +137,7 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
                 return None
 
             try:
-                summary = _watch(config, run.console, wait, session.view, session.interrupt)
+                summary = _watch(run, budget.actors, wait, session.view, session.interrupt)
             except KeyboardInterrupt:
                 # The second Ctrl-C leaves at once, and the training thread would be waited for.
                 os._exit(EXIT_INTERRUPTED)
@@ -155,7 +156,8 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
 
     config, console = run.config, run.console
     try:
-        connect(config, budget.actors if budget else 0)
+        with children_outlive_hangups():
+            connect(config, budget.actors if budget else 0)
         placement = None
         config = with_actor_device(config, total_gpus())
         if budget is None:
@@ -177,7 +179,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
                 budget,
                 placement,
                 resume=run.arguments.resume is not None,
-                watch=partial(_watch, config, console),
+                watch=partial(_watch, run, budget.actors),
                 say=partial(_print, console),
             )
         return _conclude(run, summary)
@@ -190,14 +192,15 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
 
 
 def _watch(
-    config: RunConfig,
-    console: Console,
+    run: _Run,
+    actors: int,
     wait: Callable[[], dict[str, Any] | None],
     view: Callable[[], View],
     interrupt: Callable[[], None],
 ) -> dict[str, Any]:
     """Show progress until `wait` returns the summary; pass the first interrupt on."""
-    with Display(config, console) as display, _interrupts() as interrupted:
+    interrupts = run.interrupts
+    with Display(run.config, run.console, actors) as display, interrupts.watched():
         passed_on = False
         while True:
             summary = wait()
@@ -207,28 +210,10 @@ def _watch(
             display.update(seen.progress)
             if summary is not None:
                 return summary
-            if interrupted.is_set() and not passed_on:
+            if interrupts.asked.is_set() and not passed_on:
                 passed_on = True
                 display.message("finishing the rollouts under way and saving; Ctrl-C again leaves at once")
                 interrupt()
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into an event; the second raises KeyboardInterrupt."""
-    event = threading.Event()
-
-    def handle(_signal: int, _frame: object) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-
-    before = {kind: signal.signal(kind, handle) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield event
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 def default_run_dir(preset: str) -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from launch.commands.train import TrainArguments, train
-from launch.output.exit_codes import EXIT_USAGE
+from launch.output.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output.lasting import lasting_output
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -26,11 +27,14 @@ def main(settings: str, run: str, preset: str, *arguments: str) -> int:
     """
     sys.argv = ["tributary", *arguments]
     config = RunFolder(Path(settings)).read_config("settings")
-    try:
-        return train(TrainArguments(config, run_dir=Path(run)), preset)
-    except ConfigurationError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_USAGE
+    with lasting_output():
+        try:
+            return train(TrainArguments(config, run_dir=Path(run)), preset)
+        except ConfigurationError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return EXIT_USAGE
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 # TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
 _NOTICES = re.compile(
@@ -68,4 +68,6 @@ def _without_notices() -> Iterator[None]:
             held.seek(0)
             for line in held:
                 if not _NOTICES.match(line):
-                    os.write(2, line)
+                    # Where stderr goes may be gone: nothing depends on it.
+                    with suppress(OSError):
+                        os.write(2, line)

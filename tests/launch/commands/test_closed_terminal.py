@@ -1,0 +1,139 @@
+"""A run whose terminal or output goes: it is saved and ends, or goes on, and its exit code stays right."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from terminal import DEADLINE_SECONDS, Terminal
+
+from launch.cli import main
+from launch.run.folder import RunFolder
+
+TRIBUTARY = [sys.executable, "-m", "launch.cli"]
+SMALL = (
+    "train cartpole --actors 1 --actor.environments 4 --actor.unroll-length 10 --stop-at-return None --stop-measure "
+    "training --log-every-seconds 0.2 --evaluation.every-frames"
+)
+
+
+def command(executor: str, run: Path, more: str = "--total-frames 100M", every_frames: str = "0") -> list[str]:
+    return [*TRIBUTARY, *f"{SMALL} {every_frames} --executor {executor} --run-dir {run} {more}".split()]
+
+
+def rows(run: Path) -> list[dict]:
+    file = run / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def trains(run: Path) -> bool:
+    return bool(rows(run)) and rows(run)[-1]["updates"] > 0
+
+
+def summary_of(run: Path) -> dict:
+    return json.loads((run / "summary.json").read_text())
+
+
+def check_that_it_goes_on(run: Path) -> None:
+    """Resume the run, and see that it starts where it was saved."""
+    before = summary_of(run)
+    assert (run / "checkpoints" / f"update-{before['updates']}.index").is_file()
+    frames = before["frames"] + 2000
+    assert main(f"train --resume {run} --executor inline --total-frames {frames}".split()) == 0
+    after = summary_of(run)
+    assert after["frames"] >= frames
+    assert after["updates"] > before["updates"]
+    assert after["wall_seconds"] > before["wall_seconds"]
+    resumed = [row for row in rows(run) if row["elapsed_seconds"] > before["wall_seconds"]]
+    assert resumed[0]["updates"] >= before["updates"]
+
+
+@pytest.mark.parametrize("executor", ["inline", "ray"])
+def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with Terminal(command(executor, run)) as terminal:
+        terminal.until(lambda: trains(run))
+        terminal.close()
+        # A shell passes the signal on that it got itself: the second one is no second Ctrl-C.
+        terminal.process.send_signal(signal.SIGHUP)
+        assert terminal.wait() == 130
+    assert summary_of(run)["status"] == "interrupted"
+    check_that_it_goes_on(run)
+
+
+def test_a_run_that_ignores_hangups_goes_on_without_its_terminal(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with Terminal(command("inline", run), ignoring=(signal.SIGHUP,)) as terminal:
+        terminal.until(lambda: trains(run))
+        terminal.close()
+        at_closing, deadline = rows(run)[-1]["updates"], time.monotonic() + DEADLINE_SECONDS
+        # The table was written again several times since.
+        closed = rows(run)[-1]["elapsed_seconds"]
+        while rows(run)[-1]["elapsed_seconds"] < closed + 2.0:
+            assert terminal.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert rows(run)[-1]["updates"] > at_closing
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.wait() == 130
+    assert summary_of(run)["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("executor", ["inline", "ray"])
+def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # Standard error goes the same way, and the pipe is gone before training starts: `tributary train … 2>&1 | head -1`.
+    # Inline it has messages to print. On Ray the driver prints its lines, and an evaluator would be one process more.
+    messages = "4000 --evaluation.episodes 4 --evaluation.environments 4" if executor == "inline" else "0"
+    process = subprocess.Popen(
+        command(executor, run, "--total-frames 10k", messages), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    assert b"run folder" in process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(DEADLINE_SECONDS) == 0
+    summary = summary_of(run)
+    assert summary["status"] == "frames_reached"
+    assert rows(run)[-1]["frames"] == summary["frames"]
+    assert executor == "ray" or "evaluation of update" in (run / "log.txt").read_text()
+    check_that_it_goes_on(run)
+
+
+def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    # The evaluation under way, which a clean end waits for, takes longer than anybody would.
+    endless = "--total-frames 100M --evaluation.episodes 10000000"
+    with Terminal(command("inline", run, endless, every_frames="20000")) as terminal:
+        terminal.until(lambda: trains(run))
+        terminal.type("\x03")
+        terminal.until(lambda: "Ctrl-C again leaves at once" in terminal.output)
+        assert terminal.process.poll() is None
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+    assert not RunFolder(run).summary.exists()
+    assert (run / "checkpoints" / "update-0.index").is_file()
+
+
+def test_seeds_whose_terminal_is_closed_are_saved_and_summarised(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    with Terminal(command("inline", folder, "--total-frames 100M --seeds 1,2")) as terminal:
+        terminal.until(lambda: trains(folder / "seed-1"))
+        terminal.close()
+        assert terminal.wait() == 130
+    seeds = summary_of(folder)["seeds"]
+    assert seeds["1"]["status"] == "interrupted"
+    assert seeds["2"] == {"status": "not run"}
+    check_that_it_goes_on(folder / "seed-1")
+
+
+@pytest.mark.parametrize("wrong", ["train pnog", "train cartpole --total-frames many"])
+def test_a_mistake_keeps_its_exit_code_without_anybody_to_read_it(wrong: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert subprocess.run([*TRIBUTARY, *wrong.split()], stdout=writer, stderr=writer, check=False).returncode == 2
+    assert subprocess.run([*TRIBUTARY, "presets"], stdout=writer, stderr=writer, check=False).returncode == 0
+    os.close(writer)

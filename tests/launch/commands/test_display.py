@@ -1,0 +1,108 @@
+"""What a run shows: the table on a terminal, lines in a pipe, and nothing that could end it."""
+
+import io
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from launch.commands.display import Display, progress_table
+from launch.presets import PRESETS
+from launch.run.progress import Progress
+from shared.config import RunConfig
+
+LARGE = Progress(
+    frames=39_999_999,
+    agent_steps=9_999_999,
+    updates=1_234_567,
+    episodes=12_345,
+    elapsed_seconds=36_000.0,
+    mean_return_100=-20.12,
+    frames_per_second=12_345.0,
+    agent_steps_per_second=3_086.0,
+    updates_per_second=1_234.5,
+    policy_lag_mean=12.34,
+    policy_lag_max=123,
+    agent_steps_dropped={"too_old": 12_345, "unfinished_update": 123},
+    actors_alive=12,
+    actor_restarts=3,
+    stage_microseconds={"environment": 1234.0, "acting": 123.0, "gradient": 345.0, "synchronise": 12.0, "wait": 45.0},
+    learner_milliseconds=12.34,
+    learning_rate=5e-4,
+    gradient_norm=0.123,
+    evaluation_return=18.12,
+    statistics={"explained_variance": 0.9, "entropy": 0.3, "dead_units": 0.2, "mean_action_value": -12.3},
+)
+
+
+def screen(columns: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=columns, color_system=None)
+
+
+def shown_by(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_80_columns_show_every_label_and_number_whole() -> None:
+    console = screen()
+    console.print(progress_table(LARGE, PRESETS["pong"].config))
+    text = shown_by(console)
+    assert "…" not in text
+    for part in ("policy lag mean/max", "dropped agent steps", "12,468", "synchronise + wait", "explained variance"):
+        assert part in text
+    for part in ("39,999,999 (100.0 %)", "too_old 12,345, unfinished_update 123", "57 µs", "12.34 ms", "20.0%"):
+        assert part in text
+
+
+def test_fewer_columns_break_values_before_labels() -> None:
+    console = screen(70)
+    console.print(progress_table(LARGE, PRESETS["pong"].config))
+    for label in ("policy lag mean/max", "dropped agent steps", "synchronise + wait", "evaluation return"):
+        assert label in shown_by(console)
+    assert "…" not in shown_by(console)
+
+
+@pytest.mark.parametrize(("actors", "words"), [(1, "starting 1 actor…"), (2, "starting 2 actors…")])
+def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, cartpole: RunConfig) -> None:
+    console = screen()
+    with Display(cartpole, console, actors) as display:
+        display.update(Progress())
+        before = shown_by(console)
+        display.message("hello")
+        display.update(replace(LARGE, frames=1000))
+    assert words in before
+    assert "frames" not in before
+    assert "hello" in shown_by(console)
+    assert "1,000 (1.0 %)" in shown_by(console)
+
+
+def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with Display(cartpole, console, 2) as display:
+        for seconds in (0, 4, 9, 10, 19, 21):
+            display.update(replace(LARGE, frames=1000 * bool(seconds), elapsed_seconds=float(seconds)))
+    lines = shown_by(console).splitlines()
+    assert lines[0] == "starting 2 actors…"
+    assert [line.partition(" | ")[0] for line in lines[1:]] == ["0:00:04", "0:00:19"]
+
+
+class Broken(io.StringIO):
+    """What no write reaches."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_display_that_fails_is_named_once_and_ends_nothing(
+    terminal: bool, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    with Display(cartpole, Console(file=Broken(), force_terminal=terminal, width=80), 2) as display:
+        for _ in range(3):
+            display.message("hello")
+            display.update(LARGE)
+    assert errors.getvalue().count("progress cannot be shown any more") == 1

@@ -1,0 +1,78 @@
+"""What each signal does, before a run is watched, meanwhile, and after it."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+
+from launch.commands.interrupts import Interrupts, children_outlive_hangups
+
+KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {kind: signal.getsignal(kind) for kind in KINDS}
+    yield
+    assert {kind: signal.getsignal(kind) for kind in KINDS} == before
+
+
+def send(kind: signal.Signals) -> None:
+    os.kill(os.getpid(), kind)
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_a_second_one_from_the_keyboard_leaves(
+    first: signal.Signals, second: signal.Signals
+) -> None:
+    with Interrupts() as interrupts, interrupts.watched():
+        assert not interrupts.asked.is_set()
+        send(first)
+        assert interrupts.asked.is_set()
+        if first == signal.SIGHUP:
+            # Whoever closes a session may send SIGTERM as well: that is the first of its kind.
+            send(second)
+        with pytest.raises(KeyboardInterrupt):
+            send(second)
+
+
+def test_hangups_only_ever_ask() -> None:
+    with Interrupts() as interrupts, interrupts.watched():
+        send(signal.SIGINT)
+        for _ in range(3):
+            send(signal.SIGHUP)
+        assert interrupts.asked.is_set()
+
+
+def test_a_hangup_ends_what_has_nothing_to_save_once_and_leaves_alone_what_is_saved() -> None:
+    with Interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGHUP)
+        # The shell's own, while processes are being ended.
+        send(signal.SIGHUP)
+    with Interrupts() as interrupts:
+        with interrupts.watched():
+            pass
+        send(signal.SIGHUP)
+
+
+def test_a_hangup_that_was_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts, interrupts.watched():
+            send(signal.SIGHUP)
+            assert not interrupts.asked.is_set()
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+def test_children_outlive_a_hangup_where_they_are_told_to(outlives: bool) -> None:
+    with children_outlive_hangups() if outlives else nullcontext():
+        child = subprocess.run(["sh", "-c", "kill -HUP $$; exit 7"], check=False)
+    assert child.returncode == (7 if outlives else -signal.SIGHUP)
