@@ -23,6 +23,7 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import aggregates, place, placement_lines, with_actor_device
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
+from launch.run.annealing import annealing_warning
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
 from launch.run.folder import RunFolder, centres_observations, manifest
 from launch.run.latest import RunPath
@@ -246,9 +247,9 @@ def _open_folder(run: _Run, budget: ThreadBudget) -> None:
         folder.create(config, run.spec, manifest(config, run.spec, run.preset, budget.describe()))
     _print(run.console, f"run folder:   {folder.path}")
     _print(run.console, f"threads:      {budget.describe()}")
-    warning = budget.warning()
-    if warning is not None:
-        _print(run.console, f"warning: {warning}")
+    for warning in (budget.warning(), annealing_warning(config)):
+        if warning is not None:
+            _print(run.console, f"warning: {warning}")
 
 
 def _conclude(run: _Run, summary: dict[str, Any]) -> int:

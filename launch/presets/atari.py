@@ -13,13 +13,12 @@ from shared.config import (
 )
 
 PONG = RunConfig(
-    total_frames=40_000_000,
+    # The learning rate falls to 0 over these: a run that is longer by --total-frames learns for longer.
+    total_frames=12_000_000,
     stop_at_return=18.0,
     environment=EnvironmentConfig(id="ALE/Pong-v5"),
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True),
-    optimizer=OptimizerConfig(
-        learning_rate=5e-4, annealing_frames=12_000_000, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5
-    ),
+    optimizer=OptimizerConfig(learning_rate=5e-4, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
     actor=ActorConfig(environments=8, unroll_length=16),
 )
 
@@ -33,9 +32,7 @@ PONG_Q = replace(
     evaluation=EvaluationConfig(policy="greedy"),
 )
 
-ATARI = replace(
-    PONG, total_frames=80_000_000, stop_at_return=None, optimizer=replace(PONG.optimizer, annealing_frames=None)
-)
+ATARI = replace(PONG, total_frames=80_000_000, stop_at_return=None)
 
 BREAKOUT = replace(
     ATARI,

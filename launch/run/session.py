@@ -17,6 +17,7 @@ from launch.loop.coordinator import Coordinator, Event, Joined, Released, Traini
 from launch.loop.executor import Executor, Failed, Replaced
 from launch.loop.inline_executor import InlineExecutor
 from launch.output.json_file import write_json
+from launch.run.annealing import AnnealingWatch
 from launch.run.folder import RunFolder
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress, View, lag_summary
@@ -110,6 +111,7 @@ class TrainingSession:
             assert isinstance(self._executor, InlineExecutor)
             self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner)
+        self._annealing = AnnealingWatch(config)
         self._rows = JsonLines(folder)
         self._trackers = Trackers(tracker_openers(folder, config) | dict(trackers or {}), self._say)
         self._copy = RemoteCopy(folder, config.storage) if config.storage is not None else None
@@ -342,9 +344,9 @@ class TrainingSession:
                 self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._metrics_missing = True
         self._trackers.write(row)
-        warning = self._metrics.next_interval(row)
-        if warning is not None:
-            self._say(f"warning: {warning}")
+        for warning in (self._metrics.next_interval(row), self._annealing.message(row)):
+            if warning is not None:
+                self._say(f"warning: {warning}")
 
     def _finish(self) -> dict[str, Any]:
         self._log()
