@@ -112,7 +112,11 @@ class Adam:
 
 
 class SGD:
-    """Stochastic gradient descent with momentum: m ← μm + Δθ, θ ← θ - ηm (arXiv 1602.01783, eq. 7, with μ = α)."""
+    """Stochastic gradient descent with momentum: m ← μm + Δθ, θ ← θ - ηm, as in TensorFlow and PyTorch.
+
+    The paper's momentum SGD (arXiv 1602.01783, eq. 7) averages, m ← αm + (1 - α)Δθ: with μ = α it takes the steps of
+    this one at a rate of (1 - α)η.
+    """
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config
