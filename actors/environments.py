@@ -144,9 +144,11 @@ class VectorEnvironment:
             shape = (*shape[1:], shape[0])
         return EnvironmentSpec(shape, dtype, action_spec, names, self._is_atari, bounds)
 
-    def reset(self, seed: int) -> npt.NDArray[np.generic]:
-        """Reset all environments; environment i is seeded with seed + i. Returns observations [B, …]."""
-        observations, info = self._environment.reset(seed=seed)
+    def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …]."""
+        # Gymnasium's own vector environments take several as Python's integers, ale-py's as an array.
+        seeds: Any = seed if isinstance(seed, int) or self._is_atari else seed.tolist()
+        observations, info = self._environment.reset(seed=seeds)
         if self._is_atari:
             self._lives = info["lives"].copy()
         return self._convert(observations, None)

@@ -5,13 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
+from actors.games import Games
 from actors.policy import Policy
 from shared.config import EvaluationConfig, RunConfig
 from shared.layout import ParameterLayout
+from shared.seeds import Purpose, episode_seeds
 from shared.types import EpisodeStats, EvaluationResult, WeightSnapshot
-
-# Apart from every actor's, so that no evaluation replays an episode of training.
-_SEED_OFFSET = 500_000_003
 
 
 class Evaluator:
@@ -23,19 +22,31 @@ class Evaluator:
         config: of the run: environment, network and seed.
         spec: of its environment.
         evaluation: how many episodes, how many at a time, and by which policy.
+        purpose: what for: another one plays other episodes. Every `run` starts from the same ones.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, evaluation: EvaluationConfig) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        evaluation: EvaluationConfig,
+        purpose: Purpose = "training_evaluation",
+    ) -> None:
         self._evaluation = evaluation
         self._count = min(evaluation.environments, evaluation.episodes)
-        self._seed = (config.seed + _SEED_OFFSET) % 2**31
+        self._seeds = episode_seeds(config.seed, purpose, self._count)
         self._environments = VectorEnvironment(config.environment, self._count, config.actor.environment_threads)
-        self._policy = Policy(config, spec, environments=self._count, seed=self._seed, training=False)
+        self._policy = Policy(config, spec, environments=self._count, seed=self._seeds.actions, training=False)
 
     @property
     def layout(self) -> ParameterLayout:
         """Of the weights that this evaluator takes."""
         return self._policy.layout
+
+    @property
+    def environments(self) -> int:
+        """Environments that play side by side."""
+        return self._count
 
     def run(self, snapshot: WeightSnapshot, on_ended: Callable[[int], object] | None = None) -> EvaluationResult:
         """Play the episodes with the weights of `snapshot`. `on_ended` is told how many have ended, as they do."""
@@ -48,23 +59,28 @@ class Evaluator:
         resets_next = np.zeros(self._count, bool)
         all_returns: list[float] = []
         all_lengths: list[int] = []
-        observations = self._environments.reset(self._seed)
+        all_games: list[int] = []
+        observations = self._environments.reset(self._seeds.environments)
+        games = Games(observations)
         while quota.any():
-            result = self._environments.step(act(observations))
+            actions = act(observations)
+            result = self._environments.step(actions)
             observations = result.observations
+            games.step(actions, result.rewards, observations, resets_next)
             returns += result.rewards * ~resets_next
             lengths += ~resets_next
             resets_next = result.terminated | result.truncated
             counted = resets_next & (quota > 0)
             all_returns.extend(returns[counted].tolist())
             all_lengths.extend(lengths[counted].tolist())
+            all_games.extend(map(games.ended, np.flatnonzero(counted).tolist()))
             quota[counted] -= 1
             if on_ended is not None and counted.any():
                 on_ended(int(counted.sum()))
             returns[resets_next] = 0.0
             lengths[resets_next] = 0
         episodes = EpisodeStats(np.array(all_returns, np.float64), np.array(all_lengths, np.int64))
-        return EvaluationResult(snapshot.version, snapshot.parameters, episodes)
+        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, games=np.array(all_games, np.int64))
 
     def close(self) -> None:
         """Release the environments."""

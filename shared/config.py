@@ -46,7 +46,8 @@ class EnvironmentConfig:
     sticky_action_probability: float = 0.0
     """Atari: probability that a frame repeats the previous action (0.25 in Machado et al. 2018)."""
     max_noops: int = 30
-    """Atari: each episode starts with fewer than this many no-ops, drawn uniformly."""
+    """Atari: each episode starts with a number of no-ops drawn uniformly below this. Where FIRE is pressed on reset it
+    takes the place of one: 30 gives 1 to 29 frames before the agent acts, 1 twice as likely as each other."""
     fire_on_reset: bool = True
     """Atari: press FIRE after a reset in games that wait for it."""
     terminal_on_life_loss: bool = False
@@ -202,7 +203,8 @@ class OptimizerConfig:
     epsilon: float = 0.1
     """rmsprop: ε, inside the root. adam: ε̂, outside it."""
     momentum: float = 0.0
-    """rmsprop, sgd: momentum of the step, 0 in the paper."""
+    """rmsprop, sgd: μ in m ← μm + step; 0 in the paper's RMSProp. Its momentum SGD averages, m ← αm + (1-α)Δθ: the same
+    at (1-μ) times the learning rate."""
     initial_mean_square: float = 0.0
     """rmsprop: g before the first update: 0 as in the paper, or 1 as in TensorFlow 1, which warms the rate up."""
     bias_correction: bool = False

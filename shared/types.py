@@ -133,10 +133,12 @@ class Video(NamedTuple):
 class EvaluationResult(NamedTuple):
     """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
 
-    `video` shows one more episode, where the run asks for it.
+    `video` shows one more episode, where the run asks for it. `games` int64 [E] has one number for episodes that were
+    the same game, from the start to the end; None where nobody looked.
     """
 
     version: int
     parameters: Float32Array
     episodes: EpisodeStats
     video: Video | None = None
+    games: npt.NDArray[np.int64] | None = None

@@ -10,15 +10,14 @@ from actors.policy import Policy
 from launch.film.stage import make_stage, play_episode
 from launch.film.writer import VideoWriter
 from shared.config import RunConfig
+from shared.seeds import episode_seeds
 from shared.types import Video, WeightSnapshot
-
-# Apart from those of training, evaluation and `tributary record`.
-_SEED_OFFSET = 700_000_001
 
 
 def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnapshot) -> Video:
     """A whole episode with the weights of `snapshot`, by the actions that evaluations take."""
-    policy = Policy(config, spec, seed=config.seed, training=False)
+    seeds = episode_seeds(config.seed, "training_video", 1)
+    policy = Policy(config, spec, seed=seeds.actions, training=False)
     policy.assign(snapshot.parameters, snapshot.frames)
     act = policy.greedy if config.evaluation.policy == "greedy" else policy.sample
     stage = make_stage(config.environment, spec)
@@ -26,7 +25,7 @@ def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnaps
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "episode.gif"
             with VideoWriter(file, stage.frames_per_second, comment="") as writer:
-                for step in play_episode(stage, policy, act, (config.seed + _SEED_OFFSET) % 2**31):
+                for step in play_episode(stage, policy, act, int(seeds.environments[0])):
                     for frame in step.frames:
                         writer.add(frame)
             with Image.open(file) as picture:

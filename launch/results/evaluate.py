@@ -21,6 +21,7 @@ from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
 from shared.config import EvaluationConfig
 from shared.errors import setting_error
+from shared.seeds import SEEDS_ARE
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
     prepare_tensorflow(1, gpu=False)
     from actors.evaluator import Evaluator
 
-    evaluator = Evaluator(config, spec, evaluation)
+    evaluator = Evaluator(config, spec, evaluation, "evaluation")
     snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
     console = Console()
     console.print(f"playing {arguments.episodes} episodes of {environment.id} with {source}", highlight=False)
@@ -76,15 +77,15 @@ def evaluate(arguments: EvaluateArguments) -> int:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=arguments.episodes)
         try:
-            episodes = evaluator.run(snapshot, lambda ended: progress.advance(task, ended)).episodes
+            played = evaluator.run(snapshot, lambda ended: progress.advance(task, ended))
         except KeyboardInterrupt:
             # Those that end first are the short ones: their mean would say something else.
-            played = int(progress.tasks[task].completed)
-            console.print(f"interrupted after {played} of {arguments.episodes} episodes; nothing is written")
+            ended = int(progress.tasks[task].completed)
+            console.print(f"interrupted after {ended} of {arguments.episodes} episodes; nothing is written")
             return EXIT_INTERRUPTED
         finally:
             evaluator.close()
-    protocol = describe_protocol(environment, arguments.protocol, is_atari=spec.is_atari)
+    protocol = describe_protocol(environment, arguments.protocol, is_atari=spec.is_atari, action_set=spec.action_set)
     result = {
         "environment": environment.id,
         "protocol": protocol,
@@ -92,7 +93,8 @@ def evaluate(arguments: EvaluateArguments) -> int:
         "weights": source,
         "version": snapshot.version,
         "seed": config.seed,
-        **score_summary(episodes.returns, episodes.lengths, environment.id),
+        "seeds": {"purpose": "evaluation", "environments": evaluator.environments, "are": SEEDS_ARE},
+        **score_summary(played.episodes.returns, played.episodes.lengths, environment.id, played.games),
         "published": published_scores(environment.id),
         **provenance(),
     }
@@ -109,12 +111,16 @@ def published_scores(environment_id: str) -> dict[str, Any]:
     reference, paper = reference_score(environment_id), paper_score(environment_id)
     scores: dict[str, Any] = {}
     if reference is not None:
-        scores["human"] = {"score": reference.human, "protocol": "professional tester, Mnih et al. 2015"}
-        scores["random"] = {"score": reference.random, "protocol": "uniformly random play, Mnih et al. 2015"}
+        scores["human"] = {"score": reference.human, "protocol": "human player, Wang et al. 2016 (arXiv 1511.06581)"}
+        scores["random"] = {
+            "score": reference.random,
+            "protocol": "uniformly random play, Wang et al. 2016 (arXiv 1511.06581)",
+        }
     if paper is not None:
         scores["a3c_ff"] = {
             "score": paper,
-            "protocol": "A3C feed-forward, human starts, 4 days on 16 cores, Mnih et al. 2016, Table S3",
+            "protocol": "A3C feed-forward, Nature network (not a3c_cnn), human starts, 4 days on 16 cores, Mnih et al. "
+            "2016, Table S3",
         }
     return scores
 
@@ -124,9 +130,11 @@ def result_lines(result: dict[str, Any]) -> list[str]:
     error, interval = result["standard_error"], result["interval_95"]
     spread = "" if error is None else f" ± {error:.2f} (standard error; 95 % {interval[0]:.2f} to {interval[1]:.2f})"
     frames = result["mean_length_agent_steps"] * result["protocol"]["frames_per_agent_step"]
+    played, games = result["episodes"], result["distinct_games"]
     lines = [
         f"mean return {result['mean_return']:.2f}{spread}, median {result['median_return']:.2f}, from "
         f"{result['minimum_return']:.0f} to {result['maximum_return']:.0f}; {result['policy']} actions",
+        f"{played} episodes, {games} distinct games{'' if games == played else ': error and interval are over these'}",
         f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
     ]
     if result["human_normalised_percent"] is not None:

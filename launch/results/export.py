@@ -68,7 +68,9 @@ def export(arguments: ExportArguments) -> int:
         "weights": source,
         "version": snapshot.version,
         "seed": config.seed,
-        "protocol": describe_protocol(config.environment, "training", is_atari=spec.is_atari),
+        "protocol": describe_protocol(
+            config.environment, "training", is_atari=spec.is_atari, action_set=spec.action_set
+        ),
         **provenance(),
     }
     # Whole or not at all: it gets its name when everything is in it.

@@ -17,10 +17,9 @@ from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
 from shared.errors import setting_error
+from shared.seeds import SEEDS_ARE, episode_seeds
 
 _ATARI_ENLARGED = 3
-# Apart from those of training and evaluation.
-_SEED_OFFSET = 900_000_001
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ def record(arguments: RecordArguments) -> int:
     from launch.film.stage import make_stage, play_episode
     from launch.film.writer import VideoWriter
 
-    seed = (config.seed + _SEED_OFFSET) % 2**31
-    policy = Policy(config, spec, seed=seed, training=False)
+    seeds = episode_seeds(config.seed, "recording", arguments.episodes)
+    policy = Policy(config, spec, seed=seeds.actions, training=False)
     snapshot, source = load_weights(folder, arguments.weights, policy.layout)
     policy.assign(snapshot.parameters, snapshot.frames)
     try:
@@ -83,11 +82,14 @@ def record(arguments: RecordArguments) -> int:
     output.parent.mkdir(exist_ok=True)
     made: dict[str, Any] = {
         "environment": environment.id,
-        "protocol": describe_protocol(environment, arguments.protocol, is_atari=spec.is_atari),
+        "protocol": describe_protocol(
+            environment, arguments.protocol, is_atari=spec.is_atari, action_set=spec.action_set
+        ),
         "policy": policy_name,
         "weights": source,
         "version": snapshot.version,
         "seed": config.seed,
+        "seeds": {"purpose": "recording", "are": SEEDS_ARE},
     }
     console = Console()
     console.print(f"playing {environment.id} with {source}", highlight=False)
@@ -99,7 +101,7 @@ def record(arguments: RecordArguments) -> int:
     try:
         with writer:
             for episode in range(arguments.episodes):
-                for step in play_episode(stage, policy, act, seed + episode):
+                for step in play_episode(stage, policy, act, int(seeds.environments[episode])):
                     caption = f"score {step.episode_return:g}   value {step.value:+.2f}" if arguments.overlay else None
                     for frame in step.frames:
                         writer.add(frame, caption)

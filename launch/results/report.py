@@ -197,14 +197,22 @@ def _evaluation_section(run: _Run) -> list[str]:
         cells = (
             e["protocol"]["name"],
             e["policy"],
-            str(e["episodes"]),
+            f"{e['episodes']} / {e.get('distinct_games', '-')}",
             f"{e['mean_return']:.2f}{error}",
             interval,
             f"{e['median_return']:.2f}",
             "-" if normalised is None else f"{normalised:.0f} %",
         )
         rows.append(cells)
-    head = ("protocol", "actions", "episodes", "mean ± standard error", "95 % interval", "median", "human-normalised")
+    head = (
+        "protocol",
+        "actions",
+        "episodes / distinct games",
+        "mean ± standard error",
+        "95 % interval",
+        "median",
+        "human-normalised",
+    )
     protocols = "".join(f"<li>{escape(protocol_line(e['protocol']))}</li>" for e in run.evaluations)
     published = published_scores(run.config.environment.id)
     others = "".join(f"<li>{p['score']:g}: {escape(p['protocol'])}</li>" for p in published.values())

@@ -12,27 +12,39 @@ _RESAMPLES = 10_000
 
 
 class ReferenceScore(NamedTuple):
-    """Mean scores of a professional human player and of uniformly random play (Mnih et al. 2015, Extended Data
-    Table 2; Wang et al. 2016, arXiv 1511.06581, for the games that were added)."""
+    """Mean scores of a human player and of uniformly random play, as Wang et al. 2016 (arXiv 1511.06581) have them and
+    dqn_zoo uses them. Those of Mnih et al. 2015 are others for some games: 6875 for a human at Alien, 7127.7 here."""
 
     human: float
     random: float
 
 
-def score_summary(returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64], environment_id: str) -> dict:
+def score_summary(
+    returns: npt.NDArray[np.float64],
+    lengths: npt.NDArray[np.int64],
+    environment_id: str,
+    games: npt.NDArray[np.int64] | None = None,
+) -> dict[str, Any]:
     """Describe the unclipped returns float64 [E] and lengths in agent steps int64 [E] of whole episodes.
 
-    `standard_error` is None for one episode, `human_normalised_percent` None where no reference score is known.
-    `interval_95` is the percentile bootstrap of the mean over episodes: it says nothing about other training seeds.
+    `games` int64 [E] has one number for episodes that were the same game; None: no two were. The mean is that of the
+    episodes; `standard_error` and `interval_95`, the percentile bootstrap of the mean, are over the distinct games,
+    since a game that is played again says nothing new. They say nothing about other training seeds, and are None for
+    one game; `human_normalised_percent` is None where no reference score is known.
     """
     mean = float(np.mean(returns))
-    several = len(returns) > 1
+    if games is None:
+        games = np.arange(len(returns))
+    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    distinct = returns[first]
+    several = len(first) > 1
     return {
         "episodes": len(returns),
+        "distinct_games": len(first),
         "mean_return": mean,
         "median_return": float(np.median(returns)),
-        "standard_error": float(np.std(returns, ddof=1) / np.sqrt(len(returns))) if several else None,
-        "interval_95": bootstrap_interval(returns) if several else None,
+        "standard_error": _standard_error(distinct, times_played) if several else None,
+        "interval_95": bootstrap_interval(distinct, times_played) if several else None,
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
         "mean_length_agent_steps": float(np.mean(lengths)),
@@ -42,10 +54,23 @@ def score_summary(returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int6
     }
 
 
-def bootstrap_interval(values: npt.NDArray[np.float64], coverage: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of float64 [E] (Efron 1979), from a fixed seed."""
-    generator = np.random.default_rng(0)
-    means = np.mean(generator.choice(values, (_RESAMPLES, len(values))), axis=1)
+def _standard_error(values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64]) -> float:
+    """Of the mean of float64 [G], each weighted by how often it was played; of equal weights the usual s/√G."""
+    weights = times_played / np.sum(times_played)
+    deviations = values - np.sum(weights * values)
+    return float(np.sqrt(len(values) / (len(values) - 1) * np.sum((weights * deviations) ** 2)))
+
+
+def bootstrap_interval(
+    values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64] | None = None, coverage: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of float64 [G] (Efron 1979), from a fixed seed.
+
+    Values that were played several times are drawn, and left out, as one.
+    """
+    weights = np.ones(len(values)) if times_played is None else times_played.astype(np.float64)
+    drawn = np.random.default_rng(0).choice(len(values), (_RESAMPLES, len(values)))
+    means = np.sum((weights * values)[drawn], axis=1) / np.sum(weights[drawn], axis=1)
     tail = 50.0 * (1.0 - coverage)
     low, high = np.percentile(means, (tail, 100.0 - tail))
     return float(low), float(high)
@@ -68,7 +93,8 @@ def reference_score(environment_id: str) -> ReferenceScore | None:
 def paper_score(environment_id: str) -> float | None:
     """The score of A3C, feed-forward, in Mnih et al. 2016, Table S3.
 
-    Human starts, after four days on 16 cores: another protocol than any here.
+    With the Nature network, not `a3c_cnn` (its LSTM adds 256 cells), and human starts, after four days on 16 cores:
+    another network and another protocol than any here.
     """
     return _data("paper_scores.json")["scores"]["a3c_ff"].get(_game(environment_id))
 

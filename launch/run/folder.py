@@ -3,7 +3,7 @@
 import fcntl
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ from launch.output.json_file import write_json
 from launch.output.provenance import provenance
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
+from shared.seeds import SEEDS_ARE, Purpose
 
 
 class RunFolder:
@@ -183,6 +184,7 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
         "seeds": {
             "run": config.seed,
             "actor_blocks": "actor i seeds its environments from seed * 1000003 + i * environments on",
+            "other_episodes": f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}",
         },
         "environment_protocol": protocol,
     }

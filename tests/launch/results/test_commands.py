@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from actors.environments import environment_spec
+from actors.environments import VectorEnvironment, environment_spec
+from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.cli import main
 from launch.film.stage import AtariStage
@@ -22,6 +23,8 @@ from launch.results.curves import bands, read_curve, read_rows
 from launch.run.folder import RunFolder
 from launch.run.progress import Progress
 from launch.run.weights import load_weights
+from shared.config import EvaluationConfig
+from shared.types import WeightSnapshot
 
 MADE_BY = {"command", "created", "revision", "versions", "hardware"}
 
@@ -37,6 +40,33 @@ def test_evaluate_says_by_which_protocol(pong_run: Path, tmp_path: Path) -> None
     assert result["published"]["a3c_ff"]["score"] == 5.6
     assert result.keys() >= MADE_BY
     assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
+
+
+def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_the_weights(
+    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[set[bytes]] = []
+    reset = VectorEnvironment.reset
+
+    def remember(self: VectorEnvironment, *arguments: int) -> np.ndarray:
+        observations = reset(self, *arguments)
+        played.append({observation.tobytes() for observation in observations})
+        return observations
+
+    monkeypatch.setattr(VectorEnvironment, "reset", remember)
+    run, file = cartpole_runs[0], tmp_path / "result.json"
+    config = RunFolder(run).read_config()
+    evaluator = Evaluator(config, environment_spec(config.environment), EvaluationConfig(episodes=5, environments=5))
+    evaluator.run(WeightSnapshot(0, np.zeros(evaluator.layout.size, np.float32)))
+    for seed in ("", "--seed 2"):
+        assert main(f"evaluate {run} --episodes 5 {seed} --json {file}".split()) == 0
+    assert json.loads(file.read_text())["seeds"]["purpose"] == "evaluation"
+    assert main(f"record {run} --episodes 2 --output {tmp_path / 'film.gif'} --json {file}".split()) == 0
+    assert json.loads(file.read_text())["seeds"]["purpose"] == "recording"
+    assert [len(starts) for starts in played] == [5, 5, 5, 1, 1]
+    assert len(set.union(*played)) == 17
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert "SeedSequence" in manifest["seeds"]["other_episodes"]
 
 
 @pytest.mark.parametrize("sticky", [0.0, 0.25])

@@ -1,10 +1,15 @@
 """Scores against arithmetic, and protocols against what they claim."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
+from ale_py.vector_env import AtariVectorEnv
 
+from actors.environments import atari_game, environment_spec
+from launch.results.evaluate import published_scores
 from launch.results.protocols import by_protocol, describe_protocol, protocol_line
-from launch.results.scores import bootstrap_interval, human_normalised, paper_score, score_summary
+from launch.results.scores import bootstrap_interval, human_normalised, paper_score, reference_score, score_summary
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 
@@ -35,6 +40,69 @@ def test_a_summary_of_known_returns() -> None:
     assert score_summary(np.array([1.0]), np.array([10]), "CartPole-v1")["interval_95"] is None
 
 
+def test_a_game_that_is_played_again_says_nothing_new() -> None:
+    returns, lengths = np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60])
+    once = score_summary(returns, lengths, "CartPole-v1", np.arange(3))
+    again = score_summary(np.tile(returns, 30), np.tile(lengths, 30), "CartPole-v1", np.tile(np.arange(3), 30))
+    assert (once["distinct_games"], again["distinct_games"], again["episodes"]) == (3, 3, 90)
+    assert again["mean_return"] == once["mean_return"] == 3.0
+    assert again["standard_error"] == pytest.approx(once["standard_error"])
+    assert again["interval_95"] == pytest.approx(once["interval_95"])
+    alone = score_summary(np.full(9, 4.0), np.full(9, 10), "CartPole-v1", np.zeros(9, np.int64))
+    assert (alone["distinct_games"], alone["standard_error"], alone["interval_95"]) == (1, None, None)
+
+
+def test_games_that_were_played_more_often_weigh_more() -> None:
+    """Game 0 three times, game 1 once: the mean is that of the episodes, the error that of two games."""
+    summary = score_summary(np.array([1.0, 1.0, 1.0, 5.0]), np.ones(4), "CartPole-v1", np.array([0, 0, 0, 1]))
+    assert summary["mean_return"] == 2.0
+    # √(2/1 · ((3/4)² (1 - 2)² + (1/4)² (5 - 2)²))
+    assert summary["standard_error"] == pytest.approx(1.5)
+    assert summary["interval_95"] == (1.0, 5.0)
+
+
+def test_published_scores_name_whose_they_are() -> None:
+    """Wang et al. 2016 have 7127.7 for a human at Alien, Mnih et al. 2015 have 6875."""
+    assert reference_score("ALE/Alien-v5").human == 7127.7
+    published = published_scores("ALE/Alien-v5")
+    for name in ("human", "random"):
+        assert "Wang et al. 2016" in published[name]["protocol"]
+        assert "2015" not in published[name]["protocol"]
+    assert "human starts" in published["a3c_ff"]["protocol"]
+    assert "Nature network" in published["a3c_ff"]["protocol"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits_for_fire", "said"),
+    [
+        ({}, True, "1 to 29, 1 twice as likely"),
+        ({}, False, "0 to 29"),
+        ({"fire_on_reset": False}, True, "0 to 29"),
+        ({"max_noops": 0}, True, "1"),
+        ({"max_noops": 2}, True, "1"),
+        ({"max_noops": 0}, False, "0"),
+    ],
+)
+def test_start_frames_are_said_as_they_are_played(settings: dict, waits_for_fire: bool, said: str) -> None:
+    config = EnvironmentConfig(id="ALE/Pong-v5" if waits_for_fire else "ALE/Freeway-v5", **settings)
+    action_set = environment_spec(config).action_set
+    description = describe_protocol(config, "training", is_atari=True, action_set=action_set)
+    assert description["start_frames"] == said
+    assert f"{said} frames before the agent acts" in protocol_line(description)
+    # What ale-py plays, by its own count.
+    environment = AtariVectorEnv(
+        atari_game(config.id), 8, num_threads=1, noop_max=config.max_noops, use_fire_reset=config.fire_on_reset
+    )
+    played: Counter[int] = Counter()
+    for seed in range(0, 480, 8):
+        played.update(environment.reset(seed=seed)[1]["episode_frame_number"].tolist())
+    environment.close()
+    assert f"{min(played)} to {max(played)}" == said.partition(",")[0] if len(played) > 1 else str(min(played)) == said
+    if "twice" in said:
+        others = [count for frames, count in played.items() if frames > 1]
+        assert 1.4 < played[1] / np.mean(others) < 2.6
+
+
 def test_protocols_change_what_they_name_and_leave_what_the_network_was_trained_with() -> None:
     trained = EnvironmentConfig(frame_skip=3, frame_stack=2, sticky_action_probability=0.1, full_action_space=True)
     assert by_protocol(trained, "training", is_atari=True) == trained
@@ -43,7 +111,7 @@ def test_protocols_change_what_they_name_and_leave_what_the_network_was_trained_
     machado = by_protocol(trained, "machado", is_atari=True)
     assert (machado.sticky_action_probability, machado.max_noops, machado.max_episode_frames) == (0.25, 0, 18_000)
     assert (machado.frame_stack, machado.full_action_space, machado.fire_on_reset) == (2, True, False)
-    line = protocol_line(describe_protocol(noop, "noop", is_atari=True))
+    line = protocol_line(describe_protocol(noop, "noop", is_atari=True, action_set=("NOOP", "FIRE")))
     assert "up to 30 no-ops" in line
     assert "full action set" in line
 
