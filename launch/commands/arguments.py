@@ -1,9 +1,10 @@
 """What is typed after a command, read by the types of the fields that it is for. tyro does the work."""
 
 import contextlib
+import difflib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import is_dataclass
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -49,6 +50,12 @@ def option(arguments: Sequence[str], name: str) -> str | None:
         if argument == name and i + 1 < len(arguments):
             return arguments[i + 1]
     return None
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What to say after an unknown name: the nearest one that there is, or all of them."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f", did you mean {near[0]}?" if near else f", there are {', '.join(names)}"
 
 
 def _count(text: str) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.arguments import parse
+from launch.commands.arguments import parse
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
 
