@@ -15,6 +15,7 @@ from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.queueing import Costs, Prediction, predict, saturation
 from launch.bench.scaling import ScalingArguments, bench_config, measure_throughput
 from launch.bench.scaling_result import Point
+from launch.machine.import_path import module_command, module_environment
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.hardware import hardware_line, usable_cores
@@ -141,9 +142,10 @@ def _step_seconds(arguments: PlanArguments) -> tuple[float, float]:
 
 
 def _components(arguments: PlanArguments, processes: int) -> float:
-    command = [sys.executable, "-m", "launch.bench.plan", arguments.environment, arguments.network]
+    command = module_command("launch.bench.plan", arguments.environment, arguments.network)
     command += [str(arguments.envs), str(arguments.unroll)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    environment = module_environment()
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(processes)]
     return float(np.mean([float(process.communicate()[0].split()[-1]) for process in running]))
 
 

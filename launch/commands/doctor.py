@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.machine.findings import Finding, disagreements, find
+from launch.machine.import_path import namesakes
 from launch.machine.probe import probe, reference
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.json_file import check_json_file, write_json
@@ -41,6 +42,8 @@ def doctor(arguments: DoctorArguments) -> int:
 
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())
+    for line in namesakes(Path.cwd()):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     _show(console, reports, findings)
     if arguments.json is not None:
         result = {"nodes": reports, "findings": [finding._asdict() for finding in findings], **provenance()}

@@ -4,7 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -82,6 +82,7 @@ def _train_each(
     running: dict[int, Popen[str]] = {}
     passed_on = False
     with ExitStack() as stack, interrupts.watched():
+        stack.callback(_discard_if_no_run_started, folder)
         while waiting or running:
             try:
                 if interrupts.asked.is_set() and not passed_on:
@@ -100,7 +101,7 @@ def _train_each(
                 for seed in [seed for seed, process in running.items() if process.poll() is not None]:
                     codes[seed] = running.pop(seed).returncode
                     if codes[seed] == EXIT_USAGE:
-                        raise ConfigurationError(f"seed {seed} could not start: see the message above")
+                        raise _cannot_start(folder, seed)
                     if side_by_side > 1:
                         console.print(f"seed {seed}: ended with exit code {codes[seed]}", highlight=False)
             except KeyboardInterrupt:
@@ -112,6 +113,22 @@ def _train_each(
 def _interrupt(running: dict[int, Popen[str]]) -> None:
     for process in running.values():
         process.send_signal(signal.SIGINT)
+
+
+def _cannot_start(folder: Path, seed: int) -> ConfigurationError:
+    """The error for a run that ended with a mistake in the settings."""
+    log, reason = folder / f"seed-{seed}.log", "see the message above"
+    if log.is_file():
+        reason = (log.read_text().splitlines() or [""])[-1].removeprefix("error: ")
+    return ConfigurationError(f"seed {seed} could not start: {reason}")
+
+
+def _discard_if_no_run_started(folder: Path) -> None:
+    if not any(entry.is_dir() for entry in folder.iterdir()):
+        for log in folder.glob("seed-*.log"):
+            log.unlink()
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """`tributary train`: check everything first, start the processes, show progress, stop cleanly."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -19,6 +19,7 @@ from launch.commands.display import Display, summary_lines
 from launch.commands.interrupts import Interrupts, children_outlive_hangups
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
+from launch.machine.import_path import check_packages, namesakes
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import aggregates, place, placement_lines, with_actor_device
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
@@ -31,7 +32,7 @@ from launch.run.progress import View
 from launch.run.storage import check_storage
 from launch.run.trackers import check_trackers
 from shared.config import RunConfig
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
 from shared.methods.names import METHODS
 
 _VIEW_SECONDS = 1.0
@@ -63,6 +64,9 @@ def train(arguments: TrainArguments, preset: str) -> int:
     config = arguments.config
     console = Console()
     check_json_file(arguments.json)
+    check_packages()
+    for line in namesakes(Path.cwd()):
+        _print(console, line)
     spec = environment_spec(config.environment)
     _check_network(config, spec)
     check_trackers(config)
@@ -121,7 +125,7 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
     from launch.run.session import TrainingSession
 
     config, spec = run.config, run.spec
-    with run.folder:
+    with _kept_if_it_starts(run):
         session = TrainingSession(
             config,
             spec,
@@ -139,11 +143,11 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
 
             try:
                 summary = _watch(run, budget.actors, wait, session.view, session.interrupt)
+            except TrainingStoppedError as error:
+                return _failed(run, str(error))
             except KeyboardInterrupt:
                 # The second Ctrl-C leaves at once, and the training thread would be waited for.
                 os._exit(EXIT_INTERRUPTED)
-            except TrainingStoppedError as error:
-                return _failed(run, str(error))
     return _conclude(run, summary)
 
 
@@ -151,7 +155,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.on_ray.cluster import cluster_nodes, connect, machines_requested, total_gpus
+    from launch.on_ray.cluster import cluster_nodes, connect, machines_requested, takes_gpu_here, total_gpus
     from launch.on_ray.learner_run import run_learners
     from launch.on_ray.probe import check_nodes
 
@@ -168,11 +172,13 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
             budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
             for line in placement_lines(placement, nodes):
                 _print(console, line)
+        else:
+            takes_gpu_here(config)
         _open_folder(run, budget)
         if config.learner.gradients_per_update > 1:
             on, why = aggregates(config, placement)
             _print(console, f"aggregation:  {'by node' if on else 'none'}: {why}")
-        with run.folder, machines_requested(config):
+        with _kept_if_it_starts(run), machines_requested(config):
             summary = run_learners(
                 config,
                 run.spec,
@@ -252,6 +258,18 @@ def _open_folder(run: _Run, budget: ThreadBudget) -> None:
             _print(run.console, f"warning: {warning}")
 
 
+@contextmanager
+def _kept_if_it_starts(run: _Run) -> Iterator[None]:
+    """Hold the run's folder. That of a new run that turns out unable to start is not left behind."""
+    with run.folder:
+        try:
+            yield
+        except ConfigurationError:
+            if run.arguments.resume is None:
+                run.folder.discard()
+            raise
+
+
 def _conclude(run: _Run, summary: dict[str, Any]) -> int:
     path = run.folder.path
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
@@ -259,7 +277,7 @@ def _conclude(run: _Run, summary: dict[str, Any]) -> int:
         _print(run.console, line)
     if run.arguments.json is not None:
         write_json(run.arguments.json, summary)
-    return EXIT_INTERRUPTED if summary["status"] == "interrupted" else EXIT_DONE
+    return {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}.get(summary["status"], EXIT_DONE)
 
 
 def _failed(run: _Run, reason: str) -> int:

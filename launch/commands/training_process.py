@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from launch.commands.train import TrainArguments, train
+from launch.machine.import_path import module_command, module_environment
 from launch.output.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
 from launch.output.lasting import lasting_output
 from launch.run.folder import RunFolder
@@ -47,9 +48,11 @@ def training_process(
     """
     with tempfile.TemporaryDirectory(prefix="tributary-settings-") as folder:
         RunFolder(Path(folder)).write_config(config)
-        command = [sys.executable, "-m", "launch.commands.training_process", folder, str(run), preset, *sys.argv[1:]]
+        command = module_command("launch.commands.training_process", folder, str(run), preset, *sys.argv[1:])
         errors = None if output is None else subprocess.STDOUT
-        process = subprocess.Popen(command, stdout=output, stderr=errors, text=True, process_group=0)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, text=True, process_group=0, env=module_environment()
+        )
         try:
             yield process
         except KeyboardInterrupt:

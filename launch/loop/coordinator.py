@@ -8,6 +8,7 @@ from launch.loop.executor import ChangedWithin, Executor, Failed, Replaced
 from launch.loop.supervision import RestartPolicy, Watchdog
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
+from shared.errors import ConfigurationError
 from shared.types import AggregatedReport, EvaluationResult, GradientReport
 
 # Between two looks for actors that hang.
@@ -105,6 +106,7 @@ class Coordinator:
 
         Raises:
             TrainingStoppedError: more actors died than may be replaced, or too many gradients were not finite.
+            ConfigurationError: an actor could not be made, and none has reported yet: none will.
         """
         for calls in range(self._calls_per_actor):
             for actor_id in self._executor.actor_ids:
@@ -172,6 +174,10 @@ class Coordinator:
                 self._dispatch(actor_id)
             yield Joined(actor_id)
 
+    def _stop_if_none_can_be_made(self, failed: Failed) -> None:
+        if failed.not_made and not self.messages:
+            raise ConfigurationError(f"actor {failed.actor_id} {failed.reason}")
+
     def _note_change(self, told: ChangedWithin) -> Event:
         """Count what was lost or replaced within what this actor id stands for, and have it go on."""
         now = self._clock()
@@ -183,6 +189,7 @@ class Coordinator:
         if isinstance(told.change, Replaced):
             self.actor_restarts += 1
         else:
+            self._stop_if_none_can_be_made(told.change)
             self.rollouts_lost += 1
             self._count_death(told.change, now)
         self._dispatch(told.actor_id)
@@ -220,6 +227,7 @@ class Coordinator:
             self._evaluating = False
             self._executor.replace_evaluator()
             return Replaced(failed, None)
+        self._stop_if_none_can_be_made(failed)
         now = self._clock()
         self.rollouts_lost += self._executor.rollouts_under_way(failed.actor_id)
         self._watchdog.forget(failed.actor_id)

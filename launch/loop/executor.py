@@ -9,12 +9,14 @@ from shared.types import AggregatedReport, EvaluationResult, GradientReport, Wei
 class Failed(NamedTuple):
     """An actor died or hangs, or its rollout raised; actor_id None: the evaluator. `reason` is one line.
 
-    `node_lost`: it went with its node, which says nothing about the actor.
+    `node_lost`: it went with its node, which says nothing about the actor. `not_made`: its process lives, and could not
+    make what plays there.
     """
 
     actor_id: int | None
     reason: str
     node_lost: bool = False
+    not_made: bool = False
 
 
 class Replaced(NamedTuple):

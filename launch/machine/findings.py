@@ -59,6 +59,9 @@ def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[
 
 def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
+    for package, file in report["shadowed"].items():
+        text = f"{file} takes the place of the project's package {package}"
+        found.append((text, "rename it, or take its folder out of PYTHONPATH there"))
     if not report["games"]:
         found.append(("ale-py has no game files", "run there: pip install --force-reinstall ale-py"))
     for name, advice in (

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from launch.machine.import_path import shadowed_packages
 from launch.output.hardware import machine_bytes, usable_cores
 from launch.output.provenance import revision, versions
 
@@ -24,6 +25,7 @@ def quick_probe() -> dict[str, Any]:
     return {
         **reference(),
         "host": socket.gethostname(),
+        "shadowed": shadowed_packages(),
         "games": len(ale_py.roms.get_all_rom_ids()),
         "cores": usable_cores(),
         "memory_bytes": machine_bytes(),

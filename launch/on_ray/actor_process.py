@@ -6,6 +6,7 @@ which only names these classes, does without.
 
 from typing import NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 
@@ -40,14 +41,25 @@ class Runner(Protocol):
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport: ...
 
 
+class ActorNotMadeError(Exception):
+    """A process could not make the actor that it is for."""
+
+
 class ActorProcess:
-    """An `Actor` in a process of its own."""
+    """An `Actor` in a process of its own.
+
+    What its constructor raises, the first call raises: Ray would print the traceback on the driver's terminal.
+    """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
         self._attached: dict[VectorAddress, npt.NDArray[np.generic] | None] = {}
         self._precision = config.transfer.precision
-        prepare_tensorflow(config.actor.tensorflow_threads, gpu=config.actor.device == "gpu")
-        self._runner = self.make_runner(config, spec, actor_id)
+        self._not_made: str | None = None
+        try:
+            prepare_tensorflow(config.actor.tensorflow_threads, gpu=config.actor.device == "gpu")
+            self._runner = self.make_runner(config, spec, actor_id)
+        except Exception as error:
+            self._not_made = why_not_made(error, config)
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
         """What runs here."""
@@ -56,7 +68,13 @@ class ActorProcess:
         return Actor(config, spec, actor_id)
 
     def run(self, weights: Weights, target: WeightSnapshot | None, reply_in: VectorAddress | None) -> Reply:
-        """See `Actor.run`. The gradient is written to the vector `reply_in`, if it is reachable from here."""
+        """See `Actor.run`. The gradient is written to the vector `reply_in`, if it is reachable from here.
+
+        Raises:
+            ActorNotMadeError: there is no actor here.
+        """
+        if self._not_made is not None:
+            raise ActorNotMadeError(self._not_made)
         parameters = weights.parameters
         if isinstance(parameters, VectorAddress):
             attached = self._attach(parameters)
@@ -75,6 +93,17 @@ class ActorProcess:
         if address not in self._attached:
             self._attached[address] = attach(address)
         return self._attached[address]
+
+
+def why_not_made(error: Exception, config: RunConfig) -> str:
+    """Why an actor could not be made, in one line that follows its name."""
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if not isinstance(error, gymnasium.error.UnregisteredEnv):
+        return f"could not be made: {reason}"
+    return (
+        f"does not know --environment.id {config.environment.id}: {reason} What registers it has to run in the actors' "
+        f"processes too, for example in a sitecustomize.py that they find"
+    )
 
 
 class EvaluatorProcess:

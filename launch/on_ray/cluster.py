@@ -14,8 +14,10 @@ os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
 
 import ray
 from ray.autoscaler.sdk import request_resources
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from launch.machine.import_path import worker_path
 from launch.on_ray.placement import Node, room
 from shared.config import RunConfig
 from shared.errors import setting_error
@@ -30,6 +32,20 @@ _RETRY_SECONDS = 10.0
 _LEARNER_RESOURCE = "learner"
 
 
+class _ProjectFirst(JobConfig):
+    """Has workers look for modules in the project's folder first, and where the driver stands after that.
+
+    Ray would put the driver's working directory first: a file `shared.py` there would be taken for our package.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_py_driver_sys_path=worker_path())
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        # Asked before Ray adds folders to those above.
+        return True
+
+
 def connect(config: RunConfig, actors: int) -> None:
     """Start Ray on this machine for this run alone, or join the cluster at `config.address`.
 
@@ -40,7 +56,9 @@ def connect(config: RunConfig, actors: int) -> None:
     if config.address == "local":
         # As many slots as actors: how many the machine should have was decided, and warned about, before.
         cores = max(1, int(actors * config.actor.cores + 0.999))
-        ray.init("local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, **quiet)
+        ray.init(
+            "local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, job_config=_ProjectFirst(), **quiet
+        )
     else:
         join(config.address)
 
@@ -54,7 +72,7 @@ def join(address: str) -> None:
     """
     check_address(address)
     try:
-        ray.init(address, log_to_driver=True, logging_level="error")
+        ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
     except RuntimeError as error:
         text = " ".join(str(error).split())
         if "ersion mismatch" not in text:
@@ -116,6 +134,18 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
 def total_gpus() -> float:
     """GPUs of all nodes."""
     return float(ray.cluster_resources().get("GPU", 0.0))
+
+
+def takes_gpu_here(config: RunConfig) -> bool:
+    """Whether the learner takes a GPU of this machine.
+
+    Raises:
+        ConfigurationError: it should, and Ray finds none.
+    """
+    gpu = config.learner.device != "cpu" and total_gpus() >= 1
+    if config.learner.device == "gpu" and not gpu:
+        raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
+    return gpu
 
 
 def _draining_nodes() -> set[str]:

@@ -13,7 +13,7 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed
 from launch.machine import shared_memory
 from launch.machine.shared_memory import SharedVector
-from launch.on_ray.actor_process import ActorProcess, Reply, Weights
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, Reply, Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.failures import failure_reason
 from launch.on_ray.members import PROCESS_OPTIONS, Published, start_evaluator
@@ -206,6 +206,8 @@ class RayExecutor:
         return actor_id
 
     def _failed(self, actor_id: int | None, error: RayError) -> Failed:
+        if isinstance(error, ActorNotMadeError):
+            return Failed(actor_id, str(error.cause), not_made=True)
         if self._cluster is None or actor_id is None:
             return Failed(actor_id, failure_reason(error))
         lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._actors[actor_id].node)

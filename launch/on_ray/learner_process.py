@@ -15,14 +15,13 @@ from launch.loop.executor import Executor
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.aggregation import AggregatingExecutor
-from launch.on_ray.cluster import ClusterView, on_node
+from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.members import PROCESS_OPTIONS
 from launch.on_ray.placement import Node, Placement, aggregates
 from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
 from launch.run.progress import View
 from shared.config import RunConfig
-from shared.errors import setting_error
 
 if TYPE_CHECKING:
     from launch.run.tracker_thread import OpenTracker
@@ -119,11 +118,7 @@ def start_learner(
     for a learner that may be on another machine.
     """
     if placement is None:
-        gpu, where = config.learner.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1, {}
-        if config.learner.device == "gpu" and not gpu:
-            raise setting_error(
-                "learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one"
-            )
+        gpu, where = takes_gpu_here(config), dict[str, Any]()
     else:
         gpu, where = placement.gpu, on_node(placement.learner.id)
     options = PROCESS_OPTIONS | where

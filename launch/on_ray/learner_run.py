@@ -43,6 +43,7 @@ def run_learners(
     """Run a learner to its end; one that dies is followed by another, from the last checkpoint.
 
     Raises:
+        ConfigurationError: the run cannot start: nothing was learned.
         RayError: the run failed, or its learner died more often than it may.
     """
     death = None
@@ -52,6 +53,10 @@ def run_learners(
         watched = _WatchedLearner(learner, folder.path, sent)
         try:
             return watch(watched.wait, watched.view, watched.interrupt)
+        except ray.exceptions.RayTaskError as error:
+            if restarts == 0 and isinstance(error.cause, ConfigurationError):
+                raise error.cause from None
+            raise
         except ray.exceptions.RayActorError as error:
             # Who has asked the run to stop does not want another learner.
             if watched.interrupted or restarts == config.supervision.max_learner_restarts:

@@ -1,5 +1,6 @@
 """Probe every node of a Ray cluster from where it is."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +73,12 @@ def _ask(nodes: list[Node], question: Callable[[], dict[str, Any]]) -> list[dict
 
 def _failure(error: Exception) -> dict[str, Any]:
     text = " ".join(str(error).split())
+    package = re.search(r"'(\w+)' is not a package", text)
+    if package is not None:
+        return {
+            "error": f"a file there takes the place of the project's package {package[1]}",
+            "advice": f"python -c 'import {package[1]}; print({package[1]})' names it there: rename it",
+        }
     if "ModuleNotFoundError" in text or "No module named" in text:
         missing = text.rpartition("No module named ")[2][:40].split("'")[1::2]
         return {

@@ -1,6 +1,8 @@
 """What a run leaves on disk: settings, manifest, checkpoints, metrics and summary. Nothing in it can execute."""
 
 import fcntl
+import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, get_args
@@ -22,6 +24,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._lock: IO[str] | None = None
+        self._made: list[Path] = []
 
     @property
     def checkpoints(self) -> Path:
@@ -75,6 +78,7 @@ class RunFolder:
             ConfigurationError: it is not free, or cannot be made.
         """
         self.check_free()
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -83,6 +87,17 @@ class RunFolder:
         if spec.observation_mean is not None:
             np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)
         write_json(self.path / "manifest.json", manifest)
+
+    def discard(self) -> None:
+        """Remove what `create` made, unless something was learned. What else is there stays."""
+        if self.summary.is_file() and msgspec.json.decode(self.summary.read_bytes())["agent_steps_sampled"]:
+            return
+        # It was free: all that is in it is of this run.
+        for entry in self.path.iterdir():
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        for folder in self._made:
+            with suppress(OSError):
+                folder.rmdir()
 
     def with_observation_mean(self, config: RunConfig, spec: EnvironmentSpec) -> EnvironmentSpec:
         """The spec as an earlier run completed it.

@@ -9,6 +9,7 @@ from launch.loop.coordinator import Coordinator, Joined, Released, TrainingStopp
 from launch.loop.executor import ChangedWithin, Failed, Replaced
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig, SupervisionConfig
+from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds
 
@@ -166,6 +167,18 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
     assert coordinator.rollouts_lost == 1
     with pytest.raises(TrainingStoppedError, match="gone too"):
         next(events)
+
+
+def test_an_actor_that_cannot_be_made_stops_a_run_that_nobody_has_reported_to(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [Failed(1, "does not know its environment", not_made=True)]
+    with pytest.raises(ConfigurationError, match="actor 1 does not know its environment"):
+        next(coordinator.run())
+    # One that comes later is replaced like any other: the environment can be made, as others have shown.
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [report(0, 1, 0), Failed(1, "has no memory", not_made=True)]
+    events = coordinator.run()
+    assert [type(next(events)) for _ in range(3)] == [Outcome, Failed, Replaced]
 
 
 def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:

@@ -1,0 +1,143 @@
+"""Runs that cannot start: one line, exit code 2, and no folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actors.environments import environment_spec
+from launch.cli import main
+from launch.machine.findings import find
+from launch.machine.probe import quick_probe, reference
+from launch.presets import PRESETS
+from launch.run.folder import RunFolder
+
+SMALL = "train cartpole --actors 2 --stop-at-return None --stop-measure training --evaluation.every-frames 0"
+# Registers an environment in the driver's process, as a user's own script would.
+SCRIPT = """
+import sys
+import gymnasium
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+if __name__ == "__main__":
+    gymnasium.register("OnlyHere-v0", entry_point=lambda **options: CartPoleEnv(**options), max_episode_steps=100)
+    from launch.cli import main
+    sys.exit(main(sys.argv[1:]))
+"""
+_DEADLINE_SECONDS = 200
+
+
+def train_by_script(folder: Path, arguments: str) -> subprocess.CompletedProcess:
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), *SMALL.split(), "--environment.id", "OnlyHere-v0", *arguments.split()]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_DEADLINE_SECONDS)
+
+
+@pytest.mark.parametrize("aggregation", ["", " --learner.gradients-per-update 2 --aggregation node"])
+def test_an_environment_that_only_the_driver_knows_stops_in_one_line(tmp_path: Path, aggregation: str) -> None:
+    ended = train_by_script(tmp_path, f"--stop-after-seconds 120 --run-dir runs/a{aggregation}")
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: actor ")
+    assert "does not know --environment.id OnlyHere-v0: NameNotFound" in line
+    assert "actor" not in ended.stdout.replace("2 actors", "")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_a_resumed_run_that_cannot_start_keeps_its_folder(tmp_path: Path) -> None:
+    first = train_by_script(tmp_path, "--executor inline --total-frames 300 --run-dir run")
+    assert first.returncode == 0, first.stdout + first.stderr
+    saved = {file.name for file in (tmp_path / "run" / "checkpoints").iterdir()}
+    command = [sys.executable, "-m", "launch.cli", "train", "--resume", str(tmp_path / "run")]
+    script = [sys.executable, str(tmp_path / "script.py"), *command[3:], "--executor", "ray", "--total-frames", "9k"]
+    ended = subprocess.run(script, capture_output=True, text=True, check=False, timeout=_DEADLINE_SECONDS)
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert {file.name for file in (tmp_path / "run" / "checkpoints").iterdir()} == saved
+    assert RunFolder(tmp_path / "run").read_config().environment.id == "OnlyHere-v0"
+
+
+@pytest.mark.parametrize("executor", ["ray", "inline"])
+def test_a_learner_without_its_gpu_leaves_no_folder(
+    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMALL.split(), "--executor", executor, "--learner.device", "gpu", "--run-dir", "runs/a"]) == 2
+    assert "error: --learner.device gpu: " in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    spec = environment_spec(PRESETS["cartpole"].config.environment)
+    for name, sampled in (("empty", 0), ("made/below", 0), ("other/learned", 7)):
+        folder = RunFolder(tmp_path / name)
+        folder.create(PRESETS["cartpole"].config, spec, {})
+        folder.checkpoints.mkdir()
+        folder.summary.write_text(json.dumps({"agent_steps_sampled": sampled}))
+        folder.discard()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"empty", "other"}
+    assert not list((tmp_path / "empty").iterdir())
+    assert (tmp_path / "other" / "learned" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("side_by_side", [1, 2])
+def test_seeds_that_cannot_start_leave_no_folder(
+    side_by_side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seeds = f"--seeds 1,2 --side-by-side {side_by_side} --run-dir runs --environment.id NoSuchThing-v0"
+    assert main([*SMALL.split(), *seeds.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    reason = "see the message above" if side_by_side == 1 else "--environment.id NoSuchThing-v0: no such environment"
+    assert "could not start: " + reason in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def beside_namesakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the user stands there are files with the names of the project's packages."""
+    for name in ("actors", "launch", "learner", "shared"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is not the project')\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_files_that_have_our_packages_names_do_not_break_workers(beside_namesakes: Path) -> None:
+    command = [str(Path(sys.executable).with_name("tributary")), *SMALL.split(), "--total-frames", "2000"]
+    ended = subprocess.run(
+        [*command, "--run-dir", "run"], capture_output=True, text=True, check=False, timeout=_DEADLINE_SECONDS
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"note: {beside_namesakes / 'shared.py'} has the name of a package of this project" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def test_files_that_have_our_packages_names_do_not_break_seeds(beside_namesakes: Path) -> None:
+    seeds = "--executor inline --total-frames 500 --seeds 1,2 --side-by-side 2 --run-dir runs"
+    assert main([*SMALL.split(), *seeds.split()]) == 0
+    summary = json.loads((beside_namesakes / "runs" / "summary.json").read_text())
+    assert [run["status"] for run in summary["seeds"].values()] == ["frames_reached"] * 2
+
+
+def test_a_file_that_takes_the_place_of_a_package_is_named(
+    beside_namesakes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", "from launch.machine.import_path import *; print(shadowed_packages())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "{}\n"
+    monkeypatch.syspath_prepend(str(beside_namesakes))
+    assert main([*SMALL.split(), "--run-dir", "run"]) == 2
+    file = beside_namesakes / "actors.py"
+    assert f"error: {file} takes the place of the project's package actors: rename it" in capsys.readouterr().err
+    assert not (beside_namesakes / "run").exists()
+    findings = find([quick_probe() | {"node": "this machine"}], reference())
+    assert f"{file} takes the place of the project's package actors" in [finding.cause for finding in findings]
+    assert len(findings) == 4

@@ -1,0 +1,141 @@
+"""Learners that die, one after the other, as `run_learners` accounts for them. No process is started."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+
+from actors.environments import environment_spec
+from launch.machine.budget import thread_budget
+from launch.on_ray import learner_run
+from launch.run.folder import RunFolder
+from launch.run.progress import Progress, View
+from shared.config import RunConfig, SupervisionConfig
+from shared.errors import ConfigurationError
+
+SUMMARY = {"status": "frames_reached"}
+DIED = ray.exceptions.RayActorError(
+    error_msg="The actor died.\nWorker exit detail: killed by SIGKILL Some common causes: …"
+)
+
+
+class Method:
+    """`process.method.remote()` as the value or error that `ray.get` will give."""
+
+    def __init__(self, result: Any, called: Callable[[], None] = lambda: None) -> None:
+        self._result, self._called = result, called
+
+    def remote(self, *_: object) -> Any:
+        self._called()
+        return self._result
+
+
+class Learners:
+    """Stands for Ray: each learner in turn has come so many agent steps far when its `run` ends as said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *ends: tuple[int, Any]) -> None:
+        self._ends = iter(ends)
+        self._folder = folder
+        self.starts: list[tuple[bool, tuple[str, int] | None]] = []
+        self.killed = 0
+        self.said: list[str] = []
+        monkeypatch.setattr(learner_run, "start_learner", self._start)
+        monkeypatch.setattr(learner_run, "ray", self)
+        self.exceptions = ray.exceptions
+
+    def _start(self, *_: object, resume: bool, death: tuple[str, int] | None, **__: object) -> SimpleNamespace:
+        self.starts.append((resume, death))
+        agent_steps, end = next(self._ends)
+        view = View(Progress(agent_steps=agent_steps), [])
+        return SimpleNamespace(run=Method(end), view=Method(view), interrupt=Method(None))
+
+    def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        del timeout
+        return refs, []
+
+    def get(self, result: Any) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def kill(self, _: object, *, no_restart: bool) -> None:
+        assert no_restart
+        self.killed += 1
+
+    def run(self, config: RunConfig, *, resume: bool = False, interrupt: bool = False) -> Any:
+        """The way that `train` watches: progress first, so that it was seen, then the end."""
+
+        def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
+            view()
+            if interrupt:
+                pass_on()
+            return wait()
+
+        spec, budget = environment_spec(config.environment), thread_budget(config)
+        return learner_run.run_learners(
+            config, spec, RunFolder(self._folder), budget, None, resume=resume, watch=watch, say=self.said.append
+        )
+
+    def checkpoint(self) -> None:
+        (self._folder / "checkpoints").mkdir()
+        (self._folder / "checkpoints" / "update-10.index").touch()
+
+
+def test_each_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_come(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners = Learners(monkeypatch, tmp_path, (120, DIED), (150, DIED), (900, SUMMARY))
+    learners.checkpoint()
+    assert learners.run(cartpole) == SUMMARY
+    reason = "its process died: killed by SIGKILL"
+    assert learners.starts == [(False, None), (True, (reason, 120)), (True, (reason, 150))]
+    assert learners.killed == 2
+    assert learners.said == [
+        f"learner: its process died; another one goes on from the last checkpoint ({count})" for count in (1, 2)
+    ]
+
+
+def test_without_a_checkpoint_the_next_learner_begins_anew(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners = Learners(monkeypatch, tmp_path, (0, DIED), (0, SUMMARY))
+    learners.run(cartpole)
+    assert [resume for resume, _ in learners.starts] == [False, False]
+
+
+def test_no_more_learners_are_started_than_may_be(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners = Learners(monkeypatch, tmp_path, *[(5, DIED)] * 3)
+    with pytest.raises(ray.exceptions.RayActorError):
+        learners.run(replace(cartpole, supervision=SupervisionConfig(max_learner_restarts=2)))
+    assert (len(learners.starts), len(learners.said)) == (3, 2)
+
+
+def test_who_has_asked_the_run_to_stop_gets_no_other_learner(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners = Learners(monkeypatch, tmp_path, (5, DIED))
+    with pytest.raises(ray.exceptions.RayActorError):
+        learners.run(cartpole, interrupt=True)
+    assert len(learners.starts) == 1
+
+
+def test_only_the_first_learner_can_say_that_the_run_cannot_start(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cannot = ray.exceptions.RayTaskError(
+        "run", "raised: no such game", ConfigurationError("no such game")
+    ).as_instanceof_cause()
+    learners = Learners(monkeypatch, tmp_path, (0, cannot))
+    with pytest.raises(ConfigurationError) as raised:
+        learners.run(cartpole)
+    assert not isinstance(raised.value, ray.exceptions.RayError)
+    # A later one: there is something to keep, so it is a failure of the run.
+    learners = Learners(monkeypatch, tmp_path, (120, DIED), (120, cannot))
+    with pytest.raises(ray.exceptions.RayError, match="no such game"):
+        learners.run(cartpole)
