@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed
@@ -206,7 +206,7 @@ class RayExecutor:
         return actor_id
 
     def _failed(self, actor_id: int | None, error: RayError) -> Failed:
-        if isinstance(error, ActorNotMadeError):
+        if isinstance(error, RayTaskError) and isinstance(error.cause, ActorNotMadeError):
             return Failed(actor_id, str(error.cause), not_made=True)
         if self._cluster is None or actor_id is None:
             return Failed(actor_id, failure_reason(error))
