@@ -146,6 +146,7 @@ class Actor:
             ),
             statistics=statistics,
             observation_moments=moments,
+            unfinished_environments=builder.unfinished_environments,
         )
 
     @property

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
 from actors.games import Games
@@ -10,7 +11,7 @@ from actors.policy import Policy
 from shared.config import EvaluationConfig, RunConfig
 from shared.layout import ParameterLayout
 from shared.seeds import Purpose, episode_seeds
-from shared.types import EpisodeStats, EvaluationResult, WeightSnapshot
+from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
 
 
 class Evaluator:
@@ -48,10 +49,20 @@ class Evaluator:
         """Environments that play side by side."""
         return self._count
 
-    def run(self, snapshot: WeightSnapshot, on_ended: Callable[[int], object] | None = None) -> EvaluationResult:
-        """Play the episodes with the weights of `snapshot`. `on_ended` is told how many have ended, as they do."""
+    def run(
+        self,
+        snapshot: WeightSnapshot,
+        policy: EvaluationPolicy | None = None,
+        *,
+        on_ended: Callable[[int], object] | None = None,
+    ) -> EvaluationResult:
+        """Play the episodes with the weights of `snapshot`, by another policy than the settings' if one is given.
+
+        `on_ended` is told how many have ended, as they do.
+        """
+        policy = policy or self._evaluation.policy
         self._policy.assign(snapshot.parameters, snapshot.frames)
-        act = self._policy.greedy if self._evaluation.policy == "greedy" else self._policy.sample
+        act = self._policy.greedy if policy == "greedy" else self._policy.sample
         quota = np.full(self._count, self._evaluation.episodes // self._count)
         quota[: self._evaluation.episodes % self._count] += 1
         returns = np.zeros(self._count, np.float64)
@@ -80,7 +91,16 @@ class Evaluator:
             returns[resets_next] = 0.0
             lengths[resets_next] = 0
         episodes = EpisodeStats(np.array(all_returns, np.float64), np.array(all_lengths, np.int64))
-        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, games=np.array(all_games, np.int64))
+        games = np.array(all_games, np.int64)
+        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=games)
+
+    def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Of the random stream that actions are sampled from: what `restore_exploration` takes."""
+        return self._policy.exploration_state()
+
+    def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """Go on with the random stream where it was. Comes before the first `run`."""
+        self._policy.restore_exploration(state)
 
     def close(self) -> None:
         """Release the environments."""

@@ -51,6 +51,7 @@ class RolloutBuilder:
         self._terminal_on_life_loss = terminal_on_life_loss
         self._t = 0
         self._resets_next = np.zeros(environments, bool)
+        self._has_finished = np.zeros(environments, bool)
         self._episode_returns = np.zeros(environments, np.float64)
         self._episode_lengths = np.zeros(environments, np.int64)
         self._finished: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
@@ -92,6 +93,7 @@ class RolloutBuilder:
             self._finished.append((self._episode_returns[ended], self._episode_lengths[ended]))
             self._episode_returns[ended] = 0.0
             self._episode_lengths[ended] = 0
+            self._has_finished |= ended
         self._resets_next = ended
 
     def finish(self, next_actions: npt.NDArray[np.generic] | None = None) -> Rollout:
@@ -100,6 +102,11 @@ class RolloutBuilder:
         if next_actions is None:
             next_actions = self.no_actions
         return Rollout(self._observations, self._actions, self._rewards, self._discounts, self._mask, next_actions)
+
+    @property
+    def unfinished_environments(self) -> int:
+        """How many environments have ended no episode yet."""
+        return int((~self._has_finished).sum())
 
     def take_episodes(self) -> EpisodeStats:
         """The episodes that ended since the last call."""

@@ -380,9 +380,11 @@ class RunConfig:
     total_frames: int = 40_000_000
     """Global frames (agent steps x frame skip) after which training stops."""
     stop_at_return: float | None = None
-    """Stop as soon as the mean unclipped return over 100 episodes reaches this."""
+    """Stop when the mean unclipped return of the last 100 training episodes reaches this, and an evaluation of the
+    weights of that moment too: --evaluation.episodes, with sampled actions. The 100 count once every environment has
+    ended an episode; after a failed evaluation the next one waits for 100 new episodes."""
     stop_measure: Literal["training", "evaluation"] = "training"
-    """Whose episodes --stop-at-return looks at: training's last 100, or an evaluation's."""
+    """training: see --stop-at-return. evaluation: stop when one of the regular evaluations reaches it."""
     stop_after_seconds: float | None = None
     """Stop after this many seconds of training, those before a resume included."""
     seed: int = 1

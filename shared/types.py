@@ -19,7 +19,7 @@ Autoreset is NEXT_STEP: at the end of an episode the observation is the true las
 ignores its action and resets. That step is masked.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ import numpy.typing as npt
 from shared.moments import Moments
 
 Float32Array = npt.NDArray[np.float32]
+EvaluationPolicy = Literal["sampled", "greedy"]
 
 
 class ActionSpec(NamedTuple):
@@ -94,7 +95,8 @@ class GradientReport(NamedTuple):
     `version` is that of the weights that acted and that the gradient was computed with: the log-probabilities in a
     loss are those that the actions were sampled by. `(actor_id, sequence)` is unique in a run: a replaced actor gets
     a new `actor_id`. `statistics` are means over the agent steps of the rollout, by the names of the method.
-    `observation_moments` are there where observations are scaled by running moments.
+    `observation_moments` are there where observations are scaled by running moments. `unfinished_environments` counts
+    those of the actor's environments that have ended no episode yet.
     """
 
     actor_id: int
@@ -107,6 +109,7 @@ class GradientReport(NamedTuple):
     stage_seconds: StageSeconds
     statistics: dict[str, float]
     observation_moments: Moments | None = None
+    unfinished_environments: int = 0
 
 
 class AggregatedReport(NamedTuple):
@@ -133,12 +136,13 @@ class Video(NamedTuple):
 class EvaluationResult(NamedTuple):
     """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
 
-    `video` shows one more episode, where the run asks for it. `games` int64 [E] has one number for episodes that were
-    the same game, from the start to the end; None where nobody looked.
+    `video` shows one more episode, where the run asks for it. `policy` is how actions were chosen. `games` int64 [E]
+    has one number for episodes that were the same game, from the start to the end; None where nobody looked.
     """
 
     version: int
     parameters: Float32Array
     episodes: EpisodeStats
     video: Video | None = None
+    policy: EvaluationPolicy = "sampled"
     games: npt.NDArray[np.int64] | None = None

@@ -298,10 +298,10 @@ def _measure_until(arguments: ScalingArguments, point: Point) -> dict[str, Any]:
         log_every_seconds=10.0,
     )
     summary = _train(config)
-    reached = summary["status"] == "return_reached"
+    reached = summary["confirmed_crossing"]
     return {
-        "seconds": summary["wall_seconds"] if reached else None,
-        "frames": summary["frames"] if reached else None,
+        "seconds": reached["seconds"] if reached else None,
+        "frames": reached["frames"] if reached else None,
         "mean_return": summary["mean_return_100"],
     }
 

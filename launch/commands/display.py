@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 
 from launch.output.words import duration
+from launch.run.evaluations import evaluation_line
 from launch.run.progress import Progress
 from shared.config import RunConfig
 
@@ -156,9 +157,12 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
         f"{_number(summary['mean_return_100'], '.2f')}",
     ]
     if evaluation is not None:
-        lines.append(
-            f"last evaluation: mean return {evaluation['mean_return']:.2f} over {evaluation['episodes']} episodes"
-        )
+        lines.append(f"last evaluation: {evaluation_line(evaluation)}")
+    first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
+    if first is not None and first != confirmed:
+        lines.append(f"first crossing of the mark: {_crossing(first)}")
+    if confirmed is not None:
+        lines.append(f"mark reached: {_crossing(confirmed)}")
     return [
         *lines,
         f"run folder:   {run}",
@@ -167,6 +171,15 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
         f"video, page:  tributary record {run}; tributary report {run}",
         f"continue:     tributary train --resume {run}",
     ]
+
+
+def _crossing(crossing: dict[str, Any]) -> str:
+    evaluated = crossing["evaluation_mean_return"]
+    held = "not evaluated" if evaluated is None else f"the evaluation of these weights {evaluated:.2f}"
+    return (
+        f"after {duration(crossing['seconds'])}, {crossing['agent_steps']:,} agent steps, {crossing['frames']:,} "
+        f"frames: training's last 100 episodes {_number(crossing['mean_return_100'], '.2f')}, {held}"
+    )
 
 
 def _number(value: float | None, form: str) -> str:

@@ -9,7 +9,7 @@ from launch.loop.supervision import RestartPolicy, Watchdog
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
 from shared.errors import ConfigurationError
-from shared.types import AggregatedReport, EvaluationResult, GradientReport
+from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
 
 # Between two looks for actors that hang.
 _CHECK_SECONDS = 1.0
@@ -71,7 +71,7 @@ class Coordinator:
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         self._stopping = False
-        self._evaluating = False
+        self._evaluations = 0
         self._checked = clock()
         self._non_finite = 0
         self.actor_restarts = 0
@@ -81,13 +81,13 @@ class Coordinator:
     @property
     def evaluating(self) -> bool:
         """Whether an evaluation is under way."""
-        return self._evaluating
+        return self._evaluations > 0
 
     def resume(self, actor_ids: Sequence[int | None]) -> None:
-        """Take over calls that the executor has under way already, before `run`. None is the evaluator's."""
+        """Take over calls that the executor has under way already before `run`: of these actors; None: evaluations."""
         for actor_id in actor_ids:
             if actor_id is None:
-                self._evaluating = True
+                self._evaluations += 1
             else:
                 self._watchdog.dispatched(actor_id, self._clock())
 
@@ -95,11 +95,16 @@ class Coordinator:
         """Ask for no further rollouts; `run` ends when what is in flight has been taken in."""
         self._stopping = True
 
-    def evaluate(self) -> None:
-        """Have the current weights evaluated; `run` yields the result."""
+    def evaluate(self, policy: EvaluationPolicy, snapshot: WeightSnapshot | None = None) -> WeightSnapshot:
+        """Have weights evaluated, the current ones if none are given; `run` yields the result. Returns the weights.
+
+        An evaluator that dies takes all evaluations along that are under way: `run` yields `Replaced` then.
+        """
         self._publish()
-        self._evaluating = True
-        self._executor.evaluate()
+        snapshot = snapshot or self._learner.snapshot()
+        self._evaluations += 1
+        self._executor.evaluate(snapshot, policy)
+        return snapshot
 
     def run(self) -> Iterator[Event | None]:
         """Yield an event for every completed call, and None now and then while nothing completes.
@@ -122,7 +127,7 @@ class Coordinator:
                 yield self._note_change(completion)
                 yield from self._release_if_done(completion.actor_id)
             elif isinstance(completion, EvaluationResult):
-                self._evaluating = False
+                self._evaluations -= 1
                 yield completion
             elif isinstance(completion, Failed):
                 yield self._fail(completion)
@@ -224,7 +229,7 @@ class Coordinator:
 
     def _fail(self, failed: Failed) -> Event:
         if failed.actor_id is None:
-            self._evaluating = False
+            self._evaluations = 0
             self._executor.replace_evaluator()
             return Replaced(failed, None)
         self._stop_if_none_can_be_made(failed)

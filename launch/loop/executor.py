@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from shared.types import AggregatedReport, EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
 
 
 class Failed(NamedTuple):
@@ -46,11 +46,12 @@ class Executor(Protocol):
 
     The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry, and
     `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
-    `evaluate` asks for one evaluation; `next_completion` waits for whichever call ends first, and returns None if none
+    `evaluate` asks for one evaluation of the weights it is given, whichever were published, of an evaluator that is
+    started when it is first needed; `next_completion` waits for whichever call ends first, and returns None if none
     does within a moment; `has_completed` says whether the oldest call of an actor has ended already; `remove` ends an
     actor, dead or not, and forgets its calls; `add` starts a new one, None if there is no place for it, and
-    `replace_evaluator` a new evaluator. `room` says how many actors more the run wants and has places for, and
-    `leaving` whose places are about to go.
+    `replace_evaluator` a new evaluator, with nothing under way. `room` says how many actors more the run wants and has
+    places for, and `leaving` whose places are about to go.
     """
 
     @property
@@ -62,7 +63,7 @@ class Executor(Protocol):
     def publish(self, snapshot: WeightSnapshot) -> None: ...
     def publish_target(self, snapshot: WeightSnapshot) -> None: ...
     def dispatch(self, actor_id: int) -> None: ...
-    def evaluate(self) -> None: ...
+    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None: ...
     def next_completion(self) -> Completion | None: ...
     def has_completed(self, actor_id: int) -> bool: ...
     def rollouts_under_way(self, actor_id: int) -> int: ...

@@ -16,15 +16,16 @@ from launch.loop.arrivals import Arrivals
 from launch.loop.coordinator import TrainingStoppedError
 from launch.loop.executor import Completion, Failed
 from shared.config import RunConfig
-from shared.types import WeightSnapshot
+from shared.types import EvaluationPolicy, WeightSnapshot
 
 
 class _Call(NamedTuple):
-    """A rollout of an actor, or an evaluation (`actor_id` None), and the weights of its dispatch."""
+    """A rollout of an actor, or an evaluation (`actor_id` None) by `policy`, and the weights of its dispatch."""
 
     actor_id: int | None
     snapshot: WeightSnapshot
-    target: WeightSnapshot | None
+    target: WeightSnapshot | None = None
+    policy: EvaluationPolicy | None = None
 
 
 class InlineExecutor:
@@ -42,7 +43,7 @@ class InlineExecutor:
         for _ in range(actors):
             self.add()
         self._arrivals = iter(Arrivals(config.replay_arrivals)) if config.replay_arrivals else None
-        self._evaluator = Evaluator(config, spec, config.evaluation) if config.evaluation.every_frames else None
+        self._evaluator: Evaluator | None = None
         self._calls: deque[_Call] = deque()
         self._snapshot: WeightSnapshot | None = None
         self._target: WeightSnapshot | None = None
@@ -69,10 +70,8 @@ class InlineExecutor:
         assert self._snapshot is not None, "publish comes before dispatch"
         self._calls.append(_Call(actor_id, self._snapshot, self._target))
 
-    def evaluate(self) -> None:
-        assert self._evaluator is not None, "the settings ask for no evaluations"
-        assert self._snapshot is not None, "publish comes before evaluate"
-        self._calls.append(_Call(None, self._snapshot, None))
+    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
+        self._calls.append(_Call(None, snapshot, policy=policy))
 
     def next_completion(self) -> Completion | None:
         if self._arrivals is None:
@@ -95,27 +94,29 @@ class InlineExecutor:
     def _run(self, call: _Call) -> Completion:
         if call.actor_id is not None:
             return self._actors[call.actor_id].run(call.snapshot, call.target)
-        assert self._evaluator is not None, "the settings ask for no evaluations"
-        return self._evaluator.run(call.snapshot)
+        return self._started_evaluator().run(call.snapshot, call.policy)
 
     def state(self) -> dict[str, Any]:
         """Actors and the calls under way, as plain values: what `restore` goes on from to the bit."""
         return {
             "actors": {str(actor_id): _to_json(actor.state()._asdict()) for actor_id, actor in self._actors.items()},
             "calls": [
-                [call.actor_id, *(None if s is None else _to_json(s._asdict()) for s in call[1:])]
+                [call.actor_id, *(None if s is None else _to_json(s._asdict()) for s in call[1:3]), call.policy]
                 for call in self._calls
             ],
+            "evaluator": None if self._evaluator is None else _to_json(self._evaluator.exploration_state()),
         }
 
     def restore(self, state: dict[str, Any]) -> list[int | None]:
         """Go on from a saved state, with actors of the same ids. Returns whose calls are under way, in their order."""
+        if state.get("evaluator") is not None:
+            self._started_evaluator().restore_exploration(_from_json(state["evaluator"]))
         for actor_id, saved in state["actors"].items():
             self._actors[int(actor_id)].restore(ActorState(**_from_json(saved)))
-        for actor_id, *weights in state["calls"]:
-            snapshot, target = (None if w is None else WeightSnapshot(**_from_json(w)) for w in weights)
-            assert snapshot is not None
-            self._calls.append(_Call(actor_id, snapshot, target))
+        for actor_id, snapshot, target, *policy in state["calls"]:
+            weights = [None if w is None else WeightSnapshot(**_from_json(w)) for w in (snapshot, target)]
+            assert weights[0] is not None
+            self._calls.append(_Call(actor_id, weights[0], weights[1], *policy))
         return [actor_id for actor_id, *_ in state["calls"]]
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
@@ -148,6 +149,11 @@ class InlineExecutor:
             actor.close()
         if self._evaluator is not None:
             self._evaluator.close()
+
+    def _started_evaluator(self) -> Evaluator:
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self._config, self._spec, self._config.evaluation)
+        return self._evaluator
 
 
 def _to_json(value: Any) -> Any:

@@ -14,7 +14,7 @@ from actors.environments import EnvironmentSpec
 from launch.machine.shared_memory import VectorAddress, attach
 from launch.machine.tensorflow_process import prepare_tensorflow
 from shared.config import RunConfig
-from shared.types import EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
 from shared.wire import decode, encode
 
 _NO_GRADIENT = np.empty(0, np.float32)
@@ -116,11 +116,11 @@ class EvaluatorProcess:
         self._config, self._spec = config, spec
         self._evaluator = Evaluator(config, spec, config.evaluation)
 
-    def run(self, weights: Weights) -> EvaluationResult:
+    def run(self, weights: Weights, policy: EvaluationPolicy) -> EvaluationResult:
         """See `Evaluator.run`."""
         assert isinstance(weights.parameters, np.ndarray)
         snapshot = WeightSnapshot(weights.version, decode(weights.parameters), weights.frames)
-        result = self._evaluator.run(snapshot)
+        result = self._evaluator.run(snapshot, policy)
         if not self._config.evaluation.video:
             return result
         from launch.film.episode import film_episode

@@ -21,11 +21,12 @@ from launch.loop.executor import ChangedWithin, Completion, Failed, Replaced
 from launch.loop.node_actors import NodeActors
 from launch.on_ray.actor_process import Weights
 from launch.on_ray.cluster import ClusterView, on_node
+from launch.on_ray.evaluator import EvaluatorMember
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.failures import failure_reason
-from launch.on_ray.members import PROCESS_OPTIONS, Published, start_evaluator
+from launch.on_ray.members import PROCESS_OPTIONS, Published
 from shared.config import RunConfig
-from shared.types import AggregatedReport, EvaluationResult, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, WeightSnapshot
 from shared.wire import decode, encode
 
 _POLL_SECONDS = 0.5
@@ -105,7 +106,7 @@ class AggregatingExecutor:
         self._published = Published(config.transfer.precision)
         for _ in range(1 if cluster is None else self.room()):
             self.add()
-        self._evaluator: Any = start_evaluator(config, spec) if config.evaluation.every_frames else None
+        self._evaluator = EvaluatorMember(config, spec)
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -129,8 +130,8 @@ class AggregatingExecutor:
         weights, target = self._published.weights(), self._published.new_target(actor_id)
         self._calls[self._groups[actor_id].handle.collect.remote(weights, target)] = actor_id
 
-    def evaluate(self) -> None:
-        self._calls[self._evaluator.run.remote(self._published.weights())] = None
+    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
+        self._calls[self._evaluator.run(self._published.weights_of(snapshot), policy)] = None
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
@@ -198,13 +199,15 @@ class AggregatingExecutor:
         return [group_id for group_id, group in self._groups.items() if group.node in draining]
 
     def replace_evaluator(self) -> None:
-        ray.kill(self._evaluator, no_restart=True)
-        self._evaluator = start_evaluator(self._config, self._spec)
+        # Further evaluations would each report its death again.
+        self._calls = {ref: group for ref, group in self._calls.items() if group is not None}
+        self._evaluator.close()
 
     def close(self) -> None:
         handles = [group.handle for group in self._groups.values()]
-        for handle in (*handles, *([self._evaluator] if self._evaluator else [])):
+        for handle in handles:
             ray.kill(handle, no_restart=True)
+        self._evaluator.close()
         self._groups, self._calls = {}, {}
 
     def _free_nodes(self) -> dict[str, int]:

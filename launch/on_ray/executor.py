@@ -15,11 +15,12 @@ from launch.machine import shared_memory
 from launch.machine.shared_memory import SharedVector
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, Reply, Weights
 from launch.on_ray.cluster import ClusterView, on_node
+from launch.on_ray.evaluator import EvaluatorMember
 from launch.on_ray.failures import failure_reason
-from launch.on_ray.members import PROCESS_OPTIONS, Published, start_evaluator
+from launch.on_ray.members import PROCESS_OPTIONS, Published
 from launch.on_ray.placement import next_node, wanted
 from shared.config import RunConfig
-from shared.types import WeightSnapshot
+from shared.types import EvaluationPolicy, WeightSnapshot
 from shared.wire import decode, encode, wire_dtype
 
 _POLL_SECONDS = 0.5
@@ -82,7 +83,7 @@ class RayExecutor:
         self._weight_vectors: list[SharedVector] = []
         for _ in range(actors):
             self._start_actor()
-        self._evaluator: Any = start_evaluator(config, spec) if config.evaluation.every_frames else None
+        self._evaluator = EvaluatorMember(config, spec)
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -116,8 +117,8 @@ class RayExecutor:
         address = reply_in.address if reply_in is not None else None
         self._calls[member.handle.run.remote(weights, target, address)] = _Call(actor_id, vector, reply_in)
 
-    def evaluate(self) -> None:
-        self._calls[self._evaluator.run.remote(self._published.weights())] = _Call(None)
+    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
+        self._calls[self._evaluator.run(self._published.weights_of(snapshot), policy)] = _Call(None)
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
@@ -178,13 +179,15 @@ class RayExecutor:
         return [actor_id for actor_id, member in self._actors.items() if member.node in draining]
 
     def replace_evaluator(self) -> None:
-        ray.kill(self._evaluator, no_restart=True)
-        self._evaluator = start_evaluator(self._config, self._spec)
+        # Further evaluations would each report its death again.
+        self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id is not None}
+        self._evaluator.close()
 
     def close(self) -> None:
         handles = [member.handle for member in self._actors.values()]
-        for handle in (*handles, *([self._evaluator] if self._evaluator else [])):
+        for handle in handles:
             ray.kill(handle, no_restart=True)
+        self._evaluator.close()
         for vector in (*self._weight_vectors, *(v for member in self._actors.values() for v in member.vectors)):
             vector.close()
         self._actors, self._calls, self._weight_vectors = {}, {}, []

@@ -53,10 +53,12 @@ class Published:
     def weights(self) -> ray.ObjectRef:
         """The snapshot as an object."""
         if self._object is None:
-            snapshot = self.snapshot
-            parameters = encode(snapshot.parameters, self._precision)
-            self._object = ray.put(Weights(snapshot.version, parameters, snapshot.frames))
+            self._object = self._put(self.snapshot)
         return self._object
+
+    def weights_of(self, snapshot: WeightSnapshot) -> ray.ObjectRef:
+        """A snapshot as an object, which need not be the one that dispatches carry now."""
+        return self.weights() if snapshot is self._snapshot else self._put(snapshot)
 
     def new_target(self, actor_id: int) -> ray.ObjectRef | None:
         """The weights of the target network, if this actor was not given them yet: it keeps what it has."""
@@ -64,3 +66,6 @@ class Published:
             return None
         self._target_versions[actor_id], target = self._target
         return target
+
+    def _put(self, snapshot: WeightSnapshot) -> ray.ObjectRef:
+        return ray.put(Weights(snapshot.version, encode(snapshot.parameters, self._precision), snapshot.frames))

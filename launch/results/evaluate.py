@@ -77,7 +77,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=arguments.episodes)
         try:
-            played = evaluator.run(snapshot, lambda ended: progress.advance(task, ended))
+            played = evaluator.run(snapshot, on_ended=lambda ended: progress.advance(task, ended))
         except KeyboardInterrupt:
             # Those that end first are the short ones: their mean would say something else.
             ended = int(progress.tasks[task].completed)

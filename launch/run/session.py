@@ -18,18 +18,20 @@ from launch.loop.executor import Executor, Failed, Replaced
 from launch.loop.inline_executor import InlineExecutor
 from launch.output.json_file import write_json
 from launch.run.annealing import AnnealingWatch
+from launch.run.evaluations import Asked, Evaluations, evaluation_entry, evaluation_line
 from launch.run.folder import RunFolder
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress, View, lag_summary
 from launch.run.rows import JsonLines
+from launch.run.stopping import CONFIRMING_POLICY, FirstEpisodes, Moment, ReturnMark, TrainingWindow, crossings
 from launch.run.storage import RemoteCopy
 from launch.run.tracker_thread import OpenTracker, Trackers
 from launch.run.trackers import tracker_openers
-from launch.run.weights import best_return
+from launch.run.weights import best_score
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
-from shared.types import EvaluationResult, Float32Array, Video
+from shared.types import EvaluationResult, Float32Array, GradientReport, Video
 
 ExecutorFactory = Callable[[int], Executor]
 
@@ -74,11 +76,19 @@ class TrainingSession:
         policy = Policy(config, spec)
         self.learner = Learner(config, policy.layout, policy.initial_parameters())
         self._earlier_seconds = 0.0
-        self._evaluated_frames = self._earlier_messages = self._earlier_restarts = self._earlier_rollouts_lost = 0
+        self._earlier_messages = self._earlier_restarts = self._earlier_rollouts_lost = 0
         self._learner_restarts = self._agent_steps_lost = 0
         self._saved_executor: dict[str, Any] | None = None
         self._best_return: float | None = None
+        self._best_measure = "training"
         self._last_evaluation: dict[str, Any] | None = None
+        self._window = TrainingWindow()
+        self._window_counts = False
+        self._first_episodes = FirstEpisodes()
+        self._evaluations = Evaluations(config.evaluation, 0)
+        self._mark: ReturnMark | None = None
+        if config.stop_at_return is not None:
+            self._mark = ReturnMark(config.stop_at_return, config.stop_measure)
         self._checkpoints = Checkpoints(
             self._folder.checkpoints, config.checkpoint.keep, self.learner.variables(), self._state, self._restore_state
         )
@@ -92,7 +102,8 @@ class TrainingSession:
             if dropped:
                 self._say(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
         # A learner that died may have written better ones after its last checkpoint.
-        self._best_return = best_return(self._folder, otherwise=self._best_return)
+        kept = self._best_return, self._best_measure
+        self._best_return, self._best_measure = best_score(self._folder, otherwise=kept)
         self._sampled_before = self.learner.ledger.sampled
         if after is not None:
             self._account_for(after)
@@ -178,6 +189,7 @@ class TrainingSession:
                 self._record(self._arrivals, arrival)
             if isinstance(event, Outcome):
                 self._metrics.add(event)
+                self._take_episodes(event.report)
                 if event.dropped is not None:
                     self._note_dropped(event)
             elif isinstance(event, EvaluationResult):
@@ -186,29 +198,27 @@ class TrainingSession:
                 self._say(f"actor {event.actor_id}: {event.reason}")
             elif isinstance(event, Replaced):
                 self._say(_replacement(event))
+                if event.replacement_id is None:
+                    self._evaluations.lost(now, config.supervision.backoff_seconds)
             elif isinstance(event, Joined):
                 self._say(f"actor {event.actor_id} joins")
             elif isinstance(event, Released):
                 self._say(f"actor {event.actor_id}: its place is about to go; it made its last report")
+            self._window_counts = self._window.counts(len(self.learner.recent_returns), self._executor.actors)
             if now - shown >= min(1.0, config.log_every_seconds):
                 self._latest, shown = self._progress(), now
             if now - logged >= config.log_every_seconds:
                 self._log()
                 logged = now
+            # Before a checkpoint, which then has it under way.
+            if self._status == "running":
+                self._evaluate_if_due(now)
             new_updates = self.learner.version - saved_version
             if now - saved >= config.checkpoint.every_seconds or (
                 config.checkpoint.every_updates and new_updates >= config.checkpoint.every_updates
             ):
                 self._save()
                 saved, saved_version = self.elapsed_seconds, self.learner.version
-            if (
-                config.evaluation.every_frames
-                and not self._coordinator.evaluating
-                and self.learner.frames - self._evaluated_frames >= config.evaluation.every_frames
-                and self._status == "running"
-            ):
-                self._evaluated_frames = self.learner.frames
-                self._coordinator.evaluate()
             self._stop_if_due()
             if self._exact and self._status != "running":
                 # What is under way is saved as that. Taken in here, its actors would not be sent on as they are there.
@@ -223,12 +233,9 @@ class TrainingSession:
         if self._status != "running":
             return
         config = self._config
-        measured = self.learner.mean_return if len(self.learner.recent_returns) == 100 else None
-        if config.stop_measure == "evaluation":
-            measured = self._last_evaluation["mean_return"] if self._last_evaluation else None
         if self._interrupted.is_set():
             self._status = "interrupted"
-        elif config.stop_at_return is not None and measured is not None and measured >= config.stop_at_return:
+        elif self._mark is not None and self._mark.confirmed is not None:
             self._status = "return_reached"
         elif self.learner.frames >= config.total_frames:
             self._status = "frames_reached"
@@ -237,28 +244,52 @@ class TrainingSession:
         if self._status != "running":
             self._coordinator.stop()
 
+    def _take_episodes(self, report: GradientReport) -> None:
+        self._window.reported(report.actor_id, report.unfinished_environments)
+        self._first_episodes.add(report.episodes.returns.tolist())
+
+    def _evaluate_if_due(self, now: float) -> None:
+        """Have the weights evaluated that cross the mark, again if the evaluator died over it, and others regularly."""
+        learner, evaluations = self.learner, self._evaluations
+        at = Moment(learner.version, learner.episodes, learner.ledger.sampled, learner.frames, now, learner.mean_return)
+        repeated = evaluations.to_repeat(now)
+        if repeated is not None:
+            asked, snapshot = repeated
+            self._coordinator.evaluate(asked.policy, snapshot)
+            evaluations.asked_to_confirm(asked, snapshot)
+        elif self._mark is not None and self._mark.crosses(at, counts=self._window_counts):
+            self._say(
+                f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, at the mark of "
+                f"{self._mark.mean_return:g}: an evaluation of update {at.update} is to confirm it"
+            )
+            snapshot = self._coordinator.evaluate(CONFIRMING_POLICY)
+            evaluations.asked_to_confirm(Asked(at, CONFIRMING_POLICY), snapshot)
+        elif evaluations.is_due(learner.frames):
+            self._coordinator.evaluate(self._config.evaluation.policy)
+            evaluations.asked(Asked(at, self._config.evaluation.policy))
+
     def _take_evaluation(self, result: EvaluationResult) -> None:
-        returns = result.episodes.returns
-        self._last_evaluation = {
-            "version": result.version,
-            "episodes": len(returns),
-            "policy": self._config.evaluation.policy,
-            "mean_return": float(np.mean(returns)),
-            "median_return": float(np.median(returns)),
-            "standard_error": float(np.std(returns, ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else None,
-        }
+        self._last_evaluation = evaluation_entry(result, self._first_episodes.mean_return)
         mean = self._last_evaluation["mean_return"]
         self._metrics.add_evaluation(mean)
-        self._say(f"evaluation of update {result.version}: mean return {mean:.1f} over {len(returns)} episodes")
+        self._say(f"evaluation of update {result.version}: {evaluation_line(self._last_evaluation)}")
         if result.video is not None:
             self._keep_video(result.version, result.video)
-        self._keep_best(result.version, result.parameters, mean, "evaluation")
+        asked = self._evaluations.taken(result)
+        confirmed = self._mark is not None and self._mark.evaluated(
+            mean, asked.at, asked.policy, episodes=self.learner.episodes
+        )
+        self._keep_best(result.version, result.parameters, mean, "evaluation", surely=confirmed)
 
-    def _keep_best(self, version: int, parameters: Float32Array, mean: float, measure: str) -> None:
-        """Write the weights if no earlier ones were as good."""
-        if self._best_return is not None and mean <= self._best_return:
-            return
-        self._best_return = mean
+    def _keep_best(
+        self, version: int, parameters: Float32Array, mean: float, measure: str, *, surely: bool = False
+    ) -> None:
+        """Write the weights if no earlier ones were as good: an evaluation says more than what training saw."""
+        if self._best_return is not None and not surely:
+            best = self._best_measure == "evaluation", self._best_return
+            if (measure == "evaluation", mean) <= best:
+                return
+        self._best_return, self._best_measure = mean, measure
         part = self._folder.best_weights.with_suffix(".part.npz")
         try:
             np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
@@ -305,8 +336,8 @@ class TrainingSession:
             self._checkpoints.save(self.learner.version)
         except CheckpointError as error:
             self._say(f"warning: {error}; training goes on")
-        if not self._config.evaluation.every_frames and len(self.learner.recent_returns) == 100:
-            # Nobody evaluates: the best by what training saw, looked at whenever a checkpoint is due.
+        if not self._config.evaluation.every_frames and self._window_counts:
+            # Nobody evaluates, before the mark: the best by what training saw, looked at when a checkpoint is due.
             snapshot, mean = self.learner.snapshot(), self.learner.mean_return
             assert mean is not None
             self._keep_best(snapshot.version, snapshot.parameters, mean, "training")
@@ -379,6 +410,8 @@ class TrainingSession:
             "policy_lag_p95": lag_p95,
             "policy_lag_max": lag_max,
             "mean_return_100": learner.mean_return,
+            "mean_return_first_100": self._first_episodes.mean_return,
+            **crossings(self._mark),
             "episodes": learner.episodes,
             "target_updates": learner.target_updates,
             "evaluation": self._last_evaluation,
@@ -416,20 +449,25 @@ class TrainingSession:
         return {
             **self.learner.state(),
             "elapsed_seconds": self.elapsed_seconds,
-            "evaluated_frames": self._evaluated_frames,
+            "evaluated_frames": self._evaluations.since_frames,
             "messages": self._earlier_messages + self._coordinator.messages,
             "actor_restarts": self._earlier_restarts + self._coordinator.actor_restarts,
             "rollouts_lost": self._earlier_rollouts_lost + self._coordinator.rollouts_lost,
             "learner_restarts": self._learner_restarts,
             "agent_steps_lost": self._agent_steps_lost,
             "best_return": self._best_return,
+            "best_measure": self._best_measure,
+            "return_mark": None if self._mark is None else self._mark.state(),
+            "first_episodes": self._first_episodes.state(),
+            # Only where the actors, and the calls under way, are the same as before.
+            "training_window": self._window.state() if self._exact else None,
+            "evaluations": self._evaluations.state() if self._exact else None,
             "executor": self._executor.state() if isinstance(self._executor, InlineExecutor) and self._exact else None,
         }
 
     def _restore_state(self, state: dict[str, Any]) -> None:
         self.learner.restore_state(state)
         self._earlier_seconds = state["elapsed_seconds"]
-        self._evaluated_frames = state.get("evaluated_frames", self.learner.frames)
         self._earlier_messages = state.get("messages", 0)
         self._earlier_restarts = state["actor_restarts"]
         self._earlier_rollouts_lost = state["rollouts_lost"]
@@ -437,6 +475,17 @@ class TrainingSession:
         self._agent_steps_lost = state["agent_steps_lost"]
         self._saved_executor = state["executor"] if self._exact else None
         self._best_return = state.get("best_return")
+        evaluates = bool(self._config.evaluation.every_frames)
+        self._best_measure = state.get("best_measure", "evaluation" if evaluates else "training")
+        self._first_episodes.restore(state.get("first_episodes"))
+        self._evaluations = Evaluations(self._config.evaluation, state.get("evaluated_frames", self.learner.frames))
+        # With a new executor, evaluations under way are lost, and the environments in their first episodes.
+        goes_on = self._saved_executor is not None and state.get("evaluations") is not None
+        if goes_on:
+            self._window.restore(state["training_window"])
+            self._evaluations.restore(state["evaluations"])
+        if self._mark is not None and state.get("return_mark") is not None:
+            self._mark.restore(state["return_mark"], asked=goes_on)
 
 
 def _replacement(event: Replaced) -> str:

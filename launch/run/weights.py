@@ -41,10 +41,13 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
     return WeightSnapshot(version, parameters), f"the weights that were best in {measure} (update {version})"
 
 
-def best_return(folder: RunFolder, *, otherwise: float | None) -> float | None:
-    """The mean return that a run's best weights were kept for; `otherwise`, if there are none that can be read."""
+def best_score(folder: RunFolder, *, otherwise: tuple[float | None, str]) -> tuple[float | None, str]:
+    """The mean return that a run's best weights were kept for, and by which measure: training or evaluation.
+
+    `otherwise`, if there are none that can be read.
+    """
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
-            return float(best["mean_return"])
+            return float(best["mean_return"]), str(best["measure"])
     except _DAMAGE:
         return otherwise

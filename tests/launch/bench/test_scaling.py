@@ -121,11 +121,11 @@ def test_an_interrupted_measurement_keeps_what_it_has_and_goes_on(
 
 
 def test_a_point_that_does_not_reach_the_return_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = {"status": "time_reached", "wall_seconds": 5.0, "frames": 100, "mean_return_100": -20.0}
+    summary = {"wall_seconds": 9.0, "frames": 100, "mean_return_100": -20.0, "confirmed_crossing": None}
     monkeypatch.setattr(module, "_train", lambda _config: summary)
     missed = module._measure_until(ScalingArguments(until_return=18.0), POINTS[0])
     assert missed == {"seconds": None, "frames": None, "mean_return": -20.0}
-    summary["status"] = "return_reached"
+    summary["confirmed_crossing"] = {"seconds": 5.0, "frames": 90}
     assert module._measure_until(ScalingArguments(until_return=18.0), POINTS[0])["seconds"] == 5.0
 
 

@@ -11,7 +11,7 @@ from learner.learner import Learner, Outcome
 from shared.config import RunConfig, SupervisionConfig
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
-from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds
+from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds, WeightSnapshot
 
 LAYOUT = ParameterLayout(("w",), ((2,),))
 
@@ -60,8 +60,8 @@ class HandDrivenExecutor:
         self.calls_in_flight += 1
         self.under_way[actor_id] += 1
 
-    def evaluate(self) -> None:
-        self.tape.append("evaluate")
+    def evaluate(self, snapshot, policy: str) -> None:
+        self.tape.append(f"evaluate {snapshot.version} {policy}")
         self.calls_in_flight += 1
 
     def next_completion(self):
@@ -273,10 +273,14 @@ def test_an_evaluator_that_dies_is_replaced_and_evaluation_can_be_asked_for_agai
     executor.completions += [report(0, 1, 0), Failed(None, "gone")]
     events = coordinator.run()
     next(events)
-    coordinator.evaluate()
+    coordinator.evaluate("sampled")
     assert next(events) == Replaced(Failed(None, "gone"), None)
     assert not coordinator.evaluating
     assert "replace evaluator" in executor.tape
+    asked_before = WeightSnapshot(7, np.zeros(2, np.float32))
+    assert coordinator.evaluate("sampled", asked_before) is asked_before
+    assert coordinator.evaluating
+    assert executor.tape[-1] == "evaluate 7 sampled"
 
 
 def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunConfig) -> None:
@@ -285,12 +289,12 @@ def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunC
     executor.completions += [report(0, 1, 0), report(0, 2, 1), result]
     events = coordinator.run()
     next(events)
-    coordinator.evaluate()
+    coordinator.evaluate("sampled")
     assert coordinator.evaluating
     assert isinstance(next(events), Outcome)
     assert next(events) is result
     assert not coordinator.evaluating
-    assert executor.tape.count("evaluate") == 1
+    assert executor.tape.count("evaluate 1 sampled") == 1
 
 
 def test_an_actor_joins_where_there_is_room_and_counts_as_no_restart(cartpole: RunConfig) -> None:

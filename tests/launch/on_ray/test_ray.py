@@ -46,8 +46,8 @@ def rows(run: Path) -> list[dict]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
 
-def actor_processes(driver: int) -> list[int]:
-    """Process ids of the Ray actors that descend from the driver."""
+def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int]:
+    """Process ids of the Ray actors of a kind that descend from the driver."""
     parents, names = {}, {}
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
@@ -57,7 +57,7 @@ def actor_processes(driver: int) -> list[int]:
     descendants = {driver}
     while grown := {pid for pid, parent in parents.items() if parent in descendants} - descendants:
         descendants |= grown
-    return [pid for pid in descendants if names.get(pid, b"").startswith(b"ray::ActorProcess")]
+    return [pid for pid in descendants if names.get(pid, b"").startswith(kind)]
 
 
 def summary_of(run: Path) -> dict:
@@ -219,3 +219,26 @@ def test_one_dead_actor_of_a_node_that_adds_is_the_only_one_replaced(tmp_path: P
     assert summary["rollouts_lost_with_actors"] == 1
     # T x B of the settings.
     assert summary["agent_steps_lost_with_actors_at_most"] == 10 * 4
+
+
+def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_asked_again(tmp_path: Path) -> None:
+    """None is started before the first crossing: the settings ask for no other evaluations."""
+    run, settings = tmp_path / "run", SMALL.replace("--stop-at-return None", "--stop-at-return 15")
+    # Long enough to be seen: a mean of 15 is that of untrained play.
+    process = start(f"{settings} --actors 1 --evaluation.episodes 3000 --evaluation.environments 4", run)
+
+    def evaluators() -> list[int]:
+        return actor_processes(process.pid, b"ray::EvaluatorProcess.run")
+
+    wait_for(evaluators, process)
+    os.kill(evaluators()[0], signal.SIGKILL)
+    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    assert process.returncode == 0, output
+    assert "another one replaces it" in output
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "return_reached"
+    confirmed = summary["confirmed_crossing"]
+    assert confirmed == summary["first_crossing"]
+    assert confirmed["evaluation_mean_return"] == summary["evaluation"]["mean_return"] >= 15.0
+    with np.load(run / "best.npz", allow_pickle=False) as best:
+        assert best["version"] == confirmed["update"] == summary["evaluation"]["version"]

@@ -1,0 +1,185 @@
+"""When a run has the return that it was asked for. No Ray in it, and no TensorFlow.
+
+The mean of the last 100 training episodes crosses a mark by luck, too: they were played by many versions of the
+weights, and a lucky stretch is looked for after every rollout. So a crossing is a question, and an evaluation of the
+weights of that moment is the answer.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.types import EvaluationPolicy
+
+# As training plays, whose return is to be confirmed.
+CONFIRMING_POLICY: EvaluationPolicy = "sampled"
+_WINDOW = 100
+
+
+class Moment(NamedTuple):
+    """How far a run had come when certain weights were the newest.
+
+    `seconds` are of training. `mean_return_100` is that of the last training episodes, None before the first has ended;
+    `evaluation_mean_return` is None until these weights have been evaluated.
+    """
+
+    update: int
+    episodes: int
+    agent_steps: int
+    frames: int
+    seconds: float
+    mean_return_100: float | None
+    evaluation_mean_return: float | None = None
+
+
+class TrainingWindow:
+    """Whether the last 100 training episodes say how the policy plays.
+
+    The first to end after a start are the shortest there are. So they count once every environment has ended an
+    episode. One that plays as many agent steps as an episode may have is truncated, and has ended one too.
+    """
+
+    def __init__(self) -> None:
+        self._unfinished: dict[int, int] = {}
+
+    def reported(self, actor_id: int, unfinished_environments: int) -> None:
+        """An actor says how many of its environments have ended no episode yet."""
+        self._unfinished.pop(actor_id, None)
+        self._unfinished[actor_id] = unfinished_environments
+
+    def counts(self, episodes: int, actors: int) -> bool:
+        """Whether it does, with so many episodes in the window, and so many actors that play now."""
+        # Those that are gone are the ones that nobody has heard of for longest.
+        while len(self._unfinished) > actors:
+            del self._unfinished[next(iter(self._unfinished))]
+        everybody = 0 < actors == len(self._unfinished)
+        return episodes >= _WINDOW and everybody and not any(self._unfinished.values())
+
+    def state(self) -> list[list[int]]:
+        """For a checkpoint that actors go on from as they are."""
+        return [list(item) for item in self._unfinished.items()]
+
+    def restore(self, state: Sequence[Sequence[int]]) -> None:
+        """The inverse of `state`."""
+        self._unfinished = {actor_id: unfinished for actor_id, unfinished in state}  # noqa: C416
+
+
+class ReturnMark:
+    """The return that a run is to reach, and what has come of it.
+
+    Measured by `training`, the first crossing asks for an evaluation, and so does the next one after a failed
+    evaluation, but not before 100 new training episodes. Measured by `evaluation`, an evaluation that reaches the mark
+    is crossing and confirmation in one.
+    """
+
+    def __init__(self, mean_return: float, measure: Literal["training", "evaluation"]) -> None:
+        self.mean_return = mean_return
+        self.measure = measure
+        self.first: Moment | None = None
+        self.confirmed: Moment | None = None
+        self._asked: Moment | None = None
+        self._not_before_episode = 0
+
+    def crosses(self, at: Moment, *, counts: bool) -> bool:
+        """Take in a moment, and whether its window counts. True: these weights are to be evaluated now."""
+        mean = at.mean_return_100
+        if self.measure != "training" or self.confirmed is not None or self._asked is not None:
+            return False
+        if not counts or mean is None or mean < self.mean_return or at.episodes < self._not_before_episode:
+            return False
+        self._asked = at
+        self.first = self.first or at
+        return True
+
+    def evaluated(self, mean: float, at: Moment, policy: EvaluationPolicy, *, episodes: int) -> bool:
+        """Take in an evaluation of the weights of a moment. True: it confirms that they have reached the mark.
+
+        `episodes` is how many training episodes have ended by now.
+        """
+        if self.confirmed is not None:
+            return False
+        evaluated = at._replace(evaluation_mean_return=mean)
+        if self.measure == "training":
+            if self._asked is None or self._asked.update != at.update or policy != CONFIRMING_POLICY:
+                return False
+            self._asked, self._not_before_episode = None, episodes + _WINDOW
+            if self.first is not None and self.first.update == at.update:
+                self.first = evaluated
+        if mean < self.mean_return:
+            return False
+        self.first = self.first or evaluated
+        self.confirmed = evaluated
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """As plain values. `restore` takes it."""
+        return {
+            "mean_return": self.mean_return,
+            "measure": self.measure,
+            "first": self.first,
+            "confirmed": self.confirmed,
+            "asked": self._asked,
+            "not_before_episode": self._not_before_episode,
+        }
+
+    def restore(self, state: dict[str, Any], *, asked: bool) -> None:
+        """Go on from a saved state, unless it is of another mark. `asked`: an evaluation under way then still is."""
+        if (state["mean_return"], state["measure"]) != (self.mean_return, self.measure):
+            return
+        self.first, self.confirmed = _moment(state["first"]), _moment(state["confirmed"])
+        self._asked = _moment(state["asked"]) if asked else None
+        self._not_before_episode = state["not_before_episode"]
+
+
+class FirstEpisodes:
+    """The mean return of a run's first 100 training episodes: about that of untrained play."""
+
+    def __init__(self) -> None:
+        self._returns: list[float] | None = []
+
+    def add(self, returns: Sequence[float]) -> None:
+        """Take in the returns of training episodes as they end."""
+        if self._returns is not None:
+            self._returns.extend(returns[: _WINDOW - len(self._returns)])
+
+    @property
+    def mean_return(self) -> float | None:
+        """None until 100 have ended, and where a checkpoint of an older version did not keep them."""
+        if self._returns is None or len(self._returns) < _WINDOW:
+            return None
+        return float(np.mean(self._returns))
+
+    def state(self) -> list[float] | None:
+        """As plain values."""
+        return self._returns
+
+    def restore(self, state: list[float] | None) -> None:
+        """The inverse of `state`."""
+        self._returns = state
+
+
+def crossings(mark: ReturnMark | None) -> dict[str, dict[str, Any] | None]:
+    """For a run's summary: when training first crossed the mark, and when it did so with weights that hold it."""
+    first, confirmed = (None, None) if mark is None else (mark.first, mark.confirmed)
+    return {
+        "first_crossing": None if first is None else first._asdict(),
+        "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
+    }
+
+
+def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None) -> int | None:
+    """How many episodes have a return nearer to that of untrained play than to the median of `returns`.
+
+    They are those that were lost outright, which a mean hides in a slightly lower number. None where the return of
+    untrained play is not known, or the median is not above it.
+    """
+    median = float(np.median(returns))
+    if untrained is None or median <= untrained:
+        return None
+    return int((returns < (untrained + median) / 2.0).sum())
+
+
+def _moment(values: Sequence[Any] | None) -> Moment | None:
+    return None if values is None else Moment(*values)

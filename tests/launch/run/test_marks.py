@@ -1,0 +1,182 @@
+"""Whole runs to a mark, inline: a crossing is confirmed by an evaluation, and counts once every environment has."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.environments import EnvironmentSpec, StepResult, VectorEnvironment, environment_spec
+from launch.loop.inline_executor import InlineExecutor
+from launch.run.session import TrainingSession
+from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, RunConfig
+from shared.types import EpisodeStats, EvaluationResult, WeightSnapshot
+
+MARK = 15.0
+
+
+class ScriptedEvaluator:
+    """In an evaluator's place: says what the test lists, and keeps which weights it was asked about."""
+
+    means: tuple[float, ...] = ()
+    asked: list[tuple[int, str]]
+    weights: list[np.ndarray]
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, evaluation: EvaluationConfig) -> None:
+        del config, spec, evaluation
+
+    def run(self, snapshot: WeightSnapshot, policy: str | None = None) -> EvaluationResult:
+        mean = self.means[min(len(self.asked), len(self.means) - 1)]
+        self.asked.append((snapshot.version, str(policy)))
+        self.weights.append(snapshot.parameters)
+        # Four episodes, one of them lost.
+        returns = mean + np.array([-90.0, 30.0, 30.0, 30.0])
+        episodes = EpisodeStats(returns, np.ones(4, np.int64))
+        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=str(policy))
+
+    def exploration_state(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restore_exploration(self, state: dict[str, np.ndarray]) -> None:
+        assert state == {}
+
+    def close(self) -> None:
+        pass
+
+
+def script(monkeypatch: pytest.MonkeyPatch, *means: float) -> type[ScriptedEvaluator]:
+    kind = type("Scripted", (ScriptedEvaluator,), {"means": means, "asked": [], "weights": []})
+    monkeypatch.setattr("launch.loop.inline_executor.Evaluator", kind)
+    return kind
+
+
+def session(config: RunConfig, folder: Path, actors: int = 1, resume: bool = False) -> TrainingSession:
+    spec = environment_spec(config.environment)
+    folder.mkdir(exist_ok=True)
+    return TrainingSession(
+        config, spec, folder, lambda first: InlineExecutor(config, spec, actors, first), resume=resume
+    )
+
+
+def test_a_run_stops_only_when_an_evaluation_confirms_its_crossing(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = script(monkeypatch, MARK - 5.0, MARK + 85.0)
+    summary = session(replace(cartpole, stop_at_return=MARK, total_frames=50_000), tmp_path).run()
+    assert summary["status"] == "return_reached"
+    assert [policy for _, policy in evaluator.asked] == ["sampled", "sampled"]
+    first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
+    assert [version for version, _ in evaluator.asked] == [first["update"], confirmed["update"]]
+    assert first["mean_return_100"] >= MARK
+    assert first["evaluation_mean_return"] == MARK - 5.0
+    assert confirmed["mean_return_100"] >= MARK
+    assert confirmed["evaluation_mean_return"] == MARK + 85.0
+    for unit in ("agent_steps", "frames", "seconds"):
+        assert 0 < first[unit] < confirmed[unit]
+    assert confirmed["episodes"] - first["episodes"] >= 100
+    assert confirmed["agent_steps"] <= summary["agent_steps_sampled"]
+    evaluation = summary["evaluation"]
+    assert (evaluation["mean_return"], evaluation["median_return"]) == (MARK + 85.0, MARK + 115.0)
+    assert evaluation["collapsed_episodes"] == 1
+    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
+        assert best["version"] == confirmed["update"]
+        np.testing.assert_array_equal(best["parameters"], evaluator.weights[-1])
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+
+
+def test_a_window_counts_once_every_environment_has_finished_an_episode(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, MARK)
+    environments, ended = 150, np.zeros(150, bool)
+    step = VectorEnvironment.step
+
+    def watched_step(self: VectorEnvironment, *arguments: np.ndarray) -> StepResult:
+        result = step(self, *arguments)
+        np.logical_or(ended, result.terminated | result.truncated, out=ended)
+        return result
+
+    monkeypatch.setattr(VectorEnvironment, "step", watched_step)
+    # Any 100 episodes reach it: the first 100 to end do, while many environments are in their first.
+    config = replace(cartpole, stop_at_return=1.0, actor=ActorConfig(environments=environments, unroll_length=5))
+    summary = session(config, tmp_path).run()
+    assert summary["status"] == "return_reached"
+    assert ended.all()
+
+
+def test_an_evaluation_that_stops_is_crossing_and_confirmation_in_one(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = script(monkeypatch, MARK - 1.0, MARK + 1.0)
+    config = replace(
+        cartpole,
+        stop_at_return=MARK,
+        stop_measure="evaluation",
+        evaluation=EvaluationConfig(every_frames=500, policy="greedy"),
+    )
+    summary = session(config, tmp_path).run()
+    assert summary["status"] == "return_reached"
+    assert [policy for _, policy in evaluator.asked] == ["greedy", "greedy"]
+    assert summary["first_crossing"] == summary["confirmed_crossing"]
+    assert summary["confirmed_crossing"]["update"] == evaluator.asked[-1][0]
+    assert summary["confirmed_crossing"]["evaluation_mean_return"] == MARK + 1.0
+
+
+def test_what_training_saw_does_not_replace_weights_that_were_evaluated(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed evaluation of 10 says more of its weights than a window of 20 says of others."""
+    evaluator = script(monkeypatch, MARK - 5.0)
+    config = replace(
+        cartpole, stop_at_return=MARK, total_frames=6_000, checkpoint=CheckpointConfig(every_updates=5, keep=2)
+    )
+    summary = session(config, tmp_path).run()
+    assert (summary["status"], summary["confirmed_crossing"]) == ("frames_reached", None)
+    assert summary["mean_return_100"] > MARK
+    resumed = session(replace(config, total_frames=8_000), tmp_path, resume=True).run()
+    assert resumed["first_crossing"] == summary["first_crossing"]
+    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
+        assert (best["version"], best["mean_return"]) == (evaluator.asked[0][0], MARK - 5.0)
+
+
+@pytest.mark.parametrize("stop_after", [1, 40])
+def test_a_confirmation_under_way_goes_on_after_an_exact_resume(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    """Left while the evaluation waits its turn behind the rollouts of other actors, and later."""
+    evaluator = script(monkeypatch, MARK - 5.0, MARK + 85.0)
+    config = replace(
+        cartpole,
+        executor="inline",
+        stop_at_return=MARK,
+        checkpoint=CheckpointConfig(exact=True, every_seconds=1e9),
+    )
+    whole = session(config, tmp_path / "whole", actors=3).run()
+    asked = list(evaluator.asked)
+    evaluator.asked.clear()
+
+    class LeftError(Exception):
+        """The process is gone."""
+
+    half, events = session(config, tmp_path / "half", actors=3), 0
+    stop_if_due = half._stop_if_due
+
+    def leave_after_the_crossing() -> None:
+        nonlocal events
+        stop_if_due()
+        events += bool(half._mark is not None and half._mark.first)
+        if events == stop_after:
+            half._save()
+            raise LeftError
+
+    monkeypatch.setattr(half, "_stop_if_due", leave_after_the_crossing)
+    with pytest.raises(LeftError):
+        half._loop()
+    resumed = session(config, tmp_path / "half", actors=3, resume=True).run()
+    assert evaluator.asked == asked
+    timeless = lambda crossing: {name: value for name, value in crossing.items() if name != "seconds"}  # noqa: E731
+    for crossing in ("first_crossing", "confirmed_crossing"):
+        assert timeless(resumed[crossing]) == timeless(whole[crossing])
+    for count in ("updates", "frames", "episodes", "mean_return_100", "evaluation"):
+        assert resumed[count] == whole[count], count

@@ -1,0 +1,189 @@
+"""When a run has reached its mark, by hand: no session, no learner, no Ray."""
+
+import json
+
+import numpy as np
+import pytest
+
+from launch.run.evaluations import Asked, Evaluations, evaluation_entry, evaluation_line
+from launch.run.stopping import FirstEpisodes, Moment, ReturnMark, TrainingWindow, collapsed_episodes
+from shared.config import EvaluationConfig
+from shared.types import EpisodeStats, EvaluationResult, WeightSnapshot
+
+
+def at(episodes: int, mean: float | None, update: int | None = None) -> Moment:
+    """A moment after so many episodes: one of ten agent steps in each update."""
+    return Moment(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
+
+
+def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResult:
+    returns = np.full(4, mean)
+    return EvaluationResult(update, np.zeros(2, np.float32), EpisodeStats(returns, np.ones(4, np.int64)), policy=policy)
+
+
+def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
+    mark = ReturnMark(18.0, "training")
+    assert not mark.crosses(at(150, 17.9), counts=True)
+    assert not mark.crosses(at(160, 18.5), counts=False), "an environment is in its first episode"
+    assert mark.crosses(at(170, 18.0), counts=True)
+    assert not mark.crosses(at(180, 19.0), counts=True), "one question at a time"
+    assert mark.first == at(170, 18.0)
+    assert mark.confirmed is None
+    assert mark.evaluated(18.0, at(170, 18.0), "sampled", episodes=190)
+    assert mark.confirmed == mark.first == at(170, 18.0)._replace(evaluation_mean_return=18.0)
+    assert not mark.crosses(at(400, 20.0), counts=True), "there is nothing more to ask"
+
+
+def test_after_a_failed_evaluation_the_next_one_waits_for_100_new_episodes() -> None:
+    mark = ReturnMark(18.0, "training")
+    assert mark.crosses(at(170, 18.2), counts=True)
+    assert not mark.evaluated(14.92, at(170, 18.2), "sampled", episodes=200)
+    assert mark.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
+    assert not mark.crosses(at(299, 18.9), counts=True)
+    assert mark.crosses(at(300, 18.4), counts=True)
+    assert mark.evaluated(18.7, at(300, 18.4), "sampled", episodes=310)
+    assert (mark.first.update, mark.confirmed.update) == (170, 300)
+    assert mark.confirmed.evaluation_mean_return == 18.7
+
+
+@pytest.mark.parametrize(("update", "policy"), [(171, "sampled"), (170, "greedy")])
+def test_an_evaluation_of_other_weights_or_by_another_policy_confirms_nothing(update: int, policy: str) -> None:
+    mark = ReturnMark(18.0, "training")
+    mark.crosses(at(170, 18.0), counts=True)
+    assert not mark.evaluated(21.0, at(175, 18.0, update), policy, episodes=190)
+    assert mark.evaluated(18.0, at(170, 18.0), "sampled", episodes=200)
+
+
+def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
+    mark = ReturnMark(475.0, "evaluation")
+    assert not mark.crosses(at(200, 480.0), counts=True)
+    assert not mark.evaluated(470.0, at(200, 480.0), "greedy", episodes=210)
+    assert mark.first is None
+    assert mark.evaluated(475.0, at(210, None), "greedy", episodes=220)
+    assert mark.first == mark.confirmed == at(210, None)._replace(evaluation_mean_return=475.0)
+
+
+def test_a_mark_goes_on_from_a_checkpoint() -> None:
+    mark = ReturnMark(18.0, "training")
+    mark.crosses(at(170, 18.0), counts=True)
+    asked = json.loads(json.dumps(mark.state()))
+    mark.evaluated(10.0, at(170, 18.0), "sampled", episodes=200)
+    failed = json.loads(json.dumps(mark.state()))
+
+    exact = ReturnMark(18.0, "training")
+    exact.restore(asked, asked=True)
+    assert not exact.crosses(at(171, 18.0), counts=True)
+    assert exact.evaluated(18.0, at(170, 18.0), "sampled", episodes=180)
+    # The evaluation is gone with its process: the next crossing is asked about.
+    lost = ReturnMark(18.0, "training")
+    lost.restore(asked, asked=False)
+    assert lost.first == at(170, 18.0)
+    assert lost.crosses(at(171, 18.0), counts=True)
+    waiting = ReturnMark(18.0, "training")
+    waiting.restore(failed, asked=False)
+    assert not waiting.crosses(at(299, 18.0), counts=True)
+    assert waiting.crosses(at(300, 18.0), counts=True)
+    other = ReturnMark(19.0, "training")
+    other.restore(failed, asked=False)
+    assert other.first is None
+
+
+def test_the_window_counts_once_every_environment_of_every_actor_has_ended_an_episode() -> None:
+    window = TrainingWindow()
+    window.reported(0, 0)
+    assert not window.counts(100, actors=2), "one actor has not reported"
+    window.reported(1, 3)
+    assert not window.counts(100, actors=2)
+    window.reported(1, 0)
+    assert not window.counts(99, actors=2)
+    assert window.counts(100, actors=2)
+
+
+def test_a_replaced_actor_starts_anew_and_a_dead_one_is_forgotten() -> None:
+    window = TrainingWindow()
+    for actor_id, unfinished in ((0, 0), (1, 5)):
+        window.reported(actor_id, unfinished)
+    # Actor 2 replaces actor 1, which never finished.
+    window.reported(0, 0)
+    window.reported(2, 4)
+    assert not window.counts(100, actors=2)
+    window.reported(2, 0)
+    assert window.counts(100, actors=2)
+    # Its place is gone for good.
+    assert window.counts(100, actors=1)
+    assert not window.counts(100, actors=0)
+
+
+def test_the_window_goes_on_from_an_exact_checkpoint() -> None:
+    window, restored = TrainingWindow(), TrainingWindow()
+    window.reported(3, 0)
+    window.reported(4, 2)
+    restored.restore(json.loads(json.dumps(window.state())))
+    restored.reported(4, 0)
+    assert restored.counts(100, actors=2)
+
+
+def test_an_evaluator_that_dies_is_asked_again_about_the_same_weights() -> None:
+    evaluations = Evaluations(EvaluationConfig(), 0)
+    snapshot, asked = WeightSnapshot(7, np.ones(2, np.float32)), Asked(at(170, 18.0, 7), "sampled")
+    evaluations.asked_to_confirm(asked, snapshot)
+    for now, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0)):
+        assert evaluations.to_repeat(now) is None
+        evaluations.lost(now, backoff_seconds=1.0)
+        assert evaluations.to_repeat(now + wait - 0.1) is None
+        assert evaluations.to_repeat(now + wait) == (asked, snapshot)
+        evaluations.asked_to_confirm(asked, snapshot)
+    assert evaluations.taken(result(7, 19.0)) == asked
+    evaluations.lost(400.0, backoff_seconds=1.0)
+    assert evaluations.to_repeat(1e9) is None, "it was answered"
+
+
+def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
+    evaluations = Evaluations(EvaluationConfig(every_frames=100), 50)
+    assert [frames for frames in (100, 149, 150, 151) if evaluations.is_due(frames)] == [150, 151]
+    regular = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
+    evaluations.asked(regular)
+    assert not evaluations.is_due(1_000)
+    assert evaluations.taken(result(1, 3.0, "greedy")) == regular
+    assert not evaluations.is_due(259)
+    assert evaluations.is_due(260)
+    evaluations.asked(regular)
+    evaluations.lost(1.0, backoff_seconds=1.0)
+    assert evaluations.to_repeat(1e9) is None
+    assert evaluations.is_due(260), "a regular one that was lost comes with the next"
+
+
+def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
+    evaluations, restored = (Evaluations(EvaluationConfig(every_frames=100), 0) for _ in range(2))
+    asked = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
+    evaluations.asked(asked)
+    restored.restore(json.loads(json.dumps(evaluations.state())))
+    assert not restored.is_due(1_000)
+    assert restored.taken(result(1, 3.0, "greedy")) == asked
+    assert restored.is_due(260)
+
+
+def test_collapsed_episodes_are_nearer_to_untrained_play_than_to_the_median() -> None:
+    # The seed of Pong that crossed 18 and evaluated at 14.92: eight games lost outright, the median 19.
+    returns = np.array([19.0] * 90 + [-21.0] * 6 + [-0.5, -0.8] + [5.0] * 2)
+    assert collapsed_episodes(returns, -20.5) == 7, "midway is -0.75"
+    assert collapsed_episodes(returns, None) is None
+    assert collapsed_episodes(returns, 19.0) is None
+    assert (
+        evaluation_line({"mean_return": 14.92, "median_return": 19.0, "collapsed_episodes": 8, "episodes": 100})
+        == "mean return 14.92 over 100 episodes (median 19.00, 8 collapsed)"
+    )
+    assert evaluation_entry(result(3, 5.0), None)["collapsed_episodes"] is None
+
+
+def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
+    first, restored = FirstEpisodes(), FirstEpisodes()
+    first.add([1.0] * 60)
+    assert first.mean_return is None
+    restored.restore(json.loads(json.dumps(first.state())))
+    restored.add([3.0] * 60)
+    restored.add([1000.0])
+    assert restored.mean_return == (60 * 1.0 + 40 * 3.0) / 100
+    restored.restore(None)
+    restored.add([1.0] * 100)
+    assert restored.mean_return is None, "a checkpoint of an older version did not keep them"
