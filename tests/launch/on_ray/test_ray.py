@@ -225,7 +225,7 @@ def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_aske
     """None is started before the first crossing: the settings ask for no other evaluations."""
     run, settings = tmp_path / "run", SMALL.replace("--stop-at-return None", "--stop-at-return 15")
     # Long enough to be seen: a mean of 15 is that of untrained play.
-    process = start(f"{settings} --actors 1 --evaluation.episodes 3000 --evaluation.environments 4", run)
+    process = start(f"{settings} --actors 1 --evaluation.episodes 2000 --evaluation.environments 4", run)
 
     def evaluators() -> list[int]:
         return actor_processes(process.pid, b"ray::EvaluatorProcess.run")
