@@ -91,8 +91,8 @@ class Evaluator:
             returns[resets_next] = 0.0
             lengths[resets_next] = 0
         episodes = EpisodeStats(np.array(all_returns, np.float64), np.array(all_lengths, np.int64))
-        games = np.array(all_games, np.int64)
-        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=games)
+        played = np.array(all_games, np.int64)
+        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=played)
 
     def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
         """Of the random stream that actions are sampled from: what `restore_exploration` takes."""
