@@ -68,7 +68,8 @@ class RolloutGradient:
         with tf.GradientTape() as tape:
             loss = self._policy.method.loss(network, self._target_network, tensors)
         by_variable = tape.gradient(loss.total, network.trainable_variables)
-        # A weight that the loss does not look at has gradient 0; so have running moments, the last in the layout.
+        # A weight that the loss does not look at has gradient 0. So have running moments, the last in the layout, which
+        # no gradient trains.
         by_variable += [None] * (len(self._policy.layout.sizes) - len(by_variable))
         pieces = zip(by_variable, self._policy.layout.sizes, strict=True)
         flat = tf.concat([tf.zeros(size) if g is None else tf.reshape(g, [-1]) for g, size in pieces], axis=0)

@@ -63,17 +63,18 @@ class RolloutBuilder:
 
     @property
     def observations(self) -> npt.NDArray[np.generic]:
-        """What the next actions are taken in: [B, …], valid until the rollout after this one begins."""
+        """Observations [B, …] at the current step; valid until the next rollout begins."""
         return self._slots[self._t]
 
     @property
     def next_observations(self) -> npt.NDArray[np.generic]:
-        """Where the observations that these actions lead to belong; written here, `add` need not copy them."""
+        """The buffer [B, …] for the observations of the next step. An environment that writes there saves a copy."""
         return self._slots[self._t + 1]
 
     def add(self, actions: npt.NDArray[np.generic], result: StepResult) -> None:
         """Add one vector step: `actions` [B] or [B, D] were taken in `observations` and led to `result`."""
         t, live = self._t, ~self._resets_next
+        # The environment has usually written to the buffer itself.
         if result.observations is not self._slots[t + 1]:
             self._slots[t + 1][...] = result.observations
         self._actions[t] = actions

@@ -51,9 +51,7 @@ class GradientAccumulator:
     def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
         """Add a gradient float32 [P]; apply the sum, and reset it to exact zero, if it is the K-th.
 
-        `count` says how many gradients it is the sum of.
-
-        A gradient whose norm is not finite changes nothing.
+        `count` says how many gradients it is the sum of. A gradient whose norm is not finite changes nothing.
         """
         (result,) = self.push_graph(gradient, np.float32(learning_rate), np.int32(count))
         finite, applied, norm = result.numpy().tolist()
@@ -70,6 +68,7 @@ class GradientAccumulator:
 
         def add() -> tf.Tensor:
             if self._gradients_per_update == 1:
+                # Decided while the graph is traced: K = 1 needs neither the sum nor its reset, two passes over memory.
                 return self._apply(gradient, norm, learning_rate)
             self.accumulated.assign_add(gradient)
             pending = self.pending.assign_add(count)
@@ -81,6 +80,8 @@ class GradientAccumulator:
         return tf.cond(finite, add, lambda: tf.stack([0.0, 0.0, norm]))
 
     def _apply_sum(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        # Reading comes before resetting, and resetting before applying: without these dependencies a graph may run
+        # them in any order.
         gradient = self.accumulated.read_value() * self._scale
         with tf.control_dependencies([gradient]):
             reset = [self.accumulated.assign(tf.zeros_like(gradient)), self.pending.assign(0)]
@@ -90,6 +91,7 @@ class GradientAccumulator:
     def _apply(self, gradient: tf.Tensor, norm: tf.Tensor, learning_rate: tf.Tensor) -> tf.Tensor:
         most = self._max_gradient_norm
         if most is not None:
+            # `tf.clip_by_global_norm` would multiply every gradient, also those that need no clipping.
             gradient = tf.cond(norm > most, lambda: gradient * (most / norm), lambda: gradient)
         self.optimizer.apply(self.parameters, gradient, learning_rate)
         return tf.stack([1.0, 1.0, norm])

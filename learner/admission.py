@@ -80,7 +80,7 @@ class Ledger:
         self.updates += 1
 
     def dropped_if_it_ends(self) -> dict[str, int]:
-        """By reason, what is dropped if the run ends now: gradients that wait for a K-th are an unfinished update."""
+        """Agent steps dropped by reason if the run ends now, where gradients that wait for a K-th never meet it."""
         waiting = Counter({"unfinished_update": self.pending} if self.pending else {})
         return dict(self.dropped + waiting)
 
@@ -94,7 +94,7 @@ class Ledger:
         assert self.sampled == self.applied + self.pending + sum(self.dropped.values()), self
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
+        """Plain values for a checkpoint."""
         return {**vars(self), "dropped": dict(self.dropped)}
 
     @classmethod

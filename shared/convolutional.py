@@ -135,7 +135,9 @@ class ConvolutionalNetwork(Network):
         )
 
     def _centred(self, observations: tf.Tensor) -> tf.Tensor:
-        """Images as the first layer takes them. Their scale is part of its kernel: one pass over the pixels less."""
+        """Images with the mean taken out, in the network's precision."""
+        # Their scale is part of the first kernel instead, which saves a pass over the pixels. The mean is not: folded
+        # into the bias it saved 3 to 4 µs per agent step, but put gradients off by 3e-5.
         x = tf.cast(observations, tf.float32)
         return tf.cast(x if self._mean is None else x - self._mean, self._dtype)
 
@@ -160,6 +162,8 @@ def _stored_convolution(
     x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stored: tf.Tensor, stride: int, *, differentiate_input: bool
 ) -> tf.Tensor:
     """relu(conv(x, kernel) + bias), which is known to be `stored`, with its gradient."""
+    # The forward pass would compute what acting has computed already. `custom_gradient` stands in for it: the value is
+    # the stored one, and the gradient is that of the layer.
     strides = [1, stride, stride, 1]
 
     @tf.custom_gradient
@@ -170,6 +174,7 @@ def _stored_convolution(
                 input=x, filter_sizes=kernel.shape, out_backprop=before_relu, strides=strides, padding="VALID"
             )
             by_input = None
+            # Nothing needs the gradient of the images, the most expensive one of all.
             if differentiate_input:
                 by_input = tf.raw_ops.Conv2DBackpropInput(
                     input_sizes=tf.shape(x), filter=kernel, out_backprop=before_relu, strides=strides, padding="VALID"

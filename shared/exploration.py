@@ -1,4 +1,4 @@
-"""How actors depart from the greedy action. Each holds its state: a random stream, ε, or noise that persists."""
+"""How actors explore. Each way holds its own state: a random stream, ε, or noise that persists."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,13 @@ from shared.schedules import linear_anneal
 
 
 class _RandomStream:
-    """What all of them have: a generator of random numbers, whose state can be saved."""
+    """A generator of random numbers whose state can be saved, shared by all ways to explore."""
 
     def __init__(self, seed: int) -> None:
         self._generator = tf.random.Generator.from_seed(seed)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Arrays that `restore` takes: what is random from now on follows from them."""
+        """The state of the generator, for `restore`: all later random numbers follow from it."""
         return {"generator": self._generator.state.numpy()}
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
@@ -140,6 +140,7 @@ class StateDependentNoise(_RandomStream):
         features = tf.cast(output.features, tf.float32)
         shape = (environments, features.shape[-1], dimensions)
         if self._noise is None:
+            # The number of features is known only now, while the graph is traced: the variable is made outside of it.
             with tf.init_scope():
                 self._noise = tf.Variable(self._generator.normal(shape), trainable=False, name="noise")
         renewed = self._generator.uniform((environments, 1, 1)) < self._renewal

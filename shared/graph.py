@@ -50,6 +50,7 @@ class Graph:
         if tf.config.list_logical_devices("GPU"):
             # There the runtime decides what is copied where.
             return _flat(self._concrete(*tensors))
+        # The operation that a `tf.function` ends in, without the Python around it.
         return tf.raw_ops.StatefulPartitionedCall(
             args=[*tensors, *self._captured], Tout=self._output_dtypes, f=self._concrete
         )
@@ -76,6 +77,7 @@ class Graph:
             and array.flags.c_contiguous
             and array.ctypes.data % ALIGNMENT == 0
         ):
+            # The tensor uses the array's own memory. NumPy exports no read-only array this way: it is copied below.
             return tf.experimental.dlpack.from_dlpack(array.__dlpack__())  # type: ignore[misc]
         return tf.convert_to_tensor(array)
 

@@ -10,7 +10,7 @@ Float64Array = npt.NDArray[np.float64]
 
 
 class Moments(NamedTuple):
-    """Of `number` vectors: their `mean` and their summed squared deviations `squares`, float64 [n]."""
+    """Moments of `number` vectors: their `mean` and their summed squared deviations `squares`, float64 [n]."""
 
     number: int
     mean: Float64Array
@@ -18,21 +18,22 @@ class Moments(NamedTuple):
 
     @classmethod
     def zero(cls, size: int) -> "Moments":
-        """Of no vectors of that size."""
+        """Moments of an empty set of vectors [size]."""
         return cls(0, np.zeros(size), np.zeros(size))
 
     @classmethod
     def of(cls, vectors: npt.NDArray[np.generic]) -> "Moments":
-        """Of the vectors [..., n]."""
+        """Moments of the vectors [..., n]."""
         rows = vectors.reshape(-1, vectors.shape[-1]).astype(np.float64)
         mean = rows.mean(axis=0)
         return cls(len(rows), mean, np.square(rows - mean).sum(axis=0))
 
     def merge(self, other: "Moments") -> "Moments":
-        """Of both together (Chan, Golub and LeVeque 1983)."""
+        """Moments of the union (Chan, Golub and LeVeque 1983)."""
         number = self.number + other.number
         if number == 0:
             return self
+        # From the difference of the means, and not from sums of squares: those cancel where the mean is large.
         delta = other.mean - self.mean
         mean = self.mean + delta * (other.number / number)
         squares = self.squares + other.squares + np.square(delta) * (self.number * other.number / number)
@@ -44,7 +45,7 @@ class Moments(NamedTuple):
         return self.squares / self.number if self.number else np.ones_like(self.squares)
 
     def to_json(self) -> list[object]:
-        """As plain values, for a checkpoint."""
+        """Plain values for a checkpoint."""
         return [self.number, self.mean.tolist(), self.squares.tolist()]
 
     @classmethod

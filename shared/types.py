@@ -41,12 +41,12 @@ class ActionSpec(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one action."""
+        """Shape of one action."""
         return (self.size,) if self.continuous else ()
 
     @property
     def dtype(self) -> str:
-        """Of an array of actions."""
+        """Dtype of an array of actions."""
         return "float32" if self.continuous else "int32"
 
 

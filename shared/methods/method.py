@@ -43,7 +43,7 @@ class Explorer(Protocol):
         """Called before each rollout, with the global frames so far."""
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Arrays that `restore` takes: what is random from now on follows from them."""
+        """The state of the random stream, for `restore`: all later samples follow from it."""
         ...
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
