@@ -26,8 +26,9 @@ from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.run.annealing import annealing_warning
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
-from launch.run.folder import RunFolder, centres_observations, manifest
+from launch.run.folder import RunFolder, centres_observations
 from launch.run.latest import RunPath
+from launch.run.manifest import manifest
 from launch.run.progress import View
 from launch.run.storage import check_storage
 from launch.run.trackers import check_trackers
