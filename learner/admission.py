@@ -1,8 +1,6 @@
-"""What is accepted, what is dropped and why; and the account of every agent step."""
+"""What is accepted, and what is dropped and why."""
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -47,57 +45,3 @@ class Admission:
         if self._max_policy_lag is not None and lag > self._max_policy_lag:
             return "too_old"
         return None
-
-
-@dataclass
-class Ledger:
-    """Where every agent step went. At every moment: sampled = applied + pending + dropped, summed over reasons."""
-
-    sampled: int = 0
-    applied: int = 0
-    pending: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    gradients_applied: int = 0
-    gradients_pending: int = 0
-    updates: int = 0
-
-    def drop(self, agent_steps: int, reason: DropReason) -> None:
-        """Account for a report that was refused."""
-        self.sampled += agent_steps
-        self.dropped[reason] += agent_steps
-
-    def hold(self, agent_steps: int) -> None:
-        """Account for a gradient that was added to the accumulator."""
-        self.sampled += agent_steps
-        self.pending += agent_steps
-        self.gradients_pending += 1
-
-    def apply(self) -> None:
-        """Account for an update: all that was pending is applied."""
-        self.applied += self.pending
-        self.gradients_applied += self.gradients_pending
-        self.pending = self.gradients_pending = 0
-        self.updates += 1
-
-    def dropped_if_it_ends(self) -> dict[str, int]:
-        """Agent steps dropped by reason if the run ends now, where gradients that wait for a K-th never meet it."""
-        waiting = Counter({"unfinished_update": self.pending} if self.pending else {})
-        return dict(self.dropped + waiting)
-
-    def discard_pending(self) -> None:
-        """Account for gradients that no update will take in."""
-        self.dropped = Counter(self.dropped_if_it_ends())
-        self.pending = self.gradients_pending = 0
-
-    def check(self) -> None:
-        """Assert the invariant."""
-        assert self.sampled == self.applied + self.pending + sum(self.dropped.values()), self
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
-        return {**vars(self), "dropped": dict(self.dropped)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Ledger":
-        """The inverse of `to_json`."""
-        return cls(**{**values, "dropped": Counter(values["dropped"])})

@@ -1,0 +1,147 @@
+"""The account of a run: where every agent step went, how old the gradients were, what the episodes returned."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from learner.admission import DropReason
+from shared.config import RunConfig
+from shared.schedules import exponential_decay, linear_anneal
+from shared.types import GradientReport
+
+_RETURN_WINDOW = 100
+
+
+@dataclass
+class Ledger:
+    """Where every agent step went. At every moment: sampled = applied + pending + dropped, summed over reasons."""
+
+    sampled: int = 0
+    applied: int = 0
+    pending: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    gradients_applied: int = 0
+    gradients_pending: int = 0
+    updates: int = 0
+
+    def drop(self, agent_steps: int, reason: DropReason) -> None:
+        """Account for a report that was refused."""
+        self.sampled += agent_steps
+        self.dropped[reason] += agent_steps
+
+    def hold(self, agent_steps: int) -> None:
+        """Account for a gradient that was added to the accumulator."""
+        self.sampled += agent_steps
+        self.pending += agent_steps
+        self.gradients_pending += 1
+
+    def apply(self) -> None:
+        """Account for an update: all that was pending is applied."""
+        self.applied += self.pending
+        self.gradients_applied += self.gradients_pending
+        self.pending = self.gradients_pending = 0
+        self.updates += 1
+
+    def dropped_if_it_ends(self) -> dict[str, int]:
+        """Agent steps dropped if the run ends now, by reason: those that wait for an update are `unfinished_update`."""
+        waiting = Counter({"unfinished_update": self.pending} if self.pending else {})
+        return dict(self.dropped + waiting)
+
+    def discard_pending(self) -> None:
+        """Account for gradients that were held, and that no update will apply."""
+        self.dropped = Counter(self.dropped_if_it_ends())
+        self.pending = self.gradients_pending = 0
+
+    def check(self) -> None:
+        """Assert the invariant."""
+        assert self.sampled == self.applied + self.pending + sum(self.dropped.values()), self
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {**vars(self), "dropped": dict(self.dropped)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Ledger":
+        """The inverse of `to_json`."""
+        return cls(**{**values, "dropped": Counter(values["dropped"])})
+
+
+class Account:
+    """Counts what has happened in a run, and derives from it what time it is for the schedules.
+
+    There is one per run, however many slices the parameters are cut into: it needs no tensor.
+
+    Args:
+        config: of the run.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self.ledger = Ledger()
+        self.lag_counts: Counter[int] = Counter()
+        self.recent_returns: deque[float] = deque(maxlen=_RETURN_WINDOW)
+        self.episodes = 0
+
+    @property
+    def frames(self) -> int:
+        """Global frames: agent steps sampled x frame skip."""
+        return self.frames_of(self.ledger.sampled)
+
+    @property
+    def learning_rate(self) -> float:
+        """η at the current global frames, or applied updates."""
+        return self.learning_rate_at(self.frames)
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean unclipped return of the last 100 training episodes; None before the first has ended."""
+        return float(np.mean(self.recent_returns)) if self.recent_returns else None
+
+    def frames_of(self, agent_steps: int) -> int:
+        """Frames that so many agent steps play."""
+        return agent_steps * self._config.frames_per_agent_step
+
+    def learning_rate_at(self, frames: int) -> float:
+        """η at so many global frames, and at the current number of updates for a schedule that counts those."""
+        optimizer = self._config.optimizer
+        if optimizer.schedule == "linear":
+            return linear_anneal(optimizer.learning_rate, 0.0, frames, self._config.annealing_frames)
+        if optimizer.schedule == "exponential":
+            return exponential_decay(
+                optimizer.learning_rate,
+                self.ledger.updates,
+                rate=optimizer.exponential_rate,
+                decay_updates=optimizer.exponential_updates,
+                staircase=optimizer.exponential_staircase,
+            )
+        return optimizer.learning_rate
+
+    def record(self, report: GradientReport, dropped: DropReason | None, policy_lag: int) -> None:
+        """Count a report's agent steps and episodes, and its lag if it was accepted."""
+        if dropped is None:
+            self.ledger.hold(report.agent_steps)
+            self.lag_counts[policy_lag] += 1
+        else:
+            self.ledger.drop(report.agent_steps, dropped)
+        # The episodes of a dropped report were played all the same; those of a duplicate were counted before.
+        if dropped != "duplicate":
+            self.recent_returns.extend(report.episodes.returns.tolist())
+            self.episodes += len(report.episodes.returns)
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for a checkpoint."""
+        return {
+            "ledger": self.ledger.to_json(),
+            "lag_counts": sorted(self.lag_counts.items()),
+            "recent_returns": list(self.recent_returns),
+            "episodes": self.episodes,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`; what else `state` holds is left alone."""
+        self.ledger = Ledger.from_json(state["ledger"])
+        self.lag_counts = Counter(dict(state["lag_counts"]))
+        self.recent_returns = deque(state["recent_returns"], maxlen=_RETURN_WINDOW)
+        self.episodes = state["episodes"]

@@ -1,0 +1,131 @@
+"""The tensors of a run: parameters, accumulator, optimizer's slots, target network, and the moments in snapshots."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from learner.accumulator import GradientAccumulator, PushResult
+from shared.config import RunConfig
+from shared.layout import ParameterLayout
+from shared.methods.method import method_class
+from shared.moments import Moments
+from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
+from shared.schedules import crossed_multiple
+from shared.types import Float32Array, WeightSnapshot
+
+
+class Parameters:
+    """Everything of length P that a run trains, and the snapshots that are taken of it.
+
+    It counts nothing but the copies into the target network: versions and frames come from the account of the run.
+
+    The target network of the Q methods is a copy of the parameters, made when the global agent steps cross a multiple
+    of `method.target_interval_agent_steps`. Running moments of observations, where the network scales by them, are
+    merged from the accepted reports and written into the parameters of each new snapshot.
+
+    Args:
+        config: of the run.
+        layout: of the parameters.
+        initial: float32 [P].
+    """
+
+    def __init__(self, config: RunConfig, layout: ParameterLayout, initial: Float32Array) -> None:
+        self._layout = layout
+        self._accumulator = GradientAccumulator(initial, config.learner, config.optimizer)
+        self._snapshot: WeightSnapshot | None = None
+        self._restored_snapshot_frames: int | None = None
+        self._target_interval_agent_steps = config.method.target_interval_agent_steps
+        self._target: tf.Variable | None = None
+        if method_class(config.method.name).uses_target_network:
+            self._target = tf.Variable(initial, trainable=False, name="target_parameters")
+        self._target_snapshot: WeightSnapshot | None = None
+        self.target_updates = 0
+        self._moments: Moments | None = None
+        if RUNNING_MEAN in layout.names:
+            self._moments = Moments.zero(layout.sizes[layout.names.index(RUNNING_MEAN)])
+
+    def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
+        """Add a gradient float32 [P], or the sum of `count`, and apply an update if it completes one."""
+        result = self._accumulator.push(gradient, learning_rate, count)
+        if result.applied:
+            self._snapshot = self._restored_snapshot_frames = None
+        return result
+
+    def discard_pending(self) -> None:
+        """Forget the gradients that wait for an update."""
+        self._accumulator.discard()
+
+    def merge_moments(self, moments: Moments | None) -> None:
+        """Take in the moments of an accepted report's observations; they are in the weights from the next update on."""
+        if self._moments is not None and moments is not None:
+            self._moments = self._moments.merge(moments)
+
+    def refresh_target(self, before: int, now: int) -> None:
+        """Copy the parameters into the target network if the agent steps have crossed a multiple of its interval."""
+        if self._target is not None and crossed_multiple(before, now, self._target_interval_agent_steps):
+            self._target.assign(self._accumulator.parameters)
+            self.target_updates += 1
+            self._target_snapshot = None
+
+    def snapshot(self, version: int, frames: int) -> WeightSnapshot:
+        """The current weights, under this version and time. The same object until the next update."""
+        if self._snapshot is None:
+            if self._restored_snapshot_frames is not None:
+                # It was published before the checkpoint: the moments are in the parameters as they were published,
+                # and reports have been merged since, so to write them again would make other weights of one version.
+                frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
+            else:
+                self._write_moments()
+            self._snapshot = WeightSnapshot(version, _read_only(self._accumulator.parameters), frames)
+        return self._snapshot
+
+    def target_snapshot(self, frames: int) -> WeightSnapshot | None:
+        """The weights of the target network, numbered by its updates; None if the method has none.
+
+        The same object until the next update of the target network.
+        """
+        if self._target_snapshot is None and self._target is not None:
+            self._target_snapshot = WeightSnapshot(self.target_updates, _read_only(self._target), frames)
+        return self._target_snapshot
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """The variables of a checkpoint, by name."""
+        variables = {
+            "parameters": self._accumulator.parameters,
+            "accumulated": self._accumulator.accumulated,
+            "pending": self._accumulator.pending,
+            **self._accumulator.optimizer.variables,
+        }
+        if self._target is not None:
+            variables["target_parameters"] = self._target
+        return variables
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the variables, as plain values."""
+        return {
+            "target_updates": self.target_updates,
+            "snapshot_frames": None if self._snapshot is None else self._snapshot.frames,
+            "observation_moments": None if self._moments is None else self._moments.to_json(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`; what else `state` holds is left alone."""
+        self.target_updates = state["target_updates"]
+        if self._moments is not None:
+            self._moments = Moments.from_json(state["observation_moments"])
+        self._snapshot = self._target_snapshot = None
+        self._restored_snapshot_frames = state["snapshot_frames"]
+
+    def _write_moments(self) -> None:
+        if self._moments is None:
+            return
+        for name, values in ((RUNNING_MEAN, self._moments.mean), (RUNNING_VARIANCE, self._moments.variance)):
+            self._accumulator.parameters[self._layout.range_of(name)].assign(values.astype(np.float32))
+
+
+def _read_only(variable: tf.Variable) -> Float32Array:
+    """A copy float32 [P] of the variable that nobody can write to."""
+    values = variable.numpy()
+    values.flags.writeable = False
+    return values
