@@ -1,4 +1,4 @@
-"""Imports go one way: launch -> actors, learner -> shared; only launch imports ray."""
+"""Imports go one way: launch -> actors, learner -> shared; in launch, from room to room; only launch imports ray."""
 
 import ast
 import subprocess
@@ -35,6 +35,66 @@ def test_imports_go_one_way(package: str) -> None:
         assert not imported_packages(file.read_text()) & forbidden, file
 
 
+# Each imports only those before it.
+ROOMS = (
+    "output",
+    "machine",
+    "presets",
+    "loop",
+    "film",
+    "run",
+    "on_ray",
+    "results",
+    "parity",
+    "commands",
+    "bench",
+    "cli",
+)
+
+
+def modules() -> dict[str, Path]:
+    """The project's modules by name."""
+    files = [file for package in ALLOWED for file in (ROOT / package).rglob("*.py")]
+    names = [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
+    return dict(zip(names, files, strict=True))
+
+
+def imported_modules(file: Path, known: dict[str, Path]) -> set[str]:
+    """The project's modules that a file imports, at its top, in a function, or for its types only."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from package import module` imports the module.
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inner & known.keys() or {node.module}
+    return names & known.keys()
+
+
+def test_rooms_import_only_rooms_before_them() -> None:
+    known = modules()
+    found = {name.split(".")[1] for name in known if name.startswith("launch.")}
+    assert found == set(ROOMS), "a room of its own has its place in the order"
+    for name, file in known.items():
+        if not name.startswith("launch."):
+            continue
+        room = ROOMS.index(name.split(".")[1])
+        for imported in imported_modules(file, known):
+            if imported.startswith("launch."):
+                assert ROOMS.index(imported.split(".")[1]) <= room, f"{name} imports {imported}"
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    known = modules()
+    left = {name: imported_modules(file, known) - {name} for name, file in known.items()}
+    while left:
+        # Whatever imports nothing that is left is in no circle.
+        free = {name for name, imported in left.items() if not imported & left.keys()}
+        assert free, f"in a circle, or behind one: {sorted(left)}"
+        left = {name: imported for name, imported in left.items() if name not in free}
+
+
 def test_ray_is_imported_in_its_room_only() -> None:
     launch = ROOT / "launch"
     users = {f.relative_to(launch) for f in launch.rglob("*.py") if "ray" in imported_packages(f.read_text())}
@@ -49,13 +109,3 @@ def test_the_command_line_starts_without_what_is_slow_to_import() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-
-
-def test_every_table_of_the_readme_has_a_heading() -> None:
-    """A blank line in the midst of a table ends it, and shows the rest as plain text."""
-    blocks = "\n".join(line if line.startswith("|") else "" for line in (ROOT / "README.md").read_text().splitlines())
-    tables = [block.strip().splitlines() for block in blocks.split("\n\n") if block.strip()]
-    assert tables
-    for rows in tables:
-        assert len(rows) > 2, rows
-        assert set(rows[1]) <= set("|-: "), rows[0]

@@ -8,7 +8,7 @@ from launch.run.progress import Progress, lag_mean
 from learner.learner import Learner, Outcome
 from shared.types import StageSeconds
 
-# The signature of a network killed by its first updates (README, "When a run does not learn").
+# The signature of a network killed by its first updates (docs/methods.md, "When a run does not learn").
 _DEAD_SHARE = 0.6
 _UNEXPLAINED = 0.05
 _PATIENCE_ROWS = 6

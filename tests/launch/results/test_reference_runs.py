@@ -1,4 +1,4 @@
-"""The runs that README's scores are of are kept, whole, and say what README says."""
+"""The runs that the scores of docs/scores.md are of are kept, and say what it says."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_a_reference_run_is_kept_with_how_it_was_made(config: Path) -> None:
     assert manifest["seeds"]["run"] == settings.seed
     summary = json.loads(folder.summary.read_text())
     assert read_rows(folder)[-1]["frames"] == summary["frames"]
-    readme = (ROOT / "README.md").read_text()
+    scores = (ROOT / "docs" / "scores.md").read_text()
     # Evaluations are kept only beside weights with which they can be made again.
     assert not list(config.parent.glob("evaluation-*.json"))
     minutes, millions = summary["wall_seconds"] / 60, summary["agent_steps_sampled"] / 1e6
@@ -30,7 +30,7 @@ def test_a_reference_run_is_kept_with_how_it_was_made(config: Path) -> None:
         assert summary["status"] == "return_reached"
     else:
         row = f"{millions:.2f} M agent steps, {summary['frames'] / 1e6:.1f} M frames"
-    assert row in readme
+    assert row in scores
 
 
 def test_there_are_reference_runs() -> None:
