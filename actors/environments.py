@@ -15,7 +15,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from shared.config import EnvironmentConfig
-from shared.errors import setting_error
+from shared.errors import one_line, setting_error
 from shared.types import ActionSpec, Float32Array
 
 ByteArray = npt.NDArray[np.uint8]
@@ -239,7 +239,7 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     try:
         environments = VectorEnvironment(config, 1)
     except Exception as error:
-        raise setting_error("environment.id", config.id, f"cannot be made: {_one_line(error)}") from error
+        raise setting_error("environment.id", config.id, f"cannot be made: {one_line(error)}") from error
     try:
         return environments.spec()
     finally:
@@ -295,7 +295,3 @@ def _register() -> None:
     if "ALE/Pong-v5" not in gymnasium.registry:
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
         gymnasium.register_envs(ale_py)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

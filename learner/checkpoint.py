@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, one_line
 from shared.layout import ParameterLayout
 from shared.types import Float32Array
 
@@ -74,7 +74,7 @@ class Checkpoints:
             return self._manager.save(checkpoint_number=version)
         except (tf.errors.OpError, OSError) as error:
             self._remove_parts(version)
-            raise CheckpointError(f"checkpoint of update {version} could not be written: {_one_line(error)}") from error
+            raise CheckpointError(f"checkpoint of update {version} could not be written: {_in_short(error)}") from error
 
     def restore(self) -> list[str]:
         """Restore the newest checkpoint that is whole. Returns one line for each that was not.
@@ -87,7 +87,7 @@ class Checkpoints:
             try:
                 _verify(path)
             except _DAMAGE as error:
-                damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_one_line(error)}")
+                damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_in_short(error)}")
                 continue
             self._checkpoint.restore(str(path)).assert_consumed()
             return damaged
@@ -142,7 +142,7 @@ def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32
             parameters = np.asarray(reader.get_tensor(_PARAMETERS_KEY))
             fingerprint, version = state["layout_fingerprint"], int(state["ledger"]["updates"])
         except _DAMAGE as error:
-            errors.append(f"checkpoint {path} cannot be read: {_one_line(error)}")
+            errors.append(f"checkpoint {path} cannot be read: {_in_short(error)}")
             continue
         if fingerprint != layout.fingerprint or parameters.shape != (layout.size,):
             raise ConfigurationError(
@@ -156,5 +156,6 @@ def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32
     )
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def _in_short(error: Exception) -> str:
+    # TensorFlow's messages may name a file for each of many tensors.
+    return one_line(error, 300)

@@ -1,4 +1,4 @@
-"""The one error that a user's mistake raises."""
+"""The one error that a user's mistake raises, and errors in words."""
 
 
 class ConfigurationError(Exception):
@@ -12,3 +12,8 @@ class ConfigurationError(Exception):
 def setting_error(setting: str, value: object, problem: str) -> ConfigurationError:
     """Build the error for the setting `section.field_name`, shown as it is typed: `--section.field-name`."""
     return ConfigurationError(f"--{setting.replace('_', '-')} {value}: {problem}")
+
+
+def one_line(error: BaseException, most: int | None = None) -> str:
+    """The message of an error without line breaks, at most so many characters; its type where it has none."""
+    return " ".join(str(error).split())[:most] or type(error).__name__

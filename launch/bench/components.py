@@ -33,15 +33,19 @@ class Components(NamedTuple):
     gradient: list[float]
 
     def median(self, part: str) -> float:
-        """Of one of them."""
+        """Median of the repeats of e, a or g, by the name of its field."""
         return float(np.median(getattr(self, part)))
+
+    def step_seconds(self) -> float:
+        """e + a + g, each the median of its repeats: seconds of one core for one agent step."""
+        return sum(self.median(part) for part in self._fields)
 
     def bound(self, cores: int) -> float:
         """Agent steps per second that so many cores cannot exceed by doing these three alone: C / (e + a + g)."""
-        return cores / sum(self.median(part) for part in self._fields)
+        return cores / self.step_seconds()
 
     def __add__(self, other: "Components") -> "Components":  # type: ignore[override]
-        """The repeats of both."""
+        """The repeats of the two measurements together."""
         return Components(*(mine + others for mine, others in zip(self, other, strict=True)))
 
 
@@ -56,7 +60,7 @@ class ComponentsBench:
         self._network = _plain_network(config, spec)
 
     def measure(self) -> Components:
-        """Some repeats of each."""
+        """Repeat the measurement of e, a and g `_REPEATS` times each."""
         config, spec, network = self._config, self._spec, self._network
         return Components(_environment(config, spec), _acting(network, config, spec), _gradient(network, config, spec))
 

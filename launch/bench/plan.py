@@ -20,6 +20,7 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.hardware import hardware_line, usable_cores
 from launch.output.json_file import check_json_file, write_json
+from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from shared.config import TransferConfig
 from shared.errors import setting_error
@@ -131,9 +132,7 @@ def _check(arguments: PlanArguments) -> None:
             raise setting_error(name, getattr(arguments, name), "must be greater than 0")
     if not all(part.strip().isdecimal() for part in arguments.check.split(",") if part.strip()):
         raise setting_error("check", arguments.check, "must be numbers like 1,2,4")
-    output = arguments.output
-    if output is not None and (output.suffix not in (".png", ".svg") or not output.absolute().parent.is_dir()):
-        raise setting_error("output", output, "must end in .png or .svg, in a folder that exists")
+    check_output(arguments.output, (".png", ".svg"))
 
 
 def _step_seconds(arguments: PlanArguments) -> tuple[float, float]:
@@ -275,7 +274,7 @@ def main(environment: str, network: str, envs: str, unroll: str) -> None:
     from launch.bench.components import ComponentsBench
 
     measured = ComponentsBench(replace(config, seed=1), spec).measure()
-    print(sum(measured.median(name) for name in ("environment", "acting", "gradient")))
+    print(measured.step_seconds())
 
 
 if __name__ == "__main__":

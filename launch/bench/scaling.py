@@ -18,7 +18,7 @@ from rich.console import Console
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.scaling_result import Point, show, summarise, write
-from launch.bench.throughput import WARM_UP_SECONDS, steady_state, train_for
+from launch.bench.throughput import WARM_UP_SECONDS, endless_config, steady_state, train_for
 from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
@@ -26,13 +26,11 @@ from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.hardware import usable_cores
 from launch.output.json_file import check_json_file, write_json
 from launch.output.words import duration
-from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.run.progress import lag_summary
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
-_PRESET = "pong"
 # About what components and the start of a run take, to say how long it will be.
 _COMPONENT_SECONDS, _START_SECONDS = 20.0, 15.0
 
@@ -188,24 +186,15 @@ def _settings(arguments: ScalingArguments) -> dict[str, Any]:
 
 def bench_config(arguments: ScalingArguments, point: Point) -> RunConfig:
     """The settings that a point is measured with."""
-    preset = PRESETS[_PRESET].config
-    actor = replace(
-        preset.actor,
-        environments=arguments.envs,
-        unroll_length=point.unroll,
-        calls_in_flight=arguments.calls_in_flight,
+    config = endless_config(
+        arguments.network, arguments.precision, arguments.envs, point.unroll, arguments.calls_in_flight
     )
     return replace(
-        preset,
+        config,
         actors=point.actors,
-        total_frames=10**12,
-        stop_at_return=None,
-        log_every_seconds=1.0,
         address=arguments.address,
-        environment=replace(preset.environment, id=arguments.environment),
-        network=replace(preset.network, name=arguments.network, precision=arguments.precision),
-        learner=replace(preset.learner, gradients_per_update=point.gradients_per_update),
-        actor=actor,
+        environment=replace(config.environment, id=arguments.environment),
+        learner=replace(config.learner, gradients_per_update=point.gradients_per_update),
     )
 
 
@@ -268,7 +257,7 @@ def _measure_components(
     seconds = {}
     for unroll in unrolls:
         measured = ComponentsBench(bench_config(arguments, Point(1, 1, unroll)), spec).measure()
-        seconds[str(unroll)] = {name: measured.median(name) for name in ("environment", "acting", "gradient")}
+        seconds[str(unroll)] = {name: measured.median(name) for name in measured._fields}
     store.add("components", seconds=seconds)
 
 

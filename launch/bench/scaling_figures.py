@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, ScalarFormatter
 
 from launch.output.pictures import COLOURS, figure, save
-
-_STAGES = ("environment", "acting", "gradient", "synchronise", "wait")
+from shared.types import StageSeconds
 
 
 def draw(folder: Path, result: dict[str, Any]) -> None:
@@ -68,13 +67,13 @@ def _throughput(axes: Axes, series: dict[tuple[int, int], list[dict[str, Any]]])
 def _stages(axes: Axes, points: list[dict[str, Any]]) -> None:
     names = [f"{p['actors']} actors\nK {p['gradients_per_update']}, T {p['unroll']}" for p in points]
     bottom = np.zeros(len(points))
-    for colour, stage in zip(COLOURS, _STAGES, strict=False):
+    for colour, stage in zip(COLOURS, StageSeconds._fields, strict=False):
         costs = np.array([point["stage_microseconds"][stage] for point in points])
         axes.bar(names, costs, bottom=bottom, color=colour, label=stage, width=0.6)
         bottom += costs
     axes.set_ylabel("µs per agent step of an actor")
     axes.grid(visible=False, axis="x")
-    axes.legend(fontsize=8, ncols=len(_STAGES), loc="upper center", bbox_to_anchor=(0.5, 1.13))
+    axes.legend(fontsize=8, ncols=len(StageSeconds._fields), loc="upper center", bbox_to_anchor=(0.5, 1.13))
 
 
 def _lag(axes: Axes, series: dict[tuple[int, int], list[dict[str, Any]]]) -> None:

@@ -14,6 +14,8 @@ from rich.table import Table
 from launch.output.json_file import write_json
 from launch.output.provenance import provenance
 
+# Stages in which an actor does nothing but wait for weights.
+_WAITING_STAGES = ("synchronise", "wait")
 # A learner this busy is what holds the rest back; actors that wait this share of their time wait for something.
 _BUSY, _WAITING = 0.8, 0.15
 
@@ -88,7 +90,7 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     last = max(rows, key=lambda row: row["actors"])
     series = f"K = {last['gradients_per_update']}, unroll {last['unroll']}: "
     stages = last["stage_microseconds"]
-    waiting = (stages["wait"] + stages["synchronise"]) / sum(stages.values())
+    waiting = sum(stages[stage] for stage in _WAITING_STAGES) / sum(stages.values())
     seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
     if last["efficiency"] >= 0.9 or len(rows) == 1:
         limit = last["learner_ceiling"]
@@ -99,7 +101,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     if waiting >= _WAITING:
         return f"{series}{seen}: actors wait {waiting:.0%} of their time for weights; try two calls in flight"
     first = min(rows, key=lambda row: row["actors"])["stage_microseconds"]
-    slower = max(("environment", "acting", "gradient"), key=lambda stage: stages[stage] - first[stage])
+    working = [stage for stage in stages if stage not in _WAITING_STAGES]
+    slower = max(working, key=lambda stage: stages[stage] - first[stage])
     return (
         f"{series}{seen}: the cores hold them back; {slower} takes {stages[slower]:.0f} µs per agent step where it "
         f"took {first[slower]:.0f}"

@@ -24,6 +24,7 @@ from launch.results.curves import read_rows
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, RunConfig, TransferConfig
 from shared.errors import ConfigurationError, setting_error
+from shared.types import StageSeconds
 
 # Seconds after the actors' first reports that are not counted: first traces, first updates.
 WARM_UP_SECONDS = 4.0
@@ -90,9 +91,7 @@ def throughput(arguments: ThroughputArguments) -> int:
         "frames_per_second": rate * config.frames_per_agent_step,
         "bound_agent_steps_per_second": bound,
         "fraction_of_bound": rate / bound,
-        "environment_seconds_per_step": components.median("environment"),
-        "acting_seconds_per_step": components.median("acting"),
-        "gradient_seconds_per_step": components.median("gradient"),
+        **{f"{name}_seconds_per_step": components.median(name) for name in components._fields},
         **measured,
         "components_least_and_most_seconds_per_step": {
             name: (min(part), max(part)) for name, part in components._asdict().items()
@@ -117,23 +116,31 @@ def throughput(arguments: ThroughputArguments) -> int:
 
 
 def _config(arguments: ThroughputArguments) -> RunConfig:
+    config = endless_config(
+        arguments.network, arguments.precision, arguments.envs, arguments.unroll, arguments.calls_in_flight
+    )
+    return replace(config, actors=arguments.actors, environment=arguments.environment, transfer=arguments.transfer)
+
+
+def endless_config(
+    network: Literal["a3c_cnn", "nature_cnn"],
+    precision: Literal["float32", "bfloat16"],
+    environments: int,
+    unroll_length: int,
+    calls_in_flight: int,
+) -> RunConfig:
+    """The settings of a run that is measured until it is stopped: those of the preset, and these of its actors."""
     preset = PRESETS[_PRESET].config
     actor = replace(
-        preset.actor,
-        environments=arguments.envs,
-        unroll_length=arguments.unroll,
-        calls_in_flight=arguments.calls_in_flight,
+        preset.actor, environments=environments, unroll_length=unroll_length, calls_in_flight=calls_in_flight
     )
     return replace(
         preset,
-        actors=arguments.actors,
         total_frames=10**12,
         stop_at_return=None,
         log_every_seconds=1.0,
-        environment=arguments.environment,
-        network=replace(preset.network, name=arguments.network, precision=arguments.precision),
+        network=replace(preset.network, name=network, precision=precision),
         actor=actor,
-        transfer=arguments.transfer,
     )
 
 
@@ -211,11 +218,10 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for heading in ("µs per agent step and core", "alone", "in the system"):
         table.add_column(heading, justify="left" if heading.startswith("µs") else "right")
-    for stage in ("environment", "acting", "gradient"):
-        alone = f"{1e6 * result[f'{stage}_seconds_per_step']:.1f}"
-        table.add_row(stage, alone, f"{1e6 * stages[stage]:.1f}")
-    for stage in ("synchronise", "wait"):
-        table.add_row(stage, "", f"{1e6 * stages[stage]:.1f}")
+    for stage in StageSeconds._fields:
+        # An actor synchronises and waits in the system only.
+        alone = result.get(f"{stage}_seconds_per_step")
+        table.add_row(stage, "" if alone is None else f"{1e6 * alone:.1f}", f"{1e6 * stages[stage]:.1f}")
     console.print(table, highlight=False)
     lines = (
         f"agent steps/s      {result['agent_steps_per_second']:,.0f}   (frames/s {result['frames_per_second']:,.0f})",

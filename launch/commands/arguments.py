@@ -39,7 +39,7 @@ def parse(kind: type[_Arguments], command: str, arguments: Sequence[str], defaul
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        raise ConfigurationError(_one_line(captured.getvalue())) from None
+        raise ConfigurationError(_without_box(captured.getvalue())) from None
 
 
 def option(arguments: Sequence[str], name: str) -> str | None:
@@ -143,7 +143,7 @@ def _flags(kind: type, section: str = "") -> Iterator[str]:
             yield from _flags(hint, section if unnamed else f"{section}{name.replace('_', '-')}.")
 
 
-def _one_line(boxed: str) -> str:
+def _without_box(boxed: str) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
     text = re.split(r"Argument helptext|For full helptext|─{20,}\s*│?\s*\n.*helptext", text)[0]
     words = re.sub(r"[\u2500-\u257f]+", " ", text).split()

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
+from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from launch.results.curves import Band, XAxis, bands, read_curve
 from launch.run.latest import RunPath
@@ -40,8 +41,7 @@ def plot(arguments: PlotArguments) -> int:
     """
     check_json_file(arguments.json)
     output = arguments.output
-    if output is not None and (output.suffix not in (".png", ".svg") or not output.absolute().parent.is_dir()):
-        raise setting_error("output", output, "must end in .png or .svg, in a folder that exists")
+    check_output(output, (".png", ".svg"))
     runs = find_runs(arguments.runs)
     groups = bands([read_curve(run, arguments.x, arguments.y) for run in runs])
     from launch.output.pictures import figure, save

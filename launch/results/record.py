@@ -11,6 +11,7 @@ from actors.environments import environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
+from launch.output.output_file import check_output
 from launch.output.provenance import provenance, provenance_text
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
 from launch.run.folder import RunFolder
@@ -57,7 +58,7 @@ def record(arguments: RecordArguments) -> int:
     check_json_file(arguments.json)
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
-    _check_output(arguments.output)
+    check_output(arguments.output, (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
     config = folder.read_config("run")
     if arguments.seed is not None:
@@ -122,12 +123,3 @@ def record(arguments: RecordArguments) -> int:
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
-
-
-def _check_output(output: Path | None) -> None:
-    if output is None:
-        return
-    if output.suffix not in (".mp4", ".gif"):
-        raise setting_error("output", output, "must end in .mp4 or .gif")
-    if not output.absolute().parent.is_dir():
-        raise setting_error("output", output, "must be in a folder that exists")

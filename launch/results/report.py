@@ -15,6 +15,7 @@ from rich.console import Console
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.hardware import hardware_line
 from launch.output.json_file import check_json_file, write_json
+from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from launch.output.words import duration
 from launch.results.curves import bands, read_curve, read_rows
@@ -25,9 +26,8 @@ from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.progress import lag_summary
 from shared.config import RunConfig, flat_settings
-from shared.errors import setting_error
+from shared.types import StageSeconds
 
-_STAGES = ("environment", "acting", "gradient", "synchronise", "wait")
 # Larger videos would make the page slow to open; they stay files.
 _MOST_VIDEO_BYTES = 12 * 2**20
 
@@ -52,11 +52,9 @@ def report(arguments: ReportArguments) -> int:
         ConfigurationError: a folder is not a run's, or has no metrics.
     """
     check_json_file(arguments.json)
-    output = arguments.output
-    if output is not None and (output.suffix != ".html" or not output.absolute().parent.is_dir()):
-        raise setting_error("output", output, "must end in .html, in a folder that exists")
+    check_output(arguments.output, (".html",))
     runs = [_Run(path) for path in find_runs(arguments.runs)]
-    output = output or default_folder([run.folder.path for run in runs]) / "report.html"
+    output = arguments.output or default_folder([run.folder.path for run in runs]) / "report.html"
     page = _page(runs)
     part = output.with_name(output.name + ".part")
     part.write_text(page)
@@ -96,7 +94,7 @@ class _Run:
         return {
             stage: sum(row["stage_microseconds"].get(stage, 0.0) * row["agent_steps_per_second"] for row in self.rows)
             / total
-            for stage in _STAGES
+            for stage in StageSeconds._fields
         }
 
     def video(self) -> Path | None:

@@ -1,0 +1,20 @@
+"""Files that a command's `--output` names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.errors import setting_error
+
+
+def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
+    """Refuse an `--output` file that could not be written when its time comes. None is a file that is not asked for.
+
+    Args:
+        path: what is typed.
+        suffixes: with their points, like (".png", ".svg").
+
+    Raises:
+        ConfigurationError: it has none of the suffixes, or its folder does not exist.
+    """
+    if path is not None and (path.suffix not in suffixes or not path.absolute().parent.is_dir()):
+        raise setting_error("output", path, f"must end in {' or '.join(suffixes)}, in a folder that exists")

@@ -1,0 +1,88 @@
+"""The settings: what one of them may be, and what two of them may not be together."""
+
+import math
+
+import pytest
+
+from shared.config import (
+    ActorConfig,
+    CheckpointConfig,
+    EvaluationConfig,
+    LearnerConfig,
+    MethodConfig,
+    NetworkConfig,
+    RunConfig,
+    flat_settings,
+)
+from shared.config.checks import at_least, between, positive
+from shared.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("value", [1, 1.5, 1e300, None])
+def test_a_number_within_its_bound_passes(value: float | None) -> None:
+    at_least("some", value, 1)
+    positive("some", value)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, -math.inf])
+def test_a_number_out_of_its_bound_is_refused_by_name(value: float) -> None:
+    with pytest.raises(ConfigurationError, match=f"--some.number {value}: must be at least 1"):
+        at_least("some.number", value, 1)
+    with pytest.raises(ConfigurationError, match=f"--some.number {value}: must be greater than 0"):
+        positive("some.number", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "passes"), [(0.0, True), (1.0, True), (-1e-9, False), (1.1, False), (math.nan, False)]
+)
+def test_a_number_between_two_others_may_be_either(value: float, passes: bool) -> None:
+    if passes:
+        between("some", value, 0.0, 1.0)
+        return
+    with pytest.raises(ConfigurationError, match="must be between 0 and 1"):
+        between("some", value, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"actors": "4:2"}, "--actors 4:2: must have its bounds in order"),
+        ({"actors": "many"}, "--actors many: must be a number, auto, or MIN:MAX"),
+        ({"stop_at_return": math.nan}, "--stop-at-return nan: must be a finite number"),
+        (
+            {"method": MethodConfig(n_step=9), "actor": ActorConfig(unroll_length=8)},
+            "more than --actor.unroll-length 8",
+        ),
+        ({"network": NetworkConfig(name="nature_cnn", observation_scaling="running")}, "is for mlp; nature_cnn has"),
+        ({"replay_arrivals": "order.txt"}, "needs --executor inline"),
+        ({"aggregation": "node"}, "there is nothing to add"),
+        (
+            {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2, max_policy_lag=1)},
+            "leave --learner.max-policy-lag out",
+        ),
+        (
+            {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2), "lockstep": True},
+            "without --lockstep",
+        ),
+        ({"checkpoint": CheckpointConfig(exact=True)}, "is for --executor inline"),
+        ({"executor": "inline", "learner": LearnerConfig(device="gpu")}, "the inline executor runs on the CPU"),
+        ({"executor": "inline", "evaluation": EvaluationConfig(video=True)}, "use --executor ray"),
+        ({"stop_measure": "evaluation", "stop_at_return": 1.0}, "set --evaluation.every-frames above 0"),
+    ],
+)
+def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        RunConfig(**settings)
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(("actors", "range_"), [(3, (3, 3)), ("auto", (1, None)), ("2:16", (2, 16))])
+def test_actors_are_a_number_or_a_range(actors: int | str, range_: tuple[int, int | None]) -> None:
+    assert RunConfig(actors=actors).actor_range == range_
+
+
+def test_flat_settings_have_the_names_of_the_command_line_and_plain_values() -> None:
+    flat = flat_settings(RunConfig(network=NetworkConfig(hidden_sizes=(8, 4)), stop_at_return=None))
+    assert flat["actor.unroll_length"] == 20
+    assert flat["network.hidden_sizes"] == "(8, 4)"
+    assert flat["stop_at_return"] == "None"
