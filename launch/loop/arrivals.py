@@ -1,4 +1,4 @@
-"""The order in which a run's calls ended, as a text file: what an asynchronous run can be repeated from, step by step.
+"""The order in which a run's calls ended, as a text file: with it, an asynchronous run can be repeated step by step.
 
 The first line names the actors that the run began with, `actors 0 1 2`; each line after it is `report ACTOR`,
 `lost ACTOR` or `evaluation`.

@@ -22,7 +22,7 @@ class Joined(NamedTuple):
 
 
 class Released(NamedTuple):
-    """An actor has made its last report, and gave its place back."""
+    """An actor on a draining node has made its last report and was ended."""
 
     actor_id: int
 
@@ -31,14 +31,15 @@ Event = Outcome | EvaluationResult | Failed | Replaced | Joined | Released
 
 
 class TrainingStoppedError(Exception):
-    """The run cannot go on: too many actors were lost, or its numbers are not finite any more."""
+    """The run cannot go on: too many actors were lost, or too many gradients were not finite."""
 
 
 class Coordinator:
     """Moves reports into the learner and weights out of it.
 
-    `run` is a generator, so that logging, checkpoints and stopping stay outside: it yields each event after the
-    learner has taken it and the actor is under way again. After `stop`, what is in flight is still taken in.
+    `run` is a generator, so that logging, checkpoints and stopping stay outside. It yields each event after the
+    learner has taken it and the actor is under way again, so that this actor plays while
+    the caller makes a plot or a checkpoint of it. After `stop`, what is in flight is still taken in.
 
     A failed actor is replaced, after a wait if its kind keeps failing; the others go on meanwhile.
 
@@ -67,7 +68,7 @@ class Coordinator:
         self._watchdog = Watchdog(supervision)
         self._restarts = RestartPolicy(supervision)
         self._due: list[tuple[float, Failed]] = []
-        self._leaving: set[int] = set()
+        self._draining: set[int] = set()
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         self._stopping = False
@@ -84,7 +85,7 @@ class Coordinator:
         return self._evaluations > 0
 
     def resume(self, actor_ids: Sequence[int | None]) -> None:
-        """Take over calls that the executor has under way already before `run`: of these actors; None: evaluations."""
+        """Watch over calls that are under way before `run`, by their actor ids; None stands for an evaluation."""
         for actor_id in actor_ids:
             if actor_id is None:
                 self._evaluations += 1
@@ -142,8 +143,12 @@ class Coordinator:
                         yield self._fail(Failed(actor_id, reason))
                 yield from self._follow_cluster()
             yield from self._replace_due(now)
+        # Where an id stands for several actors, only the call is waited for, and not the rollouts of those that have
+        # no part in its sum: they end with their process.
+        self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
+        """Give a report to the learner, and send its actor on its way again."""
         self.messages += 1
         self._watchdog.reported(report.actor_id, self._clock())
         self._restarts.proven(report.actor_id)
@@ -159,18 +164,20 @@ class Coordinator:
                 f"{self._supervision.max_non_finite}: lower --optimizer.learning-rate, or clip by "
                 f"--optimizer.max-gradient-norm"
             )
+        # Before the outcomes are yielded: the actor would idle for as long as their reader takes.
         self._dispatch(report.actor_id)
         return outcomes
 
     def _waiting_for_room(self) -> bool:
-        """Whether all actors went with their nodes, and the run waits for others."""
+        """Whether all actors were lost with their nodes, and the run waits for new nodes."""
         return not self._stopping and not self._executor.actor_ids
 
     def _follow_cluster(self) -> Iterator[Event]:
-        """Let those go whose places are about to go, and start others where there is room."""
+        """Ask actors on draining nodes for nothing more, and start others where there is room."""
         if self._stopping:
             return
-        self._leaving |= set(self._executor.leaving())
+        self._draining |= set(self._executor.draining())
+        # Some of the room is that of actors that failed, whose replacements wait for their time.
         for _ in range(self._executor.room() - len(self._due)):
             actor_id = self._executor.add()
             if actor_id is None:
@@ -180,11 +187,12 @@ class Coordinator:
             yield Joined(actor_id)
 
     def _stop_if_none_can_be_made(self, failed: Failed) -> None:
+        # Once a message has come, an actor can be made: another one that cannot is replaced like any that fails.
         if failed.not_made and not self.messages:
             raise ConfigurationError(f"actor {failed.actor_id} {failed.reason}")
 
     def _note_change(self, told: ChangedWithin) -> Event:
-        """Count what was lost or replaced within what this actor id stands for, and have it go on."""
+        """Count an actor that was lost or replaced among those of one id, and have the others go on."""
         now = self._clock()
         calls_left = self._watchdog.outstanding(told.actor_id) - 1
         # A process starts there: what it takes is no measure of the calls before it.
@@ -201,24 +209,26 @@ class Coordinator:
         return told.change
 
     def _release_if_done(self, actor_id: int) -> Iterator[Released]:
-        """Let an actor go whose place is about to go, once it has reported all that it was asked for."""
-        if actor_id not in self._leaving or self._watchdog.outstanding(actor_id):
+        """End an actor on a draining node, once it has reported all that it was asked for."""
+        if actor_id not in self._draining or self._watchdog.outstanding(actor_id):
             return
-        self._leaving.discard(actor_id)
+        self._draining.discard(actor_id)
         self._watchdog.forget(actor_id)
-        # None, unless it stands for several: those that were not waited for go with it.
+        # None, unless the id stands for several actors: what they have under way without a call ends with them.
         self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
         self._executor.remove(actor_id)
         yield Released(actor_id)
 
     def _dispatch(self, actor_id: int) -> None:
-        if self._stopping or actor_id in self._leaving:
+        """Ask an actor for one rollout with the newest weights, unless the run stops or its node is draining."""
+        if self._stopping or actor_id in self._draining:
             return
         self._publish()
         self._executor.dispatch(actor_id)
         self._watchdog.dispatched(actor_id, self._clock())
 
     def _publish(self) -> None:
+        # Only what is new: each snapshot that is published becomes an object in Ray's store.
         if self._published_version != self._learner.version:
             self._executor.publish(self._learner.snapshot())
             self._published_version = self._learner.version
@@ -229,6 +239,7 @@ class Coordinator:
 
     def _fail(self, failed: Failed) -> Event:
         if failed.actor_id is None:
+            # Its calls went with it, those that waited for their turn too.
             self._evaluations = 0
             self._executor.replace_evaluator()
             return Replaced(failed, None)
@@ -237,9 +248,9 @@ class Coordinator:
         self.rollouts_lost += self._executor.rollouts_under_way(failed.actor_id)
         self._watchdog.forget(failed.actor_id)
         self._executor.remove(failed.actor_id)
-        self._leaving.discard(failed.actor_id)
+        self._draining.discard(failed.actor_id)
         if failed.node_lost:
-            # Others start when, and where, there is room again.
+            # It has no replacement of its own: others start when, and where, there is room again.
             return failed
         self._due.append((now + self._count_death(failed, now), failed))
         return failed
@@ -257,6 +268,7 @@ class Coordinator:
         return wait
 
     def _replace_due(self, now: float) -> Iterator[Event]:
+        """Start the replacements whose wait is over, as far as there are places for them."""
         if self._stopping:
             self._due = []
         for due in [due for due in self._due if due[0] <= now]:

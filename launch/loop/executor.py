@@ -1,16 +1,16 @@
 """What the coordinator asks of whatever runs the actors, be it processes or one loop. No TensorFlow in it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
 
 
 class Failed(NamedTuple):
-    """An actor died or hangs, or its rollout raised; actor_id None: the evaluator. `reason` is one line.
+    """An actor died or hangs, or its rollout raised; `actor_id` is None for the evaluator. `reason` is one line.
 
-    `node_lost`: it went with its node, which says nothing about the actor. `not_made`: its process lives, and could not
-    make what plays there.
+    `node_lost`: it went with its node, which says nothing about the actor. `not_made`: its process lives, and could
+    not make the actor.
     """
 
     actor_id: int | None
@@ -20,14 +20,14 @@ class Failed(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """A failed actor was replaced by a new one with a new id, which the evaluator does not have."""
+    """A failed actor was replaced by a new one with a new id. A new evaluator has none: `replacement_id` is None."""
 
     failed: Failed
     replacement_id: int | None
 
 
 class ChangedWithin(NamedTuple):
-    """Of those that the actor id stands for, one was lost, or replaced, and the others go on."""
+    """Among several actors that share one id towards the coordinator, one was lost or replaced; the others go on."""
 
     actor_id: int
     change: Failed | Replaced
@@ -37,39 +37,100 @@ Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | Cha
 
 
 class Executor(Protocol):
-    """Where rollouts run. A call that is dispatched is completed exactly once, by a report, a failure, or a
-    change within.
+    """Where rollouts run. Its user keeps to this order, and it keeps the promises of each method.
 
-    `actors` is how many play: what has an actor id here may stand for several. `rollouts_under_way` is how many
-    rollouts, of at most T x B agent steps each, are lost if an actor dies now; if it stands for several, how many at
-    most.
+    `publish` comes before the first `dispatch`, which asks an actor for one rollout, and `next_completion` says how
+    the rollout ended. Each call that was dispatched is completed exactly once: by a report, a failure, or a change
+    within. The calls of one actor are completed in the order of their dispatch. Nothing is retried behind the user's
+    back, as a retried rollout would be counted twice. After `close` nothing else may be called.
 
-    The order of calls is the contract: `publish` makes a snapshot the one that later dispatches carry, and
-    `publish_target` one for the target network, where the method has one; `dispatch` asks an actor for one rollout;
-    `evaluate` asks for one evaluation of the weights it is given, whichever were published, of an evaluator that is
-    started when it is first needed; `next_completion` waits for whichever call ends first, and returns None if none
-    does within a moment; `has_completed` says whether the oldest call of an actor has ended already; `remove` ends an
-    actor, dead or not, and forgets its calls; `add` starts a new one, None if there is no place for it, and
-    `replace_evaluator` a new evaluator, with nothing under way. `room` says how many actors more the run wants and has
-    places for, and `leaving` whose places are about to go.
+    Usually an actor id stands for one actor. Where gradients are added on their nodes, it stands for all actors of a
+    node: the executor then completes a call by an `AggregatedReport` or a `ChangedWithin`.
     """
 
     @property
-    def actor_ids(self) -> Sequence[int]: ...
+    def actor_ids(self) -> Sequence[int]:
+        """Those that can be dispatched to, in the order in which they were started."""
+        ...
+
     @property
-    def calls_in_flight(self) -> int: ...
+    def actors(self) -> int:
+        """How many actors play. More than there are ids, where an id stands for several."""
+        ...
+
     @property
-    def actors(self) -> int: ...
-    def publish(self, snapshot: WeightSnapshot) -> None: ...
-    def publish_target(self, snapshot: WeightSnapshot) -> None: ...
-    def dispatch(self, actor_id: int) -> None: ...
-    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None: ...
-    def next_completion(self) -> Completion | None: ...
-    def has_completed(self, actor_id: int) -> bool: ...
-    def rollouts_under_way(self, actor_id: int) -> int: ...
-    def remove(self, actor_id: int) -> None: ...
-    def add(self) -> int | None: ...
-    def room(self) -> int: ...
-    def leaving(self) -> Sequence[int]: ...
-    def replace_evaluator(self) -> None: ...
-    def close(self) -> None: ...
+    def calls_in_flight(self) -> int:
+        """Rollouts and evaluations that were asked for and not completed yet."""
+        ...
+
+    def publish(self, snapshot: WeightSnapshot) -> None:
+        """Have later dispatches carry this snapshot. Those under way keep the one that they left with."""
+        ...
+
+    def publish_target(self, snapshot: WeightSnapshot) -> None:
+        """Have later dispatches carry these weights of the target network. Only for methods that have one."""
+        ...
+
+    def dispatch(self, actor_id: int) -> None:
+        """Ask an actor for one rollout. Returns at once; an actor works on its calls one after the other."""
+        ...
+
+    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
+        """Ask for one evaluation of these weights, whichever are published. Returns at once.
+
+        The evaluator is started when it is first needed.
+        """
+        ...
+
+    def next_completion(self) -> Completion | None:
+        """Wait for the call that ends next, whosever it is. None if none does within a moment."""
+        ...
+
+    def has_completed(self, actor_id: int) -> bool:
+        """Whether the oldest call of this actor, which has one, has ended and only waits for `next_completion`."""
+        ...
+
+    def rollouts_under_way(self, actor_id: int) -> int:
+        """How many rollouts are lost if this actor ends now, at most. A rollout has up to T x B agent steps.
+
+        Where the id stands for several actors, some may be under way though no call is.
+        """
+        ...
+
+    def remove(self, actor_id: int) -> None:
+        """End an actor, dead or not, and forget its calls: they are not completed any more."""
+        ...
+
+    def add(self) -> int | None:
+        """Start one more actor, under an id that was never used. None if there is no place for it."""
+        ...
+
+    def room(self) -> int:
+        """How many more actors the run wants and has places for. Negative if it has more than it wants."""
+        ...
+
+    def draining(self) -> Sequence[int]:
+        """Actors on draining nodes: they still play, and will be killed soon. Ask them for nothing more."""
+        ...
+
+    def replace_evaluator(self) -> None:
+        """End the evaluator, dead or not, and forget its calls. The next `evaluate` starts another one."""
+        ...
+
+    def state(self) -> dict[str, Any] | None:
+        """State for a bit-exact resume, as values that JSON can hold: the actors, and the calls under way.
+
+        None if there is no such state: processes have no fixed order.
+        """
+        ...
+
+    def restore(self, state: dict[str, Any]) -> Sequence[int | None]:
+        """The inverse of `state`, for an executor with actors of the same ids and no call under way.
+
+        Returns the actor id of each call that is under way again, oldest first; None stands for an evaluation.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all actors and the evaluator, and free what they shared."""
+        ...

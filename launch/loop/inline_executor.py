@@ -20,7 +20,7 @@ from shared.types import EvaluationPolicy, WeightSnapshot
 
 
 class _Call(NamedTuple):
-    """A rollout of an actor, or an evaluation (`actor_id` None) by `policy`, and the weights of its dispatch."""
+    """A rollout of an actor, or an evaluation (`actor_id` None) with `policy`, and the weights that it left with."""
 
     actor_id: int | None
     snapshot: WeightSnapshot
@@ -29,11 +29,17 @@ class _Call(NamedTuple):
 
 
 class InlineExecutor:
-    """Runs each dispatched call when its completion is asked for, first in first out.
+    """An `Executor` in this thread: runs each call when its completion is asked for, first in first out.
 
     Calls carry the snapshot that was published when they were dispatched, as they do between processes, so policy
-    lag is what it would be if the actors took turns. With `replay_arrivals` they take the turns of an earlier run
-    instead, until that ends. An actor that raises, raises here: there is no process to replace.
+    lag is what it would be if the actors took turns. With `replay_arrivals`, calls run in the order of an earlier run
+    instead, until its record ends. An exception of an actor ends the run: there is no process to replace.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        actors: how many to start.
+        first_actor_id: ids count up from here.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
@@ -78,6 +84,7 @@ class InlineExecutor:
             return self._run(self._calls.popleft())
         number, arrival = next(self._arrivals, (0, None))
         if arrival is None:
+            # The record has ended. With nothing under way, the coordinator's loop ends too.
             self._calls.clear()
             return None
         if arrival.lost and arrival.actor_id in self._actors:
@@ -97,7 +104,7 @@ class InlineExecutor:
         return self._started_evaluator().run(call.snapshot, call.policy)
 
     def state(self) -> dict[str, Any]:
-        """Actors and the calls under way, as plain values: what `restore` goes on from to the bit."""
+        """See `Executor.state`. With the evaluator's exploration, once there is one."""
         return {
             "actors": {str(actor_id): _to_json(actor.state()._asdict()) for actor_id, actor in self._actors.items()},
             "calls": [
@@ -108,7 +115,7 @@ class InlineExecutor:
         }
 
     def restore(self, state: dict[str, Any]) -> list[int | None]:
-        """Go on from a saved state, with actors of the same ids. Returns whose calls are under way, in their order."""
+        """See `Executor.restore`."""
         if state.get("evaluator") is not None:
             self._started_evaluator().restore_exploration(_from_json(state["evaluator"]))
         for actor_id, saved in state["actors"].items():
@@ -120,7 +127,7 @@ class InlineExecutor:
         return [actor_id for actor_id, *_ in state["calls"]]
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
-        # Calls run when their completion is asked for: none can hang apart from this process.
+        # Calls run when their completion is asked for: none can hang while this process goes on.
         return True
 
     def rollouts_under_way(self, actor_id: int) -> int:
@@ -138,11 +145,11 @@ class InlineExecutor:
     def room(self) -> int:
         return 0
 
-    def leaving(self) -> Sequence[int]:
+    def draining(self) -> Sequence[int]:
         return ()
 
     def replace_evaluator(self) -> None:
-        raise AssertionError("the inline evaluator does not fail apart from its process")
+        raise AssertionError("an exception of the inline evaluator ends the run: it is never replaced")
 
     def close(self) -> None:
         for actor in self._actors.values():
@@ -157,7 +164,7 @@ class InlineExecutor:
 
 
 def _to_json(value: Any) -> Any:
-    """Arrays as dtype, shape and base64; dictionaries of them likewise."""
+    """Arrays as dtype, shape and base64, which give back the same bits; dictionaries of them likewise."""
     if isinstance(value, dict):
         return {name: _to_json(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""The actors of one node, kept at work, and the sum of their gradients. No Ray in it."""
+"""Keeps the actors of one node at work, and adds their gradients. No Ray in it."""
 
 import time
 from collections.abc import Callable
@@ -15,10 +15,10 @@ _CHECK_SECONDS = 1.0
 
 
 class NodeActors:
-    """Collects K gradients of actors of which one may die, or hang, and be replaced while the others go on.
+    """Adds the next K gradients of a node's actors. An actor that dies or hangs is replaced; the others go on.
 
     Args:
-        executor: runs the rollouts. It has its actors, and none is under way.
+        executor: runs the rollouts. It has started its actors, and no rollout is under way.
         gradients_per_update: K.
         supervision: when an actor hangs, and how long its replacement waits.
         clock: seconds, monotonic.
@@ -42,10 +42,11 @@ class NodeActors:
         self._sum: Float32Array | None = None
 
     def collect(self) -> AggregatedReport | Failed | Replaced:
-        """The sum of K gradients, or an actor that was lost or replaced before: what was added is kept for later.
+        """Wait for the sum of K gradients, or for an actor to be lost or replaced: then the sum so far is kept.
 
-        Those that have reported start again with what the executor was given to publish; the last one waits for what
-        the learner makes of the sum. The actor id of the result is 0.
+        An actor that has reported starts again at once, with the weights that were last published. The one whose
+        gradient is the K-th waits for the next call, which brings the weights that the learner makes of the sum.
+        The actor id of the sum is 0.
         """
         while not self._is_complete():
             replaced = self._replace_due()
@@ -80,13 +81,14 @@ class NodeActors:
         self._watchdog.reported(report.actor_id, self._clock())
         self._restarts.proven(report.actor_id)
         gradient = report.gradient
+        # The square of its norm is finite where the learner would find its norm so; one pass, nothing allocated.
         finite = bool(np.isfinite(np.dot(gradient, gradient)))
         if self._sum is None:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)
         elif finite:
             self._sum += gradient
         self._finite.append(finite)
-        # The gradients themselves do not travel.
+        # The gradient itself does not travel: it is in the sum.
         self._reports.append(report._replace(gradient=gradient[:0].copy()))
         self._idle.append(report.actor_id)
 
@@ -102,15 +104,17 @@ class NodeActors:
         return None
 
     def _lose(self, failed: Failed) -> Failed:
+        """End an actor that failed, and note when its replacement may start."""
         assert failed.actor_id is not None, "the evaluator is the learner's"
         now = self._clock()
         self._watchdog.forget(failed.actor_id)
         self._executor.remove(failed.actor_id)
-        # Whether the run has lost too many, on all its nodes, is for the learner's process to say.
+        # None says that too many were lost. That is for the learner's process to judge, which counts all nodes.
         self._due.append((now + (self._restarts.died(failed.actor_id, now) or 0.0), failed))
         return failed
 
     def _replace_due(self) -> Replaced | None:
+        """Start one replacement whose wait is over, if there is one."""
         now = self._clock()
         due = next((due for due in self._due if due[0] <= now), None)
         if due is None:

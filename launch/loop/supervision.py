@@ -1,4 +1,4 @@
-"""When an actor counts as hung, when its replacement may start, and when a run has lost too many. No clock in it."""
+"""When an actor counts as hung, when its replacement starts, and when a run has lost too many. No clock in it."""
 
 from collections import deque
 
@@ -8,7 +8,7 @@ _LONGEST_BACKOFF_SECONDS = 60.0
 
 
 class Watchdog:
-    """Knows how long each actor has taken so far, and so how long is too long.
+    """Remembers the longest rollout of each actor, and so knows how long is too long.
 
     All times are seconds of one monotonic clock, given by the caller.
 
@@ -30,10 +30,10 @@ class Watchdog:
         waiting.append(now)
 
     def reported(self, actor_id: int, now: float) -> None:
-        """The actor completed its oldest rollout. It works on the next one since then, if it was asked for one."""
+        """The actor completed its oldest rollout. It works on the next one from now on, if it was asked for one."""
         self._waiting[actor_id].popleft()
         taken = now - self._working_since[actor_id]
-        # What the first one takes is the start of a process and says nothing of the others.
+        # The first one includes the start of a process, and says nothing about how long the others take.
         self._longest[actor_id] = max(self._longest[actor_id], taken) if actor_id in self._longest else 0.0
         self._working_since[actor_id] = now
 
@@ -42,7 +42,7 @@ class Watchdog:
         return len(self._waiting.get(actor_id, ()))
 
     def forget(self, actor_id: int) -> None:
-        """The actor is gone."""
+        """Drop everything about an actor that has ended."""
         for known in (self._waiting, self._working_since, self._longest):
             known.pop(actor_id, None)
 
@@ -65,7 +65,9 @@ class Watchdog:
 
 
 class RestartPolicy:
-    """Replacements start at once; those of actors that died before they reported once wait, each twice as long.
+    """Has a replacement start at once, unless replacements keep dying before their first report.
+
+    Then each waits twice as long as the one before it, so that a cause that lasts is not met again every second.
 
     Args:
         config: `max_restarts`, `restart_window_seconds` and `backoff_seconds`.
@@ -78,7 +80,7 @@ class RestartPolicy:
         self._fruitless = 0
 
     def proven(self, actor_id: int) -> None:
-        """The actor has reported."""
+        """The actor has reported: what made those before it fail is over."""
         if actor_id in self._unproven:
             self._unproven.discard(actor_id)
             self._fruitless = 0

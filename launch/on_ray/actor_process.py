@@ -21,7 +21,7 @@ _NO_GRADIENT = np.empty(0, np.float32)
 
 
 class Weights(NamedTuple):
-    """A `WeightSnapshot` as it travels: its parameters encoded, see `shared.wire`, or where they are in memory."""
+    """A `WeightSnapshot` as it travels: its parameters encoded, see `shared.wire`, or their address in memory."""
 
     version: int
     parameters: npt.NDArray[np.generic] | VectorAddress
@@ -29,26 +29,27 @@ class Weights(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A report as it travels: without its gradient, which is encoded beside it, or None if it was left in memory."""
+    """A report as it travels. Its gradient is encoded beside it, or None if it was written to shared memory."""
 
     report: GradientReport
     gradient: npt.NDArray[np.generic] | None
 
 
 class Runner(Protocol):
-    """What an actor's process holds: an `Actor`, or what stands for it in a bench."""
+    """What an `ActorProcess` runs: an `Actor`, or its replacement in a bench."""
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport: ...
 
 
 class ActorNotMadeError(Exception):
-    """A process could not make the actor that it is for."""
+    """An actor's process lives, and could not make its actor. The message says why, in one line."""
 
 
 class ActorProcess:
     """An `Actor` in a process of its own.
 
-    What its constructor raises, the first call raises: Ray would print the traceback on the driver's terminal.
+    What its constructor raises, each call raises: to Ray a constructor that raises is a process that died, without a
+    cause that a program can read, and Ray would print the traceback on the driver's terminal.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
@@ -62,7 +63,7 @@ class ActorProcess:
             self._not_made = why_not_made(error, config)
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
-        """What runs here."""
+        """Make what `run` calls. A bench overrides it."""
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id)
@@ -71,7 +72,7 @@ class ActorProcess:
         """See `Actor.run`. The gradient is written to the vector `reply_in`, if it is reachable from here.
 
         Raises:
-            ActorNotMadeError: there is no actor here.
+            ActorNotMadeError: the constructor could not make the actor.
         """
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
@@ -82,6 +83,7 @@ class ActorProcess:
             parameters = attached
         report = self._runner.run(WeightSnapshot(weights.version, decode(parameters), weights.frames), target)
         gradient = encode(report.gradient, self._precision)
+        # The gradient must not travel twice.
         report = report._replace(gradient=_NO_GRADIENT)
         to = None if reply_in is None else self._attach(reply_in)
         if to is None:
@@ -96,7 +98,7 @@ class ActorProcess:
 
 
 def why_not_made(error: Exception, config: RunConfig) -> str:
-    """Why an actor could not be made, in one line that follows its name."""
+    """Why an actor could not be made, in one line. It follows "actor 3 "."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
     if not isinstance(error, gymnasium.error.UnregisteredEnv):
         return f"could not be made: {reason}"

@@ -1,8 +1,8 @@
-"""One message per node in place of one per actor: the actors of a node add their gradients before they travel.
+"""Adds the gradients of a node's actors on their node, so that an update needs one message in place of K.
 
-A node's aggregator runs its actors as an executor of its own, through that node's shared memory, and sends the sum of
-the K gradients of one update. So an update takes in one message, and the sum is the one that the learner would have
-made: ((g₁ + g₂) + g₃) …, in the order of arrival. The learner admits and counts each gradient by itself all the same.
+A node's aggregator runs its actors by an executor of its own, through that node's shared memory, and sends the sum of
+the K gradients of one update. The sum is to the bit the one that the learner would have made: ((g₁ + g₂) + g₃) …, in
+the order of arrival. The learner still admits and counts each gradient by itself.
 """
 
 import itertools
@@ -35,14 +35,14 @@ _IDS_PER_NODE = 1_000_000
 
 
 class AggregatorProcess:
-    """The actors of one node, and the sum of what they report.
+    """The process on a node that runs its actors and adds their gradients.
 
     Args:
         config: of the run.
         spec: of its environment.
         actors: how many to start.
         first_actor_id: ids count up from here.
-        node: where it runs, and they too; empty: anywhere, there is one machine only.
+        node: the id of its own node, for its actors too; empty: there is one machine only.
         clock: seconds, monotonic.
     """
 
@@ -55,7 +55,7 @@ class AggregatorProcess:
         node: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # The evaluator is the learner's.
+        # The learner's process has the evaluator: this executor must not start one.
         self._config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
         self._executor = RayExecutor(self._config, spec, actors, first_actor_id, node=node)
         self._actors = NodeActors(self._executor, config.learner.gradients_per_update, config.supervision, clock=clock)
@@ -81,7 +81,7 @@ class _Group(NamedTuple):
 
 
 class AggregatingExecutor:
-    """An `Executor` whose members are the aggregators of nodes. Each is what an actor is elsewhere.
+    """An `Executor` with one aggregator per node. An actor id of its interface is that of an aggregator.
 
     Args:
         config: of the run.
@@ -103,6 +103,8 @@ class AggregatingExecutor:
         self._ids = itertools.count(first_actor_id, _IDS_PER_NODE)
         self._groups: dict[int, _Group] = {}
         self._calls: dict[ray.ObjectRef, int | None] = {}
+        # Groups whose last call ended with a change within: gradients that were added before it wait in their sums.
+        self._unfinished: set[int] = set()
         self._published = Published(config.transfer.precision)
         for _ in range(1 if cluster is None else self.room()):
             self.add()
@@ -155,7 +157,9 @@ class AggregatingExecutor:
             evaluation: EvaluationResult = result
             return evaluation
         if not isinstance(result, AggregatedReport):
+            self._unfinished.add(actor_id)
             return ChangedWithin(actor_id, result)
+        self._unfinished.discard(actor_id)
         return result._replace(actor_id=actor_id, gradient=decode(result.gradient))
 
     def has_completed(self, actor_id: int) -> bool:
@@ -163,17 +167,18 @@ class AggregatingExecutor:
         return bool(ray.wait([ref], timeout=0)[0])
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        actors = self._groups[actor_id].actors
-        if actor_id in self._calls.values():
-            # One of each actor, and what was added already and is not sent.
-            return actors + self._config.learner.gradients_per_update - 1
-        # Who completed the sum waits for the next call.
-        return actors - 1
+        # One of each actor but that whose report, or loss, ended the last call. Of a call under way it plays too.
+        playing = self._groups[actor_id].actors - 1
+        called = actor_id in self._calls.values()
+        # A sum is sent as soon as it has K gradients.
+        in_sum = self._config.learner.gradients_per_update - 1 if called or actor_id in self._unfinished else 0
+        return playing + called + in_sum
 
     def remove(self, actor_id: int) -> None:
         self._calls = {ref: group for ref, group in self._calls.items() if group != actor_id}
-        # Its actors end with it.
+        # Ray ends the actors that a process has started with it.
         ray.kill(self._groups.pop(actor_id).handle, no_restart=True)
+        self._unfinished.discard(actor_id)
 
     def add(self) -> int | None:
         node, actors = "", self._actors
@@ -192,16 +197,22 @@ class AggregatingExecutor:
     def room(self) -> int:
         return 0 if self._cluster is None else len(self._free_nodes())
 
-    def leaving(self) -> Sequence[int]:
+    def draining(self) -> Sequence[int]:
         if self._cluster is None:
             return ()
         draining = {node.id for node in self._cluster.nodes() if node.draining}
         return [group_id for group_id, group in self._groups.items() if group.node in draining]
 
     def replace_evaluator(self) -> None:
-        # Further evaluations would each report its death again.
+        # The evaluator's further calls would each end with its death again.
         self._calls = {ref: group for ref, group in self._calls.items() if group is not None}
         self._evaluator.close()
+
+    def state(self) -> None:
+        return None
+
+    def restore(self, state: dict[str, Any]) -> Sequence[int | None]:  # noqa: ARG002
+        raise AssertionError("processes have no fixed order, and so no state for a bit-exact resume")
 
     def close(self) -> None:
         handles = [group.handle for group in self._groups.values()]
@@ -211,7 +222,7 @@ class AggregatingExecutor:
         self._groups, self._calls = {}, {}
 
     def _free_nodes(self) -> dict[str, int]:
-        """Nodes without an aggregator, and how many actors each gets."""
+        """How many actors each node without an aggregator gets, by node id."""
         assert self._cluster is not None
         _, most = self._config.actor_range
         left = None if most is None else most - self.actors

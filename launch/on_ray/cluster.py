@@ -1,4 +1,4 @@
-"""Start or join a Ray cluster, and see which of its nodes are there."""
+"""Starts or joins a Ray cluster, and sees which of its nodes are alive."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ _LEARNER_RESOURCE = "learner"
 
 
 class _ProjectFirst(JobConfig):
-    """Has workers look for modules in the project's folder first, and where the driver stands after that.
+    """Has workers look for modules in the project's folder first, then in the driver's working directory.
 
     Ray would put the driver's working directory first: a file `shared.py` there would be taken for our package.
     """
@@ -42,7 +42,7 @@ class _ProjectFirst(JobConfig):
         super().__init__(_py_driver_sys_path=worker_path())
 
     def _runtime_env_has_working_dir(self) -> bool:
-        # Asked before Ray adds folders to those above.
+        # Ray asks this before it adds its own folders in front; True keeps it from that.
         return True
 
 
@@ -54,7 +54,7 @@ def connect(config: RunConfig, actors: int) -> None:
     """
     quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
     if config.address == "local":
-        # As many slots as actors: how many the machine should have was decided, and warned about, before.
+        # As many cores as the actors need, whatever the machine has: that was decided, and warned about, before.
         cores = max(1, int(actors * config.actor.cores + 0.999))
         ray.init(
             "local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, job_config=_ProjectFirst(), **quiet
@@ -68,7 +68,7 @@ def join(address: str) -> None:
 
     Raises:
         ConfigurationError: nobody listens there, or the cluster runs another version of Ray or Python.
-        ConnectionError: what listens there is no cluster.
+        ConnectionError: something listens there, and it is no Ray cluster.
     """
     check_address(address)
     try:
@@ -149,12 +149,12 @@ def takes_gpu_here(config: RunConfig) -> bool:
 
 
 def _draining_nodes() -> set[str]:
-    # Ray Serve asks the same way; there is no public one.
+    # There is no public function for it; Ray Serve asks the same way.
     return set(ray._private.state.state.get_draining_nodes())
 
 
 class ClusterView:
-    """The places for actors, as they are now. Looked up again every two seconds.
+    """The nodes of the cluster and their places for actors, looked up again every two seconds.
 
     Args:
         config: of the run.
@@ -164,12 +164,12 @@ class ClusterView:
     def __init__(self, config: RunConfig, learner: Node) -> None:
         self._config, self._learner = config, learner
         self._nodes: list[Node] = []
-        # Since when nodes do not answer that Ray's server still takes for alive.
+        # When each node that Ray's server still takes for alive was last found not to answer.
         self._silent: dict[str, float] = {}
         self._looked_up = -_LOOKUP_SECONDS
 
     def nodes(self, *, fresh: bool = False) -> list[Node]:
-        """The nodes that are alive, as far as is known."""
+        """The nodes that Ray's server takes for alive, less those that were found not to answer."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
             self._nodes = [node for node in cluster_nodes() if not self._is_silent(node, now)]
@@ -177,7 +177,7 @@ class ClusterView:
         return self._nodes
 
     def has_lost(self, node_id: str) -> bool:
-        """Whether this node is gone, which Ray's server may find out half a minute later."""
+        """Whether this node is gone. It is asked itself: Ray's server may take half a minute to notice."""
         node = next((node for node in self.nodes(fresh=True) if node.id == node_id), None)
         if node is None:
             return True
@@ -213,5 +213,5 @@ def _answers(node: Node) -> bool:
 
 
 def on_node(node: str) -> dict[str, Any]:
-    """Options of a process that runs on this node or not at all."""
+    """Ray's options for a process that runs on this node or not at all."""
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}

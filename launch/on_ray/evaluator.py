@@ -1,4 +1,4 @@
-"""The evaluator as a process of its own, which both Ray executors have."""
+"""The evaluator's process as both Ray executors hold it."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from shared.types import EvaluationPolicy
 
 
 class EvaluatorMember:
-    """Starts the process when it is first needed: it takes as much memory as an actor.
+    """Starts the evaluator's process when it is first needed, as it takes as much memory as an actor.
 
-    Where a run evaluates all along, it starts at once, beside the actors.
+    In a run that evaluates at intervals it starts at once, beside the actors.
 
     Args:
         config: of the run.
@@ -25,7 +25,7 @@ class EvaluatorMember:
         self._handle: Any = start_evaluator(config, spec) if config.evaluation.every_frames else None
 
     def run(self, weights: ray.ObjectRef, policy: EvaluationPolicy) -> ray.ObjectRef:
-        """See `EvaluatorProcess.run`. Evaluations that are asked for meanwhile wait for their turn."""
+        """See `EvaluatorProcess.run`. Evaluations run one after the other."""
         if self._handle is None:
             self._handle = start_evaluator(self._config, self._spec)
         return self._handle.run.remote(weights, policy)

@@ -1,4 +1,4 @@
-"""Rollouts in Ray actors: construct and delegate. What decides anything is in `coordinator` and `session`."""
+"""An executor whose rollouts run in Ray actors. It starts processes and passes calls on; the coordinator decides."""
 
 import itertools
 import time
@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass
 class _Member:
-    """One actor, and the vectors that its gradients come in. `in_memory` is True once one has."""
+    """One actor, and the vectors that its gradients are written to. `in_memory` is True once one was."""
 
     handle: Any
     vectors: list[SharedVector] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Member:
 
 
 class _Call(NamedTuple):
-    """A rollout under way, or an evaluation (`actor_id` None), and the vectors that belong to it until it has ended."""
+    """A rollout under way, or an evaluation (`actor_id` None). No other call may use its vectors until it has ended."""
 
     actor_id: int | None
     weights: SharedVector | None = None
@@ -47,9 +47,9 @@ class _Call(NamedTuple):
 class RayExecutor:
     """An `Executor` over Ray actors.
 
-    Weights and gradients of actors on this machine pass through shared memory; a report says whether its actor could
-    reach it. For all others a snapshot is put in Ray's object store once and travels as a reference, and a gradient
-    comes back the same way. No call is retried: a retried rollout would be counted twice.
+    Weights and gradients of actors on this machine pass through shared memory. Whether an actor is on this machine
+    shows in its first report: its gradient is in the vector that was offered, or it is not. For all others, a snapshot
+    is put in Ray's object store once and travels as a reference, and a gradient comes back the same way.
 
     Args:
         config: of the run.
@@ -58,7 +58,7 @@ class RayExecutor:
         first_actor_id: ids count up from here, and are never used again.
         actor_process: the class that is started in each process.
         cluster: where there are places for actors. None: all are on one machine.
-        node: which one that is; empty: this one.
+        node: the id of that machine; empty: this one.
     """
 
     def __init__(
@@ -124,8 +124,10 @@ class RayExecutor:
         if not self._calls:
             time.sleep(_POLL_SECONDS)
             return None
-        # Reports of one actor are taken in order, which `ray.wait` would not keep to: later ones are not waited for.
-        # Of several that are ready it takes the first in the list, which is the one that was asked for first.
+        # The calls of one actor are taken in order: its sequence numbers count up, and a report that came before an
+        # older one would make the older one a duplicate. `ray.wait` keeps no such order, so only the oldest call of
+        # each actor is waited for. Of several that are ready it returns the first in the list, the one that was
+        # dispatched first: no actor is passed over for long.
         oldest: dict[int | None, ray.ObjectRef] = {}
         for ref, call in self._calls.items():
             oldest.setdefault(call.actor_id, ref)
@@ -156,11 +158,11 @@ class RayExecutor:
         return sum(call.actor_id == actor_id for call in self._calls.values())
 
     def remove(self, actor_id: int) -> None:
-        # Further calls of the dead actor would each report its death again.
+        # The actor's further calls would each end with its death again.
         self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id != actor_id}
         member = self._actors.pop(actor_id)
         ray.kill(member.handle, no_restart=True)
-        # Never given to another actor: this one may still be writing.
+        # Not used again for another actor: this one may still be writing to them.
         for vector in member.vectors:
             vector.close()
 
@@ -172,16 +174,22 @@ class RayExecutor:
             return 0
         return wanted(self._config, self._cluster.places()) - len(self._actors)
 
-    def leaving(self) -> Sequence[int]:
+    def draining(self) -> Sequence[int]:
         if self._cluster is None:
             return ()
         draining = {node.id for node in self._cluster.nodes() if node.draining}
         return [actor_id for actor_id, member in self._actors.items() if member.node in draining]
 
     def replace_evaluator(self) -> None:
-        # Further evaluations would each report its death again.
+        # The evaluator's further calls would each end with its death again.
         self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id is not None}
         self._evaluator.close()
+
+    def state(self) -> None:
+        return None
+
+    def restore(self, state: dict[str, Any]) -> Sequence[int | None]:  # noqa: ARG002
+        raise AssertionError("processes have no fixed order, and so no state for a bit-exact resume")
 
     def close(self) -> None:
         handles = [member.handle for member in self._actors.values()]
@@ -193,6 +201,7 @@ class RayExecutor:
         self._actors, self._calls, self._weight_vectors = {}, {}, []
 
     def _start_actor(self) -> int | None:
+        """Start an actor on the node with the most free places; None if all are full."""
         options, node = PROCESS_OPTIONS, self._node
         if self._cluster is not None:
             place = next_node(self._cluster.places(), [member.node for member in self._actors.values()])
@@ -217,6 +226,7 @@ class RayExecutor:
         return Failed(actor_id, failure_reason(error), node_lost=lost)
 
     def _weights_for(self, member: _Member) -> tuple[Weights | ray.ObjectRef, SharedVector | None]:
+        """The published snapshot for this actor, and the vector that it is in, if it is in shared memory."""
         if not member.in_memory:
             return self._published.weights(), None
         snapshot = self._published.snapshot

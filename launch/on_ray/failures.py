@@ -1,4 +1,4 @@
-"""What Ray says of a process or a call that failed, in one line."""
+"""Ray's error of several lines, in one line for the log."""
 
 import ray
 
@@ -11,6 +11,6 @@ def failure_reason(error: ray.exceptions.RayError) -> str:
         return type(error).__name__
     if not died:
         return f"its rollout raised: {lines[-1]}"
-    # Ray adds a paragraph of possible causes, the same each time.
+    # Ray appends a paragraph of possible causes, the same each time.
     detail = lines[-1].partition(" Some common causes")[0].partition("Worker exit detail: ")
     return f"its process died: {detail[2] or detail[0]}"

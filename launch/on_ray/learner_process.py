@@ -24,11 +24,12 @@ from launch.run.progress import View
 from shared.config import RunConfig
 
 if TYPE_CHECKING:
+    from launch.run.session import TrainingSession
     from launch.run.tracker_thread import OpenTracker
 
 # The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
 _LEARNER_THREADS = 3
-# The file of the run folder by which the learner sees whether the driver's is the same.
+# A file in the run folder, by which the learner sees whether its folder is the driver's own.
 MARK = ".driver"
 
 
@@ -40,7 +41,11 @@ class SentFolder(NamedTuple):
 
 
 class LearnerProcess:
-    """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile."""
+    """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile.
+
+    What its constructor raises, each method raises: to Ray a constructor that raises is a process that died, which
+    would be started again, and Ray would print the traceback on the driver's terminal.
+    """
 
     def __init__(
         self,
@@ -57,6 +62,28 @@ class LearnerProcess:
         sent: SentFolder | None,
     ) -> None:
         self._folder, self._shared = Path(folder), True
+        self._session: TrainingSession | None = None
+        self._not_made: Exception | None = None
+        try:
+            self._session = self._make_session(
+                config, spec, budget, node, resume=resume, gpu=gpu, aggregate=aggregate, death=death, sent=sent
+            )
+        except Exception as error:
+            self._not_made = error
+
+    def _make_session(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        budget: ThreadBudget,
+        node: Node | None,
+        *,
+        resume: bool,
+        gpu: bool,
+        aggregate: bool,
+        death: tuple[str, int] | None,
+        sent: SentFolder | None,
+    ) -> "TrainingSession":
         if sent is not None and not self._shares_folder(sent.mark):
             # The driver is on another machine: its folder starts here as it is there.
             apply_changes(self._folder, sent.folder)
@@ -73,26 +100,30 @@ class LearnerProcess:
         if config.address != "local":
             from launch.on_ray.prometheus import RayMetrics
 
-            trackers["Ray's metrics"] = partial(RayMetrics, Path(folder).name)
-        self._session = TrainingSession(
-            config, spec, Path(folder), make_executor, resume=resume, after=after, trackers=trackers
-        )
+            trackers["Ray's metrics"] = partial(RayMetrics, self._folder.name)
+        return TrainingSession(config, spec, self._folder, make_executor, resume=resume, after=after, trackers=trackers)
 
     def run(self) -> dict[str, Any]:
         """See `TrainingSession.run`."""
-        return self._session.run()
+        return self._made().run()
 
     def view(self) -> View:
         """See `TrainingSession.view`."""
-        return self._session.view()
+        return self._made().view()
 
     def interrupt(self) -> None:
         """See `TrainingSession.interrupt`."""
-        self._session.interrupt()
+        self._made().interrupt()
 
     def folder_changes(self, known: dict[str, Stamp]) -> Changes:
         """See `changes_since`. Nothing, where the driver sees the same folder."""
         return Changes({}, {}) if self._shared else changes_since(self._folder, known)
+
+    def _made(self) -> "TrainingSession":
+        if self._not_made is not None:
+            raise self._not_made
+        assert self._session is not None
+        return self._session
 
     def _shares_folder(self, mark: str) -> bool:
         """Whether the driver sees the same folder: then what it wrote there is here."""

@@ -1,4 +1,4 @@
-"""A run's learner on Ray, from start to summary: whichever process or machine it loses."""
+"""Runs the learner on Ray from start to summary, and starts another one when its process or machine is lost."""
 
 import itertools
 import secrets
@@ -25,7 +25,8 @@ VIEW_SECONDS = 1.0
 _COPY_SECONDS = 10.0
 
 Summary = dict[str, Any]
-# Shows a run until `wait` returns its summary, by `view`, and passes an interrupt on by `interrupt`.
+# Called with `wait`, `view` and `interrupt`: shows what `view` returns, calls `interrupt` when the user asks the run to
+# stop, and returns the summary as soon as `wait` does.
 Watch = Callable[[Callable[[], Summary | None], Callable[[], View], Callable[[], None]], Summary]
 
 
@@ -40,10 +41,10 @@ def run_learners(
     watch: Watch,
     say: Callable[[str], None],
 ) -> Summary:
-    """Run a learner to its end; one that dies is followed by another, from the last checkpoint.
+    """Run a learner to its end. If its process dies, another one goes on from the last checkpoint.
 
     Raises:
-        ConfigurationError: the run cannot start: nothing was learned.
+        ConfigurationError: the run cannot start; nothing was learned.
         RayError: the run failed, or its learner died more often than it may.
     """
     death = None
@@ -54,15 +55,16 @@ def run_learners(
         try:
             return watch(watched.wait, watched.view, watched.interrupt)
         except ray.exceptions.RayTaskError as error:
+            # It raised and its process lives: another one would raise the same.
             if restarts == 0 and isinstance(error.cause, ConfigurationError):
                 raise error.cause from None
             raise
         except ray.exceptions.RayActorError as error:
-            # Who has asked the run to stop does not want another learner.
+            # A user who has asked the run to stop does not want another learner.
             if watched.interrupted or restarts == config.supervision.max_learner_restarts:
                 raise
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
-            # What is left of it frees its resources, and its actors end with it.
+            # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(learner, no_restart=True)
             resume = resume or any(folder.checkpoints.glob("update-*.index"))
             death = failure_reason(error), watched.agent_steps
@@ -79,7 +81,7 @@ def _send_folder(folder: Path) -> SentFolder:
 
 
 def _place_again(config: RunConfig, say: Callable[[str], None]) -> Placement:
-    """Plan for the nodes that are left, once there are enough of them."""
+    """Wait until the nodes have room for the run, and plan where it goes on."""
     told = ""
     while True:
         nodes = cluster_nodes()
@@ -97,7 +99,13 @@ def _place_again(config: RunConfig, say: Callable[[str], None]) -> Placement:
 
 
 class _WatchedLearner:
-    """A learner's process, and how far it was seen to come. Where it is on another machine, its folder is copied."""
+    """A learner's process as the driver sees it. Remembers how far it had come, and copies its folder to this machine.
+
+    Args:
+        process: the handle.
+        folder: of the run, on this machine.
+        sent: what the learner was sent of it. None: both are on one machine, and nothing is copied.
+    """
 
     def __init__(self, process: Any, folder: Path, sent: SentFolder | None) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""What both executors share: how processes are started, and the weights that they are given."""
+"""What both Ray executors share: how processes are started, and the weights that they are given."""
 
 from typing import Any
 
@@ -10,8 +10,9 @@ from shared.config import RunConfig
 from shared.types import WeightSnapshot
 from shared.wire import WirePrecision, encode
 
-# Ray never starts a process or a call again by itself: it would be counted twice. Nor does it keep a record of every
-# call: in half an hour of CartPole its server had grown to 400 MB by them.
+# Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
+# numbers anew, so that its reports would be dropped as duplicates: the coordinator starts others under new ids instead.
+# Nor does Ray keep a record of every call: within half an hour of CartPole they filled 400 MB of its server.
 PROCESS_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
 
 
@@ -21,9 +22,9 @@ def start_evaluator(config: RunConfig, spec: EnvironmentSpec) -> Any:
 
 
 class Published:
-    """What an executor was given to publish, as objects in Ray's store.
+    """The published weights as objects in Ray's store.
 
-    They are put there once a version, and only when somebody will read them.
+    A snapshot becomes an object once, however many actors read it, and only when the first of them needs it.
 
     Args:
         precision: of the weights as they travel.
@@ -38,7 +39,7 @@ class Published:
 
     @property
     def snapshot(self) -> WeightSnapshot:
-        """The one that dispatches carry now."""
+        """The snapshot that dispatches carry now."""
         assert self._snapshot is not None, "publish comes before dispatch"
         return self._snapshot
 
@@ -57,13 +58,14 @@ class Published:
         return self._object
 
     def weights_of(self, snapshot: WeightSnapshot) -> ray.ObjectRef:
-        """A snapshot as an object, which need not be the one that dispatches carry now."""
+        """Any snapshot as an object, be it the one that dispatches carry now or not."""
         return self.weights() if snapshot is self._snapshot else self._put(snapshot)
 
     def new_target(self, actor_id: int) -> ray.ObjectRef | None:
-        """The weights of the target network, if this actor was not given them yet: it keeps what it has."""
+        """The weights of the target network, or None if this actor was given them before: it keeps what it has."""
         if self._target is None or self._target_versions.get(actor_id) == self._target[0]:
             return None
+        # An actor takes its calls in order, so it has what an earlier call brought when this one begins.
         self._target_versions[actor_id], target = self._target
         return target
 

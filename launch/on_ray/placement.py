@@ -15,7 +15,11 @@ _LARGE_NODE_CORES = 8
 
 @dataclass(frozen=True)
 class Node:
-    """What one machine of the cluster offers. `marked` nodes have Ray's custom resource `learner`."""
+    """What one machine of the cluster offers.
+
+    `marked`: it has Ray's custom resource `learner`. `draining`: it will be taken away soon. `port` is that of Ray's
+    own process there.
+    """
 
     id: str
     address: str
@@ -38,7 +42,7 @@ class Placement(NamedTuple):
 
     @property
     def total_actors(self) -> int:
-        """On all nodes together."""
+        """Number of actors on all nodes together."""
         return sum(self.actors.values())
 
 
@@ -66,10 +70,10 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
 
 
 def with_actor_device(config: RunConfig, gpus: float) -> RunConfig:
-    """The settings with the actors' device decided, where there are so many GPUs in all.
+    """The settings with `actor.device` decided, for a cluster with this number of GPUs in all.
 
     Raises:
-        ConfigurationError: GPUs are asked for, and there is none but the learner's.
+        ConfigurationError: the actors shall have GPUs, and the learner leaves too few.
     """
     left = gpus - (1.0 if gpus and config.learner.device != "cpu" else 0.0)
     if config.actor.device == "gpu" and left < config.actor.gpus:
@@ -101,7 +105,7 @@ def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, i
 
 
 def wanted(config: RunConfig, places: dict[str, int]) -> int:
-    """How many actors a run wants where there are so many places: all, or a number, or a number in a range."""
+    """How many actors a run wants, given the places of each node: as many as fit, up to the most that is set."""
     _, most = config.actor_range
     available = sum(places.values())
     return available if most is None else min(most, available)

@@ -1,4 +1,4 @@
-"""Probe every node of a Ray cluster from where it is."""
+"""Runs the probes of `launch.machine` on every node of a Ray cluster."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from launch.on_ray.placement import Node, learner_node
 from shared.config import RunConfig
 
 _TRANSFER_BYTES = 16 * 10**6
-# A process that imports TensorFlow, on a machine that is busy.
+# Enough for a process that imports TensorFlow on a busy machine.
 _PROBE_SECONDS = 120.0
 
 
@@ -47,7 +47,7 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
 
 
 def check_nodes() -> None:
-    """The quick part, before a run on the cluster that was joined.
+    """Compare every node of the cluster that was joined with this process, before a run. Takes seconds.
 
     Raises:
         ConfigurationError: names a node that disagrees with this process, and what to do there.
@@ -56,7 +56,7 @@ def check_nodes() -> None:
 
 
 def _ask(nodes: list[Node], question: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-    """One answer from each node, all at the same time."""
+    """Have all nodes answer at the same time. One report each, in their order; one that failed has an `error`."""
     calls = [_on(node, question).remote() for node in nodes]
     reports = []
     deadline = time.monotonic() + _PROBE_SECONDS

@@ -8,7 +8,7 @@ from launch.run.progress import Progress
 
 
 class RayMetrics:
-    """A `Tracker`: to Ray's metrics agent; what it exports starts with `ray_tributary_`.
+    """A `Tracker` that writes to Ray's metrics agent, whose names for them start with `ray_tributary_`.
 
     Args:
         run: the name of the run's folder, as a tag.
@@ -53,7 +53,7 @@ class RayMetrics:
         """Nothing to close."""
 
     def _add(self, counter: Counter, name: str, now: int, tags: dict[str, str]) -> None:
-        # After a learner's death the count starts again from its checkpoint: what is done again is no new progress.
+        # After a learner's death the count goes back to its checkpoint, and what is played again is counted once.
         if now > self._before[name]:
             counter.inc(now - self._before[name], tags=tags)
             self._before[name] = now

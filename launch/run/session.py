@@ -15,7 +15,6 @@ from actors.policy import Policy
 from launch.loop.arrivals import Arrival, ArrivalsWriter
 from launch.loop.coordinator import Coordinator, Event, Joined, Released, TrainingStoppedError
 from launch.loop.executor import Executor, Failed, Replaced
-from launch.loop.inline_executor import InlineExecutor
 from launch.output.json_file import write_json
 from launch.run.annealing import AnnealingWatch
 from launch.run.evaluations import Asked, Evaluations, evaluation_entry, evaluation_line
@@ -119,7 +118,6 @@ class TrainingSession:
             supervision=config.supervision,
         )
         if saved is not None:
-            assert isinstance(self._executor, InlineExecutor)
             self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner)
         self._annealing = AnnealingWatch(config)
@@ -462,7 +460,7 @@ class TrainingSession:
             # Only where the actors, and the calls under way, are the same as before.
             "training_window": self._window.state() if self._exact else None,
             "evaluations": self._evaluations.state() if self._exact else None,
-            "executor": self._executor.state() if isinstance(self._executor, InlineExecutor) and self._exact else None,
+            "executor": self._executor.state() if self._exact else None,
         }
 
     def _restore_state(self, state: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ class HandDrivenExecutor:
     def room(self) -> int:
         return self.wanted - len(self._alive)
 
-    def leaving(self):
+    def draining(self):
         return [actor_id for actor_id in self.going if actor_id in self._alive]
 
     def add(self) -> int | None:
@@ -362,6 +362,18 @@ def test_what_goes_with_several_actors_under_one_id_is_counted_rollout_by_rollou
     executor.under_way[1] = 6
     assert next(events) == Failed(1, "gone")
     assert coordinator.rollouts_lost == 7
+
+
+def test_rollouts_that_a_clean_stop_does_not_wait_for_are_counted(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1)]
+    events = coordinator.run()
+    next(events)
+    coordinator.stop()
+    # Actor 1 stands for three, of which two play on after the call has ended.
+    executor.under_way[1] += 2
+    assert len(list(events)) == 2
+    assert coordinator.rollouts_lost == 2
 
 
 def test_one_lost_among_several_under_one_id_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:

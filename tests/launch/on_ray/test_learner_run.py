@@ -11,7 +11,8 @@ import ray
 
 from actors.environments import environment_spec
 from launch.machine.budget import thread_budget
-from launch.on_ray import learner_run
+from launch.on_ray import learner_process, learner_run
+from launch.on_ray.learner_process import LearnerProcess
 from launch.run.folder import RunFolder
 from launch.run.progress import Progress, View
 from shared.config import RunConfig, SupervisionConfig
@@ -139,3 +140,30 @@ def test_only_the_first_learner_can_say_that_the_run_cannot_start(
     learners = Learners(monkeypatch, tmp_path, (120, DIED), (120, cannot))
     with pytest.raises(ray.exceptions.RayError, match="no such game"):
         learners.run(cartpole)
+
+
+def test_a_learner_that_raises_is_not_started_again(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = ray.exceptions.RayTaskError("run", "raised: no file", FileNotFoundError("no file")).as_instanceof_cause()
+    learners = Learners(monkeypatch, tmp_path, (0, missing))
+    with pytest.raises(ray.exceptions.RayError, match="no file"):
+        learners.run(cartpole)
+    assert len(learners.starts) == 1
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no file"), ConfigurationError("no such game")])
+def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_its_constructor(
+    error: Exception, cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(learner_process, "prepare_tensorflow", prepare)
+    settings: dict[str, Any] = {"resume": False, "gpu": False, "aggregate": False, "death": None, "sent": None}
+    spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
+    learner = LearnerProcess(cartpole, spec, str(tmp_path), budget, None, **settings)
+    for call in (learner.run, learner.view, learner.interrupt):
+        with pytest.raises(type(error)) as raised:
+            call()
+        assert raised.value is error
