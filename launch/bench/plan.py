@@ -79,7 +79,7 @@ def plan(arguments: PlanArguments) -> int:
         seconds=arguments.seconds,
     )
     spec = environment_spec(bench_config(scaling, Point(1, 1, arguments.unroll)).environment)
-    if not spec.is_atari:
+    if not spec.images:
         raise setting_error("environment", arguments.environment, "the plan is for Atari; name an ALE game")
     console.print("environment, acting and gradient, on one core and on all of them …", style="dim")
     alone, loaded = _step_seconds(arguments)
@@ -95,7 +95,11 @@ def plan(arguments: PlanArguments) -> int:
         checks.append({"actors": actors, "measured": measured, "predicted": expected, "error": expected / measured - 1})
     curves = {
         precision: [
-            _row(predict(costs, n, arguments.gradients_per_update, arguments.calls_in_flight), steps, spec.is_atari)
+            _row(
+                predict(costs, n, arguments.gradients_per_update, arguments.calls_in_flight),
+                steps,
+                spec.frames_per_agent_step,
+            )
             for n in arguments.cluster_actors
         ]
         for precision, costs in cluster_costs(arguments, loaded, learner).items()
@@ -195,9 +199,12 @@ def cluster_costs(arguments: PlanArguments, loaded: float, learner: dict[str, An
     return costs
 
 
-def _row(prediction: Prediction, steps: int, is_atari: bool) -> dict[str, Any]:
+def _row(prediction: Prediction, steps: int, frames_per_agent_step: int) -> dict[str, Any]:
     rate = prediction.gradients_per_second * steps
-    return prediction._asdict() | {"agent_steps_per_second": rate, "frames_per_second": rate * (4 if is_atari else 1)}
+    return prediction._asdict() | {
+        "agent_steps_per_second": rate,
+        "frames_per_second": rate * frames_per_agent_step,
+    }
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ def throughput(arguments: ThroughputArguments) -> int:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     config = _config(arguments)
     spec = environment_spec(config.environment)
-    if not spec.is_atari:
+    if not spec.images:
         raise setting_error("environment.id", config.environment.id, "the bench is for Atari; name an ALE game")
     budget = thread_budget(config)
     console = Console()

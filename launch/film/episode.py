@@ -20,7 +20,7 @@ def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnaps
     policy = Policy(config, spec, seed=seeds.actions, training=False)
     policy.assign(snapshot.parameters, snapshot.frames)
     act = policy.greedy if config.evaluation.policy == "greedy" else policy.sample
-    stage = make_stage(config.environment, spec)
+    stage = make_stage(config.environment)
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "episode.gif"

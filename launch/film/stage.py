@@ -4,13 +4,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
-from ale_py.vector_env import AtariVectorEnv
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from actors.environments import EnvironmentSpec, VectorEnvironment, atari_game
+from actors.environments import AtariAdapter, GymnasiumAdapter, VectorEnvironment, atari_game
 from actors.policy import Policy
 from shared.config import EnvironmentConfig
 
@@ -18,7 +15,7 @@ Frame = npt.NDArray[np.uint8]
 
 # The NTSC console's.
 _ATARI_FRAMES_PER_SECOND = 60
-_ATARI_HEIGHT, _ATARI_WIDTH = 210, 160
+_ATARI_ENLARGEMENT = 3
 _DEFAULT_FRAMES_PER_SECOND = 30
 
 
@@ -35,9 +32,13 @@ class PlayedStep(NamedTuple):
 
 
 class Stage(Protocol):
-    """An environment that is watched. `reset` gives (observations [1, …], frame), `step` an agent step."""
+    """An environment that is watched. `reset` gives (observations [1, …], frame), `step` an agent step.
+
+    `enlargement` is how many times as wide and high a video shows its frames.
+    """
 
     frames_per_second: int
+    enlargement: int
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]: ...
     def step(self, actions: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.generic], float, bool, list[Frame]]: ...
@@ -51,29 +52,12 @@ class AtariStage:
     """
 
     frames_per_second = _ATARI_FRAMES_PER_SECOND
+    enlargement = _ATARI_ENLARGEMENT
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._skip = config.frame_skip
         self._seen = VectorEnvironment(config, 1)
-        self._shown = AtariVectorEnv(
-            atari_game(config.id),
-            1,
-            num_threads=1,
-            max_num_frames_per_episode=config.max_episode_frames,
-            repeat_action_probability=config.sticky_action_probability,
-            full_action_space=config.full_action_space,
-            autoreset_mode=AutoresetMode.NEXT_STEP,
-            img_height=_ATARI_HEIGHT,
-            img_width=_ATARI_WIDTH,
-            stack_num=1,
-            grayscale=False,
-            maxpool=False,
-            frameskip=1,
-            noop_max=config.max_noops,
-            use_fire_reset=config.fire_on_reset,
-            reward_clipping=False,
-            episodic_life=False,
-        )
+        self._shown = AtariAdapter(config).make_screen()
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]:
         return self._seen.reset(seed), self._shown.reset(seed=seed)[0][0, 0].copy()
@@ -103,17 +87,12 @@ class AtariStage:
 class RenderedStage:
     """Any other environment, by its own `rgb_array` rendering."""
 
+    enlargement = 1
+
     def __init__(self, config: EnvironmentConfig) -> None:
         # Pictures are drawn in memory, without a display.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-
-        def make() -> gymnasium.Env:
-            options: dict[str, Any] = config.options
-            return gymnasium.make(config.id, render_mode="rgb_array", **options)
-
-        self._environment = VectorEnvironment(
-            config, 1, make_vector=lambda: SyncVectorEnv([make], autoreset_mode=AutoresetMode.NEXT_STEP)
-        )
+        self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
         self.frames_per_second = int(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
 
@@ -134,9 +113,9 @@ class RenderedStage:
         return np.asarray(frames[0], np.uint8)
 
 
-def make_stage(config: EnvironmentConfig, spec: EnvironmentSpec) -> Stage:
+def make_stage(config: EnvironmentConfig) -> Stage:
     """The environment of a run, to be watched."""
-    return AtariStage(config) if spec.is_atari else RenderedStage(config)
+    return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
 def play_episode(

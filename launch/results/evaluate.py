@@ -60,7 +60,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
     if arguments.seed is not None:
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
-    environment = by_protocol(config.environment, arguments.protocol, is_atari=spec.is_atari)
+    environment = by_protocol(config.environment, arguments.protocol)
     config = replace(config, environment=environment)
     policy = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
     evaluation = EvaluationConfig(
@@ -85,7 +85,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
             return EXIT_INTERRUPTED
         finally:
             evaluator.close()
-    protocol = describe_protocol(environment, arguments.protocol, is_atari=spec.is_atari, action_set=spec.action_set)
+    protocol = describe_protocol(environment, arguments.protocol, spec)
     result = {
         "environment": environment.id,
         "protocol": protocol,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from actors.environments import EnvironmentSpec, environment_spec
+from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
@@ -68,9 +68,7 @@ def export(arguments: ExportArguments) -> int:
         "weights": source,
         "version": snapshot.version,
         "seed": config.seed,
-        "protocol": describe_protocol(
-            config.environment, "training", is_atari=spec.is_atari, action_set=spec.action_set
-        ),
+        "protocol": describe_protocol(config.environment, "training", spec),
         **provenance(),
     }
     # Whole or not at all: it gets its name when everything is in it.
@@ -97,18 +95,10 @@ def export(arguments: ExportArguments) -> int:
 
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
-    shape = [None, *spec.observation_shape]
-    if not spec.is_atari:
-        return {"shape": shape, "dtype": "float32", "meaning": f"observations of {config.environment.id}, as they are"}
-    environment = config.environment
     return {
-        "shape": shape,
-        "dtype": "uint8",
-        "meaning": (
-            f"[batch, height, width, stack]: greyscale, the maximum of the last {min(2, environment.frame_skip)} of "
-            f"{environment.frame_skip} frames, resized to {environment.screen_size} x {environment.screen_size}; the "
-            f"newest of {environment.frame_stack} is last"
-        ),
+        "shape": [None, *spec.observation_shape],
+        "dtype": spec.observation_dtype,
+        "meaning": adapter_of(config.environment).observation_meaning(),
     }
 
 

@@ -20,8 +20,6 @@ from launch.run.weights import WeightsName, load_weights
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE, episode_seeds
 
-_ATARI_ENLARGED = 3
-
 
 @dataclass(frozen=True)
 class RecordArguments:
@@ -64,7 +62,7 @@ def record(arguments: RecordArguments) -> int:
     if arguments.seed is not None:
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
-    environment = by_protocol(config.environment, arguments.protocol, is_atari=spec.is_atari)
+    environment = by_protocol(config.environment, arguments.protocol)
     policy_name = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
@@ -76,16 +74,14 @@ def record(arguments: RecordArguments) -> int:
     snapshot, source = load_weights(folder, arguments.weights, policy.layout)
     policy.assign(snapshot.parameters, snapshot.frames)
     try:
-        stage = make_stage(environment, spec)
+        stage = make_stage(environment)
     except Exception as error:
         raise setting_error("run", folder.path, f"{environment.id} cannot be shown: {error}") from error
     output = arguments.output or folder.videos / f"update-{snapshot.version}.{arguments.format}"
     output.parent.mkdir(exist_ok=True)
     made: dict[str, Any] = {
         "environment": environment.id,
-        "protocol": describe_protocol(
-            environment, arguments.protocol, is_atari=spec.is_atari, action_set=spec.action_set
-        ),
+        "protocol": describe_protocol(environment, arguments.protocol, spec),
         "policy": policy_name,
         "weights": source,
         "version": snapshot.version,
@@ -97,8 +93,7 @@ def record(arguments: RecordArguments) -> int:
     act = policy.greedy if policy_name == "greedy" else policy.sample
     returns: list[float] = []
     interrupted = False
-    enlarge = _ATARI_ENLARGED if spec.is_atari else 1
-    writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), enlarge)
+    writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), stage.enlargement)
     try:
         with writer:
             for episode in range(arguments.episodes):

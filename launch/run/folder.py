@@ -158,4 +158,4 @@ class RunFolder:
 
 def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:
     """Whether the run's network subtracts a mean observation."""
-    return spec.is_atari and config.network.centre_observations
+    return spec.images and config.network.centre_observations

@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from actors.environments import EnvironmentSpec
+from actors.environments import EnvironmentSpec, adapter_of
 from launch.output.provenance import provenance
 from shared.config import RunConfig
 from shared.seeds import SEEDS_ARE, Purpose
@@ -27,23 +27,10 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
         "rewards_clipped_for_training": environment.clip_rewards,
         "returns_clipped": False,
         "frame_skip": environment.frame_skip,
+        **adapter_of(environment).training_protocol(),
     }
-    if spec.is_atari:
-        protocol |= {
-            "frame_stack": environment.frame_stack,
-            "screen_size": environment.screen_size,
-            "greyscale": True,
-            "mean_of_random_play_subtracted": config.network.centre_observations,
-            "max_pool_frames": min(2, environment.frame_skip),
-            "sticky_action_probability": environment.sticky_action_probability,
-            "max_noops": environment.max_noops,
-            "fire_on_reset": environment.fire_on_reset,
-            "terminal_on_life_loss": environment.terminal_on_life_loss,
-            "full_action_space": environment.full_action_space,
-            "max_episode_frames": environment.max_episode_frames,
-        }
-    else:
-        protocol["options"] = environment.options
+    if spec.images:
+        protocol["mean_of_random_play_subtracted"] = config.network.centre_observations
     return {
         **provenance(),
         "preset": preset,

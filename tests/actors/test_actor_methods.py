@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from actors.actor import Actor
-from actors.environments import VectorEnvironment, environment_spec
+from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
@@ -19,7 +19,7 @@ from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, Met
 from shared.methods.actor_critic import ActorCritic
 from shared.methods.method import RolloutTensors, method_class
 from shared.methods.names import METHODS
-from shared.types import ActionSpec, WeightSnapshot
+from shared.types import WeightSnapshot
 
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
 
@@ -41,19 +41,6 @@ def target(config: RunConfig) -> WeightSnapshot | None:
 def snapshot(config: RunConfig, version: int = 0) -> WeightSnapshot:
     policy = Policy(config, environment_spec(config.environment))
     return WeightSnapshot(version, policy.initial_parameters())
-
-
-def test_continuous_actions_are_in_units_of_half_the_range_and_clipped_to_it() -> None:
-    spec = environment_spec(PENDULUM)
-    assert spec.actions == ActionSpec(1, continuous=True)
-    taken = []
-    environment = VectorEnvironment(PENDULUM, 5)
-    environment.reset(0)
-    inner = environment._environment
-    step = inner.step
-    inner.step = lambda actions: taken.append(actions) or step(actions)
-    environment.step(np.array([[-7.0], [-1.0], [0.0], [0.5], [3.0]], np.float32))
-    np.testing.assert_allclose(taken[0][:, 0], [-2.0, -2.0, 0.0, 1.0, 2.0])
 
 
 def test_rewards_are_scaled_for_training_and_returns_are_not(pendulum: RunConfig) -> None:

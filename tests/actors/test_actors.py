@@ -1,4 +1,4 @@
-"""Environments, rollouts, gradients: what an actor reports is what it saw."""
+"""Rollouts, gradients: what an actor reports is what it saw."""
 
 from dataclasses import replace
 
@@ -6,19 +6,12 @@ import numpy as np
 import pytest
 
 from actors.actor import Actor
-from actors.environments import (
-    StepResult,
-    VectorEnvironment,
-    channels_last,
-    environment_spec,
-    measure_observation_mean,
-)
+from actors.environments import StepResult, environment_spec
 from actors.evaluator import Evaluator
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
-from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, RunConfig
-from shared.errors import ConfigurationError
+from shared.config import ActorConfig, EvaluationConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
 from shared.types import ActionSpec, WeightSnapshot
 
@@ -83,28 +76,6 @@ def test_the_next_rollout_begins_where_the_last_one_ended() -> None:
     assert rollouts.observations[0, 0] == 2.0
 
 
-@pytest.mark.parametrize("stack", [1, 3, 4])
-def test_channels_last_is_the_transposed_copy(stack: int) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (3, stack, 10, 12), np.uint8)
-    expected = images.transpose(0, 2, 3, 1)
-    np.testing.assert_array_equal(channels_last(images), expected)
-    to = np.empty(expected.shape, np.uint8)
-    assert channels_last(images, to) is to
-    np.testing.assert_array_equal(to, expected)
-
-
-def test_observations_are_written_where_they_are_asked_for() -> None:
-    for config in (EnvironmentConfig(), EnvironmentConfig(id="CartPole-v1", frame_skip=1)):
-        environment = VectorEnvironment(config, 2)
-        first = environment.reset(0)
-        to = np.empty_like(first)
-        result = environment.step(np.zeros(2, np.int32), to)
-        assert result.observations is to
-        other = VectorEnvironment(config, 2)
-        other.reset(0)
-        np.testing.assert_array_equal(other.step(np.zeros(2, np.int32)).observations, to)
-
-
 def test_a_lost_life_is_terminal_for_training_only_if_asked() -> None:
     lost = step((1.0,), lost_life=(True,))
     assert fill(builder(1), lost).discounts[0, 0] == np.float32(0.9)
@@ -113,56 +84,6 @@ def test_a_lost_life_is_terminal_for_training_only_if_asked() -> None:
     np.testing.assert_array_equal(rollout.discounts[:, 0], [0.0, 0.0])
     np.testing.assert_array_equal(rollout.mask[:, 0], [1, 1])
     assert rollouts.take_episodes().returns.tolist() == [2.0]
-
-
-def test_cartpole_and_pong_reset_in_the_step_after_the_end() -> None:
-    cartpole = VectorEnvironment(EnvironmentConfig(id="CartPole-v1", frame_skip=1), 1)
-    cartpole.reset(0)
-    while not (result := cartpole.step(np.zeros(1, np.int32))).terminated[0]:
-        pass
-    assert abs(result.observations[0, 2]) > 0.2
-    after = cartpole.step(np.ones(1, np.int32))
-    assert np.abs(after.observations).max() <= 0.05
-    assert after.rewards[0] == 0.0
-    pong = VectorEnvironment(EnvironmentConfig(max_episode_frames=80, max_noops=0), 1)
-    pong.reset(0)
-    while not (result := pong.step(np.zeros(1, np.int32))).truncated[0]:
-        assert not result.terminated[0]
-    after = pong.step(np.zeros(1, np.int32))
-    assert not after.truncated[0]
-    assert not np.array_equal(after.observations, result.observations)
-
-
-def test_breakout_reports_lost_lives_without_ending_the_episode() -> None:
-    breakout = VectorEnvironment(EnvironmentConfig(id="ALE/Breakout-v5"), 1)
-    breakout.reset(0)
-    lives = 0
-    while not (result := breakout.step(np.array([1], np.int32))).terminated[0]:
-        lives += int(result.lost_life[0])
-    assert lives + int(result.lost_life[0]) == 5
-
-
-def test_specs() -> None:
-    pong = environment_spec(EnvironmentConfig())
-    assert pong.observation_shape == (84, 84, 4)
-    assert pong.action_set == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
-    assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == ActionSpec(18)
-    legacy = environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4"))
-    assert legacy == pong
-
-
-def test_double_frame_skip_in_options_is_refused() -> None:
-    config = EnvironmentConfig(id="CartPole-v1", options={"frameskip": 4})
-    with pytest.raises(ConfigurationError, match="skip frames twice"):
-        environment_spec(config)
-
-
-def test_the_mean_observation_is_reproducible_and_in_range() -> None:
-    first, second = (measure_observation_mean(EnvironmentConfig(), 3) for _ in range(2))
-    np.testing.assert_array_equal(first, second)
-    assert first.shape == (84, 84, 4)
-    assert first.dtype == np.float32
-    assert 0 <= first.min() < first.max() <= 255
 
 
 def test_gradient_descends_the_loss_and_traces_once(cartpole: RunConfig) -> None:

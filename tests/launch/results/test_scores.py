@@ -85,8 +85,7 @@ def test_published_scores_name_whose_they_are() -> None:
 )
 def test_start_frames_are_said_as_they_are_played(settings: dict, waits_for_fire: bool, said: str) -> None:
     config = EnvironmentConfig(id="ALE/Pong-v5" if waits_for_fire else "ALE/Freeway-v5", **settings)
-    action_set = environment_spec(config).action_set
-    description = describe_protocol(config, "training", is_atari=True, action_set=action_set)
+    description = describe_protocol(config, "training", environment_spec(config))
     assert description["start_frames"] == said
     assert f"{said} frames before the agent acts" in protocol_line(description)
     # What ale-py plays, by its own count.
@@ -105,17 +104,17 @@ def test_start_frames_are_said_as_they_are_played(settings: dict, waits_for_fire
 
 def test_protocols_change_what_they_name_and_leave_what_the_network_was_trained_with() -> None:
     trained = EnvironmentConfig(frame_skip=3, frame_stack=2, sticky_action_probability=0.1, full_action_space=True)
-    assert by_protocol(trained, "training", is_atari=True) == trained
-    noop = by_protocol(trained, "noop", is_atari=True)
+    assert by_protocol(trained, "training") == trained
+    noop = by_protocol(trained, "noop")
     assert (noop.sticky_action_probability, noop.max_episode_frames, noop.frame_skip) == (0.0, 108_000, 3)
-    machado = by_protocol(trained, "machado", is_atari=True)
+    machado = by_protocol(trained, "machado")
     assert (machado.sticky_action_probability, machado.max_noops, machado.max_episode_frames) == (0.25, 0, 18_000)
     assert (machado.frame_stack, machado.full_action_space, machado.fire_on_reset) == (2, True, False)
-    line = protocol_line(describe_protocol(noop, "noop", is_atari=True, action_set=("NOOP", "FIRE")))
+    line = protocol_line(describe_protocol(noop, "noop", environment_spec(noop)))
     assert "up to 30 no-ops" in line
     assert "full action set" in line
 
 
 def test_protocols_for_atari_are_refused_elsewhere() -> None:
     with pytest.raises(ConfigurationError, match="is for Atari"):
-        by_protocol(EnvironmentConfig(id="CartPole-v1", frame_skip=1), "machado", is_atari=False)
+        by_protocol(EnvironmentConfig(id="CartPole-v1", frame_skip=1), "machado")

@@ -20,7 +20,7 @@ from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, Run
 
 def parameters_after(config: RunConfig, updates: int) -> bytes:
     spec = environment_spec(config.environment)
-    if spec.is_atari:
+    if spec.images:
         spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
     policy = Policy(config, spec)
     weights = policy.initial_parameters()

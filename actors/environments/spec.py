@@ -1,0 +1,44 @@
+"""What is said of an environment, whichever library plays it: facts for networks and readers, and one step's result."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.types import ActionSpec
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """Facts about one environment that a network or a reader must know."""
+
+    observation_shape: tuple[int, ...]
+    """Shape of one observation: [height, width, stack] of images, [size] of vectors."""
+    observation_dtype: str
+    """uint8 of images, float32 of vectors."""
+    actions: ActionSpec
+    action_set: tuple[str, ...]
+    """Names of the actions: as the library calls them, else their numbers."""
+    images: bool
+    """Whether observations are images, channels last; else they are vectors."""
+    has_lives: bool
+    """Whether an episode has lives that can be lost before it ends."""
+    frames_per_agent_step: int
+    observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Lowest and highest values of a vector observation, ±inf where there is no bound. None for images."""
+    observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+    """What to centre observations on, float32 of `observation_shape`; see `measure_observation_mean`."""
+
+
+class StepResult(NamedTuple):
+    """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
+
+    `lost_life` marks environments that lost a life in this step, whether or not the episode ended.
+    """
+
+    observations: npt.NDArray[np.generic]
+    rewards: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    lost_life: npt.NDArray[np.bool_]

@@ -1,0 +1,115 @@
+"""A batch of environments that are stepped together, with one autoreset rule (NEXT_STEP)."""
+
+import difflib
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from actors.environments.adapter import Adapter, adapter_of
+from actors.environments.atari import register_games
+from actors.environments.spec import EnvironmentSpec, StepResult
+from shared.config import EnvironmentConfig
+from shared.errors import one_line, setting_error
+from shared.types import Float32Array
+
+_SKIPPING_OPTIONS = ("frameskip", "frame_skip")
+
+
+class VectorEnvironment:
+    """`count` copies of an environment, stepped together; autoreset is NEXT_STEP.
+
+    Args:
+        config: which environment, by which protocol. Rewards are not clipped here.
+        count: B.
+        threads: of ale-py's vector environment. Other environments step in the calling thread.
+        adapter: to its library, where it is not the usual one.
+    """
+
+    def __init__(self, config: EnvironmentConfig, count: int, threads: int = 1, adapter: Adapter | None = None) -> None:
+        self.count = count
+        self._adapter = adapter_of(config) if adapter is None else adapter
+        self._environment = self._adapter.make_vector(count, threads)
+        # Continuous actions come in units of half the range. Without two finite bounds they are taken as they are.
+        self._action_bounds: tuple[Float32Array, Float32Array] | None = None
+        space = self._environment.single_action_space
+        if isinstance(space, gymnasium.spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
+            self._action_bounds = space.low.astype(np.float32), space.high.astype(np.float32)
+        self._lives: npt.NDArray[np.int32] | None = None
+        self._lost_life = np.zeros(count, bool)
+
+    def spec(self) -> EnvironmentSpec:
+        """Describe one environment.
+
+        Raises:
+            ConfigurationError: its actions are neither a choice nor a vector, or its observations neither images nor
+                vectors.
+        """
+        return self._adapter.spec(self._environment)
+
+    def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …]."""
+        observations, info = self._environment.reset(seed=self._adapter.seeds(seed))
+        self._lives = self._adapter.lives(info)
+        return self._adapter.observations(observations, None)
+
+    def step(
+        self, actions: npt.NDArray[np.generic], observations_to: npt.NDArray[np.generic] | None = None
+    ) -> StepResult:
+        """Take actions int32 [B], or float32 [B, D] in units of half the range, which are clipped to the bounds.
+
+        Observations are written to `observations_to`, a contiguous array of their shape and dtype, or to a new one.
+        Environments whose episode ended in the previous step ignore theirs and reset.
+        """
+        if self._action_bounds is not None:
+            low, high = self._action_bounds
+            middle, half = 0.5 * (low + high), 0.5 * (high - low)
+            actions = np.clip(middle + half * actions.astype(np.float32), low, high)
+        observations, rewards, terminated, truncated, info = self._environment.step(actions)
+        lives = self._adapter.lives(info)
+        if lives is not None:
+            assert self._lives is not None, "reset comes before the first step"
+            self._lost_life = lives < self._lives
+            self._lives = lives
+        observations = self._adapter.observations(observations, observations_to)
+        return StepResult(observations, rewards.astype(np.float32), terminated, truncated, self._lost_life)
+
+    @property
+    def unwrapped(self) -> gymnasium.vector.VectorEnv:
+        """The library's own vector environment, whose observations have its own layout."""
+        return self._environment
+
+    def close(self) -> None:
+        """Release the environments."""
+        self._environment.close()
+
+
+def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
+    """Check an environment's settings by building one copy, and describe it.
+
+    Raises:
+        ConfigurationError: the id is not registered, its actions or observations are of a kind that no method here
+            takes, or it would skip frames twice.
+    """
+    register_games()
+    if config.id not in gymnasium.registry:
+        near = difflib.get_close_matches(config.id, gymnasium.registry, n=3, cutoff=0.5)
+        near += difflib.get_close_matches(f"ALE/{config.id}-v5", gymnasium.registry, n=2, cutoff=0.6)
+        advice = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else "see gymnasium.registry for the ids"
+        raise setting_error("environment.id", config.id, f"no such environment; {advice}")
+    skipping = [name for name in _SKIPPING_OPTIONS if name in config.options]
+    if skipping and config.frame_skip > 1:
+        raise setting_error(
+            "environment.options",
+            f"{skipping[0]} {config.options[skipping[0]]}",
+            f"would skip frames twice with --environment.frame-skip {config.frame_skip}; set only the latter",
+        )
+    adapter_of(config).check()
+    try:
+        environments = VectorEnvironment(config, 1)
+    except Exception as error:
+        raise setting_error("environment.id", config.id, f"cannot be made: {one_line(error)}") from error
+    try:
+        return environments.spec()
+    finally:
+        environments.close()

@@ -1,0 +1,51 @@
+"""Atari games: pictures as networks take them, lives, and which ids are games."""
+
+import numpy as np
+import pytest
+
+from actors.environments import VectorEnvironment, adapter_of, atari_game, channels_last, environment_spec
+from shared.config import EnvironmentConfig
+from shared.types import ActionSpec
+
+
+@pytest.mark.parametrize("stack", [1, 3, 4])
+def test_channels_last_is_the_transposed_copy(stack: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, stack, 10, 12), np.uint8)
+    expected = images.transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(channels_last(images), expected)
+    to = np.empty(expected.shape, np.uint8)
+    assert channels_last(images, to) is to
+    np.testing.assert_array_equal(to, expected)
+
+
+def test_breakout_reports_lost_lives_without_ending_the_episode() -> None:
+    breakout = VectorEnvironment(EnvironmentConfig(id="ALE/Breakout-v5"), 1)
+    breakout.reset(0)
+    lives = 0
+    while not (result := breakout.step(np.array([1], np.int32))).terminated[0]:
+        lives += int(result.lost_life[0])
+    assert lives + int(result.lost_life[0]) == 5
+
+
+def test_the_spec_of_a_game() -> None:
+    pong = environment_spec(EnvironmentConfig())
+    assert pong.observation_shape == (84, 84, 4)
+    assert pong.action_set == ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
+    assert environment_spec(EnvironmentConfig(full_action_space=True)).actions == ActionSpec(18)
+    legacy = environment_spec(EnvironmentConfig(id="PongNoFrameskip-v4"))
+    assert legacy == pong
+    assert pong.images
+    assert pong.has_lives
+    assert pong.observation_bounds is None
+
+
+def test_an_agent_step_of_a_game_is_as_many_frames_as_are_skipped() -> None:
+    config = EnvironmentConfig(frame_skip=3)
+    spec = environment_spec(config)
+    assert spec.frames_per_agent_step == 3
+    assert adapter_of(config).score_protocol(spec)["frames_per_agent_step"] == 3
+
+
+def test_games_are_told_from_other_environments() -> None:
+    assert atari_game("ALE/Breakout-v5") == atari_game("BreakoutNoFrameskip-v4") == "breakout"
+    assert atari_game("CartPole-v1") is None
