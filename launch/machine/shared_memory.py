@@ -7,6 +7,7 @@ ended, however that ended, so nothing can be left behind.
 import functools
 import mmap
 import os
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,33 @@ class SharedVector:
     def close(self) -> None:
         """Close the file. The memory stays as long as a process maps it."""
         os.close(self._descriptor)
+
+
+class VectorPool:
+    """Vectors of one dtype and size, as many as are in use at the same time.
+
+    Args:
+        dtype: of each element.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+        self._vectors: list[SharedVector] = []
+
+    def free(self, size: int, in_use: Iterable[SharedVector | None]) -> SharedVector:
+        """A vector of `size` elements that is none of those in use: a new one, if all are."""
+        used = {id(vector) for vector in in_use}
+        for vector in self._vectors:
+            if id(vector) not in used:
+                return vector
+        self._vectors.append(SharedVector(size, self._dtype))
+        return self._vectors[-1]
+
+    def close(self) -> None:
+        """Close the files of all vectors. Their memory stays as long as a process maps it."""
+        for vector in self._vectors:
+            vector.close()
+        self._vectors = []
 
 
 def available() -> bool:

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ray
@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed
 from launch.machine import shared_memory
-from launch.machine.shared_memory import SharedVector
+from launch.machine.shared_memory import SharedVector, VectorPool
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, Reply, Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.evaluator import EvaluatorMember
@@ -31,9 +31,9 @@ class _Member:
     """One actor, and the vectors that its gradients are written to. `in_memory` is True once one was."""
 
     handle: Any
-    vectors: list[SharedVector] = field(default_factory=list)
+    node: str
+    vectors: VectorPool
     in_memory: bool = False
-    node: str = ""
 
 
 class _Call(NamedTuple):
@@ -80,7 +80,7 @@ class RayExecutor:
         self._published = Published(config.transfer.precision)
         # The snapshot for actors here; written when the first of them needs it.
         self._snapshot_vector: SharedVector | None = None
-        self._weight_vectors: list[SharedVector] = []
+        self._weight_vectors = VectorPool(wire_dtype(config.transfer.precision))
         for _ in range(actors):
             self._start_actor()
         self._evaluator = EvaluatorMember(config, spec)
@@ -162,9 +162,8 @@ class RayExecutor:
         self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id != actor_id}
         member = self._actors.pop(actor_id)
         ray.kill(member.handle, no_restart=True)
-        # Not used again for another actor: this one may still be writing to them.
-        for vector in member.vectors:
-            vector.close()
+        # Not given to another actor: this one may still be writing to them.
+        member.vectors.close()
 
     def add(self) -> int | None:
         return self._start_actor()
@@ -192,13 +191,12 @@ class RayExecutor:
         raise AssertionError("processes have no fixed order, and so no state for a bit-exact resume")
 
     def close(self) -> None:
-        handles = [member.handle for member in self._actors.values()]
-        for handle in handles:
-            ray.kill(handle, no_restart=True)
+        for member in self._actors.values():
+            ray.kill(member.handle, no_restart=True)
+            member.vectors.close()
+        self._weight_vectors.close()
         self._evaluator.close()
-        for vector in (*self._weight_vectors, *(v for member in self._actors.values() for v in member.vectors)):
-            vector.close()
-        self._actors, self._calls, self._weight_vectors = {}, {}, []
+        self._actors, self._calls = {}, {}
 
     def _start_actor(self) -> int | None:
         """Start an actor on the node with the most free places; None if all are full."""
@@ -214,7 +212,7 @@ class RayExecutor:
         gpus = self._config.actor.gpus if self._config.actor.device == "gpu" else 0
         remote = ray.remote(num_cpus=self._config.actor.cores, num_gpus=gpus, **options)
         handle = remote(self._actor_process).remote(self._config, self._spec, actor_id)
-        self._actors[actor_id] = _Member(handle, node=node)
+        self._actors[actor_id] = _Member(handle, node, VectorPool(wire_dtype(self._config.transfer.precision)))
         return actor_id
 
     def _failed(self, actor_id: int | None, error: RayError) -> Failed:
@@ -231,20 +229,12 @@ class RayExecutor:
             return self._published.weights(), None
         snapshot = self._published.snapshot
         if self._snapshot_vector is None:
-            self._snapshot_vector = self._free_vector(self._weight_vectors, [c.weights for c in self._calls.values()])
+            in_use = [call.weights for call in self._calls.values()]
+            self._snapshot_vector = self._weight_vectors.free(snapshot.parameters.size, in_use)
             self._snapshot_vector.values[...] = encode(snapshot.parameters, self._config.transfer.precision)
         vector = self._snapshot_vector
         return Weights(snapshot.version, vector.address, snapshot.frames), vector
 
     def _reply_vector(self, member: _Member) -> SharedVector:
-        return self._free_vector(member.vectors, [call.reply_in for call in self._calls.values()])
-
-    def _free_vector(self, vectors: list[SharedVector], in_use: Sequence[SharedVector | None]) -> SharedVector:
-        """One of `vectors` that no call uses, or a new one among them."""
-        for vector in vectors:
-            if not any(vector is used for used in in_use):
-                return vector
-        vectors.append(
-            SharedVector(self._published.snapshot.parameters.size, wire_dtype(self._config.transfer.precision))
-        )
-        return vectors[-1]
+        in_use = [call.reply_in for call in self._calls.values()]
+        return member.vectors.free(self._published.snapshot.parameters.size, in_use)

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
-from launch.machine.shared_memory import SharedVector, attach
+from launch.machine.shared_memory import SharedVector, VectorPool, attach
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
 from launch.presets import PRESETS
@@ -150,3 +150,13 @@ def test_a_target_is_sent_to_an_actor_once() -> None:
         seen.append(report.gradient[0])
     executor.close()
     assert seen == [6.0, 1.0]
+
+
+def test_a_pool_gives_no_vector_that_is_in_use() -> None:
+    pool = VectorPool("float32")
+    first = pool.free(5, [])
+    second = pool.free(5, [None, first])
+    assert second is not first
+    assert pool.free(5, [second]) is first
+    assert pool.free(5, [first]) is second
+    pool.close()
