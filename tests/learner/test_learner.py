@@ -174,14 +174,6 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     assert other.state() == learner.state()
 
 
-def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None:
-    learner = make_learner(cartpole)
-    learner.submit(report(1, returns=tuple(range(60))))
-    learner.submit(report(2, returns=tuple(range(60, 120))))
-    assert learner.mean_return == np.mean(range(20, 120))
-    assert learner.episodes == 120
-
-
 def test_snapshots_are_read_only_and_fresh(cartpole: RunConfig) -> None:
     learner = make_learner(cartpole)
     first = learner.snapshot()
@@ -210,6 +202,16 @@ def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path
         each.submit(report(6))
     np.testing.assert_array_equal(other.snapshot().parameters, learner.snapshot().parameters)
     assert other.submit(report(6)).dropped == "duplicate"
+
+
+def test_a_checkpoint_has_the_names_that_those_of_earlier_revisions_have(cartpole: RunConfig) -> None:
+    learner = q_learner(cartpole)
+    assert set(learner.state()) == {
+        *("layout_fingerprint", "ledger", "lag_counts", "last_sequences", "recent_returns", "episodes"),
+        *("target_updates", "snapshot_frames", "observation_moments"),
+    }
+    own = {"parameters", "accumulated", "pending", "target_parameters"}
+    assert own < set(learner.variables())
 
 
 def test_only_the_newest_checkpoints_stay(cartpole: RunConfig, tmp_path: Path) -> None:

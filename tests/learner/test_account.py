@@ -1,0 +1,53 @@
+"""The account by itself: no tensor, and no learner."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from learner.account import Account
+from shared.config import RunConfig
+from shared.types import EpisodeStats, GradientReport, StageSeconds
+
+
+def report(agent_steps: int = 10, returns: tuple[float, ...] = ()) -> GradientReport:
+    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
+    return GradientReport(
+        0, 1, 0, "layout", np.empty(0, np.float32), agent_steps, episodes, StageSeconds(0, 0, 0, 0, 0), {}
+    )
+
+
+def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None:
+    account = Account(cartpole)
+    assert account.mean_return is None
+    account.record(report(returns=tuple(range(60))), None, 0)
+    account.record(report(returns=tuple(range(60, 120))), None, 0)
+    assert account.mean_return == np.mean(range(20, 120))
+    assert account.episodes == 120
+
+
+def test_episodes_of_a_dropped_report_count_unless_it_was_counted_before(cartpole: RunConfig) -> None:
+    account = Account(cartpole)
+    account.record(report(returns=(1.0, 2.0)), "too_old", 3)
+    account.record(report(returns=(1.0, 2.0)), "duplicate", 3)
+    assert account.episodes == 2
+    assert account.ledger.dropped == {"too_old": 10, "duplicate": 10}
+    assert not account.lag_counts
+
+
+@pytest.mark.parametrize(("frames", "expected"), [(0, 1e-3), (10, 7.5e-4), (40, 0.0), (50, 0.0)])
+def test_learning_rate_falls_with_frames(frames: int, expected: float, cartpole: RunConfig) -> None:
+    account = Account(replace(cartpole, total_frames=40))
+    assert account.learning_rate_at(frames) == pytest.approx(expected)
+    account.record(report(frames), None, 0)
+    assert account.learning_rate == account.learning_rate_at(account.frames)
+
+
+def test_a_state_brings_everything_back(cartpole: RunConfig) -> None:
+    account, other = Account(cartpole), Account(cartpole)
+    account.record(report(returns=(3.0,)), None, 2)
+    account.record(report(), "non_finite", 0)
+    account.ledger.apply()
+    other.restore(account.state() | {"last_sequences": [], "of another": 1})
+    assert other.state() == account.state()
+    assert (other.ledger, other.lag_counts) == (account.ledger, account.lag_counts)
