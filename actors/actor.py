@@ -110,7 +110,7 @@ class Actor:
         self._first_observations = self._next_actions = None
         for t in range(self._unroll_length):
             if next_actions is None:
-                actions = self._policy.sample_and_store(builder.observations, t)
+                actions = self._policy.act(builder.observations, t).actions
             else:
                 actions, next_actions = next_actions, None
             acted = clock()
@@ -121,7 +121,7 @@ class Actor:
             before = stepped
         if self._policy.method.needs_next_actions:
             # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
-            self._next_actions = self._policy.sample(builder.observations)
+            self._next_actions = self._policy.act(builder.observations).actions
         rollout = builder.finish(self._next_actions)
         if self._taken is not None:
             self._taken.append(rollout.actions.copy())

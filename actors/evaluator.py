@@ -62,7 +62,7 @@ class Evaluator:
         """
         policy = policy or self._evaluation.policy
         self._policy.assign(snapshot.parameters, snapshot.frames)
-        act = self._policy.greedy if policy == "greedy" else self._policy.sample
+        act = self._policy.greedy if policy == "greedy" else self._policy.act
         quota = np.full(self._count, self._evaluation.episodes // self._count)
         quota[: self._evaluation.episodes % self._count] += 1
         returns = np.zeros(self._count, np.float64)
@@ -74,7 +74,7 @@ class Evaluator:
         observations = self._environments.reset(self._seeds.environments)
         games = Games(observations)
         while quota.any():
-            actions = act(observations)
+            actions = act(observations).actions
             result = self._environments.step(actions)
             observations = result.observations
             games.step(actions, result.rewards, observations, resets_next)

@@ -1,5 +1,7 @@
 """A network that acts: flat weights in, actions out."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -10,8 +12,21 @@ from shared.convolutional import ConvolutionalNetwork
 from shared.graph import Graph
 from shared.layout import ParameterLayout
 from shared.methods.method import Method, method_class
-from shared.networks import MultilayerPerceptron, Network, ObservationScale
+from shared.networks import MultilayerPerceptron, Network, NetworkOutput, ObservationScale
 from shared.types import Float32Array
+
+
+class Acted(NamedTuple):
+    """What one call of a policy gives for a batch of B observations.
+
+    `actions` are int32 [B] or float32 [B, D]. `log_probs` are float32 [B], log π of the actions as they were drawn;
+    None for methods whose loss takes none, and where nothing is drawn. `state` is the network's for the next call,
+    one array [B, …] each: empty for networks without one.
+    """
+
+    actions: npt.NDArray[np.generic]
+    log_probs: Float32Array | None
+    state: tuple[npt.NDArray[np.generic], ...] = ()
 
 
 class Policy:
@@ -50,15 +65,15 @@ class Policy:
                 self._stored.append(tf.Variable(zeros, trainable=False, name="activations"))
         step = tf.TensorSpec((), tf.int32)
         stored = tf.TensorSpec((environments, *spec.observation_shape), spec.observation_dtype)
-        self._sample_and_store = Graph(self._sample_and_store_graph, [stored, step])
-        self._sample = Graph(self._sample_graph, [observations])
+        self._act_and_store = Graph(self._act_and_store_graph, [stored, step])
+        self._act = Graph(self._act_graph, [observations])
         self._greedy = Graph(self._greedy_graph, [observations])
         self._values = Graph(self._values_graph, [observations])
 
     @property
     def traces(self) -> int:
         """How often its graphs were traced."""
-        graphs = (self._assign, self._sample, self._sample_and_store, self._greedy, self._values)
+        graphs = (self._assign, self._act, self._act_and_store, self._greedy, self._values)
         return sum(graph.traces for graph in graphs)
 
     @property
@@ -83,30 +98,36 @@ class Policy:
         """Go on with the random stream where it was. Comes before the first sample."""
         self._explorer.restore(state)
 
-    def sample(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """Actions int32 [B] or float32 [B, D], with exploration, for observations [B, …]."""
-        return self._sample(observations)[0].numpy()
+    def act(self, observations: npt.NDArray[np.generic], t: int | None = None) -> Acted:
+        """Draw an action for each of observations [B, …], with exploration.
 
-    def sample_and_store(self, observations: npt.NDArray[np.generic], t: int) -> npt.NDArray[np.generic]:
-        """The same for time `t` of a rollout, storing the network's activations for its gradient."""
-        return self._sample_and_store(observations, np.int32(t))[0].numpy()
+        With a time `t` of a rollout, the network's activations are stored for the rollout's gradient.
+        """
+        output = self._act(observations) if t is None else self._act_and_store(observations, np.int32(t))
+        # Without log-probabilities the graph returns the actions alone.
+        return Acted(output[0].numpy(), output[1].numpy() if len(output) > 1 else None)
 
-    def greedy(self, observations: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """Actions int32 [B] or float32 [B, D], without exploration, for observations [B, …]."""
-        return self._greedy(observations)[0].numpy()
+    def greedy(self, observations: npt.NDArray[np.generic]) -> Acted:
+        """Take the action that the method holds best for each of observations [B, …], without exploration."""
+        return Acted(self._greedy(observations)[0].numpy(), None)
 
     def values(self, observations: npt.NDArray[np.generic]) -> Float32Array:
         """What the network expects from observations [B, …]: float32 [B], see `Method.value`."""
         return self._values(observations)[0].numpy()
 
-    def _sample_graph(self, observations: tf.Tensor) -> tf.Tensor:
-        return self._explorer.sample(self.network(observations))
+    def _act_graph(self, observations: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        return self._sample(self.network(observations))
 
-    def _sample_and_store_graph(self, observations: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
+    def _act_and_store_graph(self, observations: tf.Tensor, t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
         output = self.network(observations)
         for variable, activation in zip(self._stored, output.activations, strict=False):
             tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=t, updates=activation)
-        return self._explorer.sample(output)
+        return self._sample(output)
+
+    def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor, tf.Tensor | None]:
+        actions = self._explorer.sample(output)
+        # A tenth of the time of a small network's call, so only for a loss that takes it.
+        return actions, self.method.log_prob(output, actions) if self.method.needs_log_probs else None
 
     def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self.method.greedy(self.network(observations))

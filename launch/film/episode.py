@@ -19,7 +19,7 @@ def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnaps
     seeds = episode_seeds(config.seed, "training_video", 1)
     policy = Policy(config, spec, seed=seeds.actions, training=False)
     policy.assign(snapshot.parameters, snapshot.frames)
-    act = policy.greedy if config.evaluation.policy == "greedy" else policy.sample
+    act = policy.greedy if config.evaluation.policy == "greedy" else policy.act
     stage = make_stage(config.environment)
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import AtariAdapter, GymnasiumAdapter, VectorEnvironment, atari_game
-from actors.policy import Policy
+from actors.policy import Acted, Policy
 from shared.config import EnvironmentConfig
 
 Frame = npt.NDArray[np.uint8]
@@ -119,7 +119,7 @@ def make_stage(config: EnvironmentConfig) -> Stage:
 
 
 def play_episode(
-    stage: Stage, policy: Policy, act: Callable[[npt.NDArray[np.generic]], npt.NDArray[np.generic]], seed: int
+    stage: Stage, policy: Policy, act: Callable[[npt.NDArray[np.generic]], Acted], seed: int
 ) -> Iterator[PlayedStep]:
     """One whole episode, from `seed`. The first step is the picture before any action."""
     observations, frame = stage.reset(seed)
@@ -127,6 +127,6 @@ def play_episode(
     yield PlayedStep([frame], 0.0, float(policy.values(observations)[0]), ended=False)
     while not ended:
         value = float(policy.values(observations)[0])
-        observations, reward, ended, frames = stage.step(act(observations))
+        observations, reward, ended, frames = stage.step(act(observations).actions)
         episode_return += reward
         yield PlayedStep(frames, episode_return, value, ended)

@@ -45,7 +45,7 @@ def run() -> Finding:
     assert isinstance(method, ActorCritic)
     policy.assign(versions[0])
     observations, actions = _play(config, policy)
-    mean = policy.greedy(observations).astype(np.float32)
+    mean = policy.greedy(observations).actions.astype(np.float32)
     noise = (actions - mean) / np.exp(np.float32(-1.0))
     acted = np.sum(-0.5 * noise**2 + 1.0 - 0.5 * np.log(2.0 * np.pi), axis=-1)
     rows, figures = [], {}
@@ -90,7 +90,7 @@ def _play(config: RunConfig, policy: Policy) -> tuple[Float32Array, Float32Array
     observation = environments.reset(config.seed)
     observations, actions = [], []
     for _ in range(_STEPS):
-        action = policy.sample(observation)
+        action = policy.act(observation).actions
         observations.append(observation)
         actions.append(action)
         observation = environments.step(action).observations

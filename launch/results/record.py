@@ -90,7 +90,7 @@ def record(arguments: RecordArguments) -> int:
     }
     console = Console()
     console.print(f"playing {environment.id} with {source}", highlight=False)
-    act = policy.greedy if policy_name == "greedy" else policy.sample
+    act = policy.greedy if policy_name == "greedy" else policy.act
     returns: list[float] = []
     interrupted = False
     writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), stage.enlargement)

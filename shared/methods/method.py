@@ -69,6 +69,9 @@ class Method(ABC):
     needs_next_actions: ClassVar[bool] = False
     """Whether the loss bootstraps from the action that is taken in the last observation of the rollout."""
 
+    needs_log_probs: ClassVar[bool] = False
+    """Whether acting computes `log_prob` of what it draws, for a loss that takes it."""
+
     def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
         self.config = config
         self.actions = actions
@@ -88,6 +91,10 @@ class Method(ABC):
     @abstractmethod
     def greedy(self, output: NetworkOutput) -> tf.Tensor:
         """Graph code: the action int32 [B] or float32 [B, D] to take without exploring."""
+
+    def log_prob(self, output: NetworkOutput, actions: tf.Tensor) -> tf.Tensor | None:  # noqa: ARG002
+        """Graph code: log π(a | s) of drawn actions [B] or [B, D], float32 [B]; None where π has no density."""
+        return None
 
     @abstractmethod
     def value(self, output: NetworkOutput) -> tf.Tensor:

@@ -127,11 +127,40 @@ def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_an
         return method.log_prob(policy.network(observations), tf.constant(actions)).numpy()
 
     acted = log_probs()
-    mean = policy.greedy(observations)
+    mean = policy.greedy(observations).actions
     noise = (actions - mean) / np.exp(-1.0)
     np.testing.assert_allclose(acted, -0.5 * noise[:, 0] ** 2 + 1.0 - 0.5 * np.log(2 * np.pi), rtol=1e-4, atol=1e-5)
     policy.assign(policy.initial_parameters() + 0.05)
     assert np.abs(log_probs() - acted).max() > 0.01
+
+
+@pytest.mark.parametrize("noise", [None, "independent", "state_dependent"])
+def test_what_is_drawn_comes_with_its_log_probability_if_the_loss_takes_it(
+    noise: str | None, cartpole: RunConfig, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ActorCritic, "needs_log_probs", True)
+    config = cartpole
+    if noise is not None:
+        config = replace(request.getfixturevalue("pendulum"), exploration=ExplorationConfig(noise=noise))
+    spec = environment_spec(config.environment)
+    policy = Policy(config, spec, environments=6, unroll_length=2)
+    observations = np.random.default_rng(0).normal(size=(6, *spec.observation_shape)).astype(np.float32)
+    for t in (None, 1):
+        acted = policy.act(observations, t)
+        assert acted.log_probs is not None
+        assert (acted.log_probs.shape, acted.log_probs.dtype) == ((6,), np.float32)
+        expected = policy.method.log_prob(policy.network(observations), tf.constant(acted.actions))
+        np.testing.assert_allclose(acted.log_probs, expected, rtol=1e-5, atol=1e-6)
+        assert acted.state == ()
+    assert policy.greedy(observations).log_probs is None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_whose_loss_takes_no_log_probabilities_computes_none(name: str, cartpole: RunConfig) -> None:
+    config = replace(cartpole, method=MethodConfig(name=name))
+    acted = Policy(config, environment_spec(config.environment)).act(np.zeros((1, 4), np.float32))
+    assert acted.actions.shape == (1,)
+    assert acted.log_probs is None
 
 
 def test_where_a_value_is_held_constant_its_head_gets_no_gradient_from_the_policy(cartpole: RunConfig) -> None:
@@ -213,9 +242,9 @@ def test_50_000_policy_steps_add_no_objects_traces_or_memory(task: str, request:
     spec = environment_spec(config.environment)
     policy = Policy(config, spec)
     observations = np.zeros((1, *spec.observation_shape), np.float32)
-    policy.sample(observations)
+    policy.act(observations)
     traces = policy.traces
-    objects, leaked_bytes = grown(lambda: policy.sample(observations), warm_up=1_000, calls=_POLICY_CALLS)
+    objects, leaked_bytes = grown(lambda: policy.act(observations), warm_up=1_000, calls=_POLICY_CALLS)
     assert policy.traces == traces
     assert objects < 100
     assert leaked_bytes < _POLICY_BYTES_PER_CALL
