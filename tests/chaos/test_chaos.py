@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -36,19 +37,28 @@ class ChaosRun:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.disk)], check=True)
         self.path = self.disk / "run"
         self.environment = os.environ | {"CHAOS_FOLDER": str(self.requests), "PYTHONPATH": str(FAULTS)}
-        self.driver: subprocess.Popen[str]
+        self.driver: subprocess.Popen[bytes]
+        self.shown = folder / "shown.txt"
         self.segments = set(Path("/dev/shm").iterdir())
 
     def start(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "launch.cli", "train", *arguments]
-        self.driver = subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        with self.shown.open("wb") as shown:
+            self.driver = subprocess.Popen(command, env=self.environment, stdout=shown, stderr=subprocess.STDOUT)
+
+    def output(self) -> str:
+        """What the driver has shown since its last start. The log is on the small disk, this is not."""
+        return self.shown.read_text(errors="replace")
+
+    def wait_for_end(self) -> str:
+        """The whole output."""
+        self.driver.wait(_DEADLINE_SECONDS)
+        return self.output()
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not condition():
-            assert self.driver.poll() is None, f"{what}: the run ended\n{self.driver.communicate()[0]}"
+            assert self.driver.poll() is None, f"{what}: the run ended\n{self.output()}"
             assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
             time.sleep(0.05)
 
@@ -121,19 +131,32 @@ def dropped_report(run: ChaosRun, fault: str, reason: str) -> None:
     run.wait_for(lambda: f"for the reason {reason}" in run.log(), reason)
 
 
-def full_disk(run: ChaosRun) -> None:
-    before = run.checkpoints()
-    filler = run.disk / "filler"
-    # Not a byte is left; what the run wrote before stays.
-    with suppress(OSError), filler.open("wb", buffering=0) as file:
+def failed_saves(run: ChaosRun) -> int:
+    return len(re.findall(r"checkpoint of update \d+ could not be written", run.output()))
+
+
+def fill(file: Path) -> None:
+    """Let a file grow until not a byte of its disk is left; what others wrote before stays."""
+    with suppress(OSError), file.open("ab", buffering=0) as filler:
         while True:
-            file.write(bytes(1 << 12))
-    kept = before[-1]
-    time_of_warning = time.monotonic() + 4
-    run.wait_for(lambda: time.monotonic() > time_of_warning, "checkpoints that fail")
-    assert kept in run.checkpoints() or max(run.checkpoints()) > kept
+            filler.write(bytes(1 << 12))
+
+
+def full_disk(run: ChaosRun) -> None:
+    filler = run.disk / "filler"
+    fill(filler)
+    kept, failed = run.checkpoints()[-1], failed_saves(run)
+
+    def two_more_have_failed() -> bool:
+        # A save that fails clears away what it has written: room for the next one.
+        fill(filler)
+        return failed_saves(run) >= failed + 2
+
+    run.wait_for(two_more_have_failed, "checkpoints that fail")
+    assert kept in run.checkpoints()
+    newest = max(run.checkpoints())
     filler.unlink()
-    run.wait_for(lambda: max(run.checkpoints()) > kept, "a checkpoint after the disk has room again")
+    run.wait_for(lambda: max(run.checkpoints()) > newest, "a checkpoint after the disk has room again")
 
 
 def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRun) -> None:
@@ -174,11 +197,11 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRu
     run.wait_for(lambda: f"update-{newest} is damaged and was passed over" in run.log(), "the damaged checkpoint")
     run.wait_for_progress()
     run.driver.send_signal(signal.SIGTERM)
-    output = run.driver.communicate(timeout=_DEADLINE_SECONDS)[0]
+    output = run.wait_for_end()
     assert run.driver.returncode == 130, output
     summary = json.loads((run.path / "summary.json").read_text())
     run.start("--resume", str(run.path), "--total-frames", str(summary["frames"] + 20_000))
-    output = run.driver.communicate(timeout=_DEADLINE_SECONDS)[0]
+    output = run.wait_for_end()
     assert run.driver.returncode == 0, output
     assert "Traceback" not in output
 
