@@ -156,6 +156,15 @@ def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32
     )
 
 
+def read_state(folder: Path) -> dict[str, Any]:
+    """All but the tensors of the newest checkpoint in `folder` that can be read; nothing if there is none."""
+    for path in checkpoint_paths(folder):
+        with suppress(*_DAMAGE):
+            state: dict[str, Any] = json.loads(tf.train.load_checkpoint(str(path)).get_tensor(_STATE_KEY))
+            return state
+    return {}
+
+
 def _in_short(error: Exception) -> str:
     # TensorFlow's messages may name a file for each of many tensors.
     return one_line(error, 300)

@@ -25,6 +25,7 @@ from launch.on_ray.placement import aggregates, place, placement_lines, with_act
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.run.annealing import annealing_warning
+from launch.run.exact import check_exact_resume
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
 from launch.run.folder import RunFolder, centres_observations
 from launch.run.latest import RunPath
@@ -82,7 +83,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
     if arguments.resume is not None:
         folder = RunFolder(arguments.resume)
         spec = folder.with_observation_mean(config, spec)
-        _check_checkpoint(arguments, config, spec, folder)
+        _check_checkpoint(arguments, config, spec, folder, budget)
         summary = read_summary(folder)
         reached = reached_limit(config, summary)
         if reached is not None:
@@ -229,8 +230,10 @@ def default_run_dir(preset: str) -> Path:
     return Path("runs") / f"{preset}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _check_checkpoint(arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec, folder: RunFolder) -> None:
-    """Check that the newest checkpoint fits the network, method and optimizer that the settings make."""
+def _check_checkpoint(
+    arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None
+) -> None:
+    """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make."""
     if arguments.run_dir is not None:
         raise setting_error("run_dir", arguments.run_dir, "a resumed run stays in its folder; leave --run-dir out")
     before = folder.read_config()
@@ -240,9 +243,11 @@ def _check_checkpoint(arguments: TrainArguments, config: RunConfig, spec: Enviro
             raise setting_error(setting, now, f"the checkpoint in {folder.path} was made with {was}; start a new run")
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
-    from learner.checkpoint import read_checkpoint
+    from learner.checkpoint import read_checkpoint, read_state
 
     read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
+    if budget is not None:
+        check_exact_resume(before, config, budget.actors, read_state(folder.checkpoints))
 
 
 def _open_folder(run: _Run, budget: ThreadBudget) -> None:

@@ -62,6 +62,8 @@ def train_line(arguments: Sequence[str]) -> int:
         try:
             return train(parsed, preset)
         except ConfigurationError as error:
+            if run is not None:
+                raise
             raise ConfigurationError(f"{error}{advice_on_preset(preset, parsed.config.environment.id)}") from error
     if run is not None:
         raise ConfigurationError(f"--seeds {parsed.seeds} with --resume {run}: resume each seed's run by itself")
