@@ -161,14 +161,30 @@ _ASKED_FOR: dict[str, Callable[[Path, RunConfig, TrackerRuns], Tracker]] = {"wan
 
 
 def check_trackers(config: RunConfig) -> None:
-    """Refuse a tracker whose package is missing.
+    """Refuse a tracker whose package is missing, and MLflow where it has no store to write to.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: there is one.
     """
     for name in config.trackers:
         if importlib.util.find_spec(name) is None:
             raise setting_error("trackers", name, f"is not installed: pip install 'tributary-rl[{name}]'")
+    # On a cluster the learner writes, and the variables of its node count.
+    here = config.executor == "inline" or config.address == "local"
+    if here and "mlflow" in config.trackers:
+        _check_store_of_mlflow()
+
+
+def _check_store_of_mlflow() -> None:
+    import mlflow
+
+    # Where nothing is set it is a file of SQLite: mlflow-skinny comes without what writes it.
+    if mlflow.get_tracking_uri().startswith("sqlite:") and importlib.util.find_spec("sqlalchemy") is None:
+        raise setting_error(
+            "trackers",
+            "mlflow",
+            "mlflow-skinny has no store of its own: set MLFLOW_TRACKING_URI to that of a server, or pip install mlflow",
+        )
 
 
 def tracker_openers(folder: Path, config: RunConfig) -> dict[str, Callable[[], Tracker]]:

@@ -14,7 +14,7 @@ from launch.on_ray.prometheus import RayMetrics
 from launch.run.progress import Progress
 from launch.run.rows import JsonLines, scalars
 from launch.run.tracker_runs import TrackerRuns
-from launch.run.trackers import MLflow, WeightsAndBiases
+from launch.run.trackers import MLflow, WeightsAndBiases, check_trackers
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError
 
@@ -135,6 +135,31 @@ def test_mlflow_goes_on_in_its_run_and_tags_what_a_resume_changed(tmp_path: Path
     assert run.params["total_frames"] == "100"
     assert run.tags == {"resumed_with.total_frames": "200"}
     assert {metric[3] for metric in run.metrics} == {100, 200}
+
+
+@pytest.mark.parametrize(
+    ("installed", "store", "refused"),
+    [
+        ({"mlflow"}, "sqlite:////runs/mlflow.db", "set MLFLOW_TRACKING_URI"),
+        ({"mlflow", "sqlalchemy"}, "sqlite:////runs/mlflow.db", None),
+        ({"mlflow"}, "http://127.0.0.1:5000", None),
+        (set(), "http://127.0.0.1:5000", "is not installed"),
+    ],
+)
+def test_mlflow_needs_its_package_and_a_store_that_it_can_write(
+    installed: set[str], store: str, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(get_tracking_uri=lambda: store))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in installed else None)
+    config = RunConfig(trackers=("mlflow",))
+    if installed:
+        # The learner of a cluster may have variables of its own.
+        check_trackers(replace(config, address="auto"))
+    if refused is None:
+        check_trackers(config)
+    else:
+        with pytest.raises(ConfigurationError, match=f"--trackers mlflow: .*{refused}"):
+            check_trackers(config)
 
 
 def test_ids_of_several_trackers_are_kept_and_a_damaged_file_is_named(tmp_path: Path) -> None:
