@@ -19,6 +19,7 @@ from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.scaling_result import Point, show, summarise, write
 from launch.bench.throughput import WARM_UP_SECONDS, endless_config, steady_state, train_for
+from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
@@ -299,7 +300,7 @@ def _train(config: RunConfig) -> dict[str, Any]:
     """The summary of a run of its own."""
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent:
         run = RunFolder(Path(parent) / "run")
-        with training_process(config, run.path, "bench", subprocess.PIPE) as training:
+        with Interrupts(), training_process(config, run.path, "bench", subprocess.PIPE) as training:
             output, _ = training.communicate()
         if training.returncode != 0:
             lines = output.strip().splitlines()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
+from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget
 from launch.machine.tensorflow_process import prepare_tensorflow
@@ -153,7 +154,8 @@ def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent:
         run = RunFolder(Path(parent) / "run")
         with (Path(parent) / "output").open("w+") as output:
-            with training_process(config, run.path, "bench", output) as training:
+            # A closed terminal interrupts the bench, which ends the process that trains: it is in no terminal's group.
+            with Interrupts(), training_process(config, run.path, "bench", output) as training:
                 while training.poll() is None and not _covers(_working_rows(run), seconds):
                     time.sleep(_POLL_SECONDS)
                 if training.poll() is None:
