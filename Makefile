@@ -5,11 +5,12 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs
 
 .DEFAULT_GOAL := help
-.PHONY: help train test chaos cluster-test tracker-test soak browser-test lint format settings clean
+.PHONY: help train test slow-test chaos cluster-test tracker-test soak browser-test lint format settings clean
 
 help:
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
 	@echo "make test     install and run the tests"
+	@echo "make slow-test   further cases of the same, which take longer"
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
 	@echo "make tracker-test   the real MLflow and W&B, installed apart, and an outage of MLflow"
@@ -32,6 +33,9 @@ train: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(ARGS)
+
+slow-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 browser-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m browser tests/launch/results $(ARGS)

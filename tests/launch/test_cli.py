@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
+from launch.loop.inline_executor import InlineExecutor
 from launch.machine.budget import automatic_actors, thread_budget
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
@@ -123,8 +124,18 @@ def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["train", "--resume", str(run), "--optimizer.name", "adam"]) == 2
     assert "was made with rmsprop; start a new run" in capsys.readouterr().err
     assert main(["train", "--resume", str(run), "--method.name", "sarsa"]) == 2
-    assert "was made with actor_critic; start a new run" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("was made with actor_critic; start a new run\n")
     assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
+
+
+def test_a_run_that_learned_nothing_is_saved_as_failed_and_ends_with_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No actor ever reports.
+    monkeypatch.setattr(InlineExecutor, "next_completion", lambda self: self._calls.clear())
+    line = f"train cartpole --executor inline --actors 1 --stop-after-seconds 0.001 --run-dir {tmp_path / 'run'}"
+    assert main(line.split()) == 1
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
 @pytest.mark.parametrize(

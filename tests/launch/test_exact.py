@@ -17,7 +17,8 @@ from learner.checkpoint import checkpoint_paths
 
 SMALL = (
     "--executor inline --checkpoint.exact --stop-measure training --stop-at-return None --evaluation.every-frames 0 "
-    "--optimizer.annealing-frames 100k --network.hidden-sizes 8 --actor.environments 8 --actor.unroll-length 5"
+    "--optimizer.annealing-frames 100k --network.hidden-sizes 8 --actor.environments 8 --actor.unroll-length 5 "
+    "--evaluation.episodes 10"
 )
 # What time there was, and how it ended, may differ.
 _OF_THE_SESSION = {"status", "wall_seconds", "frames_per_second", "agent_steps_per_second"}
@@ -60,8 +61,15 @@ def interrupt_while_it_trains(run: Path) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("gradients_per_update", [1, 3])
-@pytest.mark.parametrize("actors", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("actors", "gradients_per_update"),
+    [
+        (1, 1),
+        # Saved in the middle of an update, to which an actor has given more than another.
+        (2, 3),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 3), (2, 1), (3, 1), (3, 3))),
+    ],
+)
 def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
     actors: int, gradients_per_update: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +105,23 @@ def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
     assert seen["state"] == expected["state"]
     for name in never_stopped.keys() - _OF_THE_SESSION:
         assert resumed[name] == never_stopped[name], name
+
+
+def test_an_exact_resume_with_other_actors_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    train("--actors 2 --total-frames 300", run)
+    config = (run / "config.json").read_text()
+    capsys.readouterr()
+    for other, was in (("--actors 1", 2), ("--actor.environments 4", 8), ("--actor.unroll-length 10", 5)):
+        assert main(["train", "--resume", str(run), "--total-frames", "600", *other.split()]) == 2
+        advice = "leave it as it was, or give --checkpoint.no-exact"
+        assert capsys.readouterr().err == f"error: {other}: an exact resume goes on with {was}; {advice}\n"
+    assert (run / "config.json").read_text() == config
+    # One more can join, and without exactness everything can change.
+    train("--actors 3 --total-frames 600", run, resume=True)
+    train("--checkpoint.no-exact --actors 1 --actor.environments 4 --total-frames 900", run, resume=True)
 
 
 def test_an_evaluation_that_was_asked_for_is_made_after_a_resume(tmp_path: Path) -> None:

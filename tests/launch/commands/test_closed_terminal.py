@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from terminal import DEADLINE_SECONDS, Terminal
 
 from launch.cli import main
+from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
@@ -42,7 +44,7 @@ def check_that_it_goes_on(run: Path) -> None:
     """Resume the run, and see that it starts where it was saved."""
     before = summary_of(run)
     assert (run / "checkpoints" / f"update-{before['updates']}.index").is_file()
-    frames = before["frames"] + 2000
+    frames = before["frames"] + 500
     assert main(f"train --resume {run} --executor inline --total-frames {frames}".split()) == 0
     after = summary_of(run)
     assert after["frames"] >= frames
@@ -73,7 +75,7 @@ def test_a_run_that_ignores_hangups_goes_on_without_its_terminal(tmp_path: Path)
         at_closing, deadline = rows(run)[-1]["updates"], time.monotonic() + DEADLINE_SECONDS
         # The table was written again several times since.
         closed = rows(run)[-1]["elapsed_seconds"]
-        while rows(run)[-1]["elapsed_seconds"] < closed + 2.0:
+        while rows(run)[-1]["elapsed_seconds"] < closed + 0.5:
             assert terminal.process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -83,7 +85,7 @@ def test_a_run_that_ignores_hangups_goes_on_without_its_terminal(tmp_path: Path)
     assert summary_of(run)["status"] == "interrupted"
 
 
-@pytest.mark.parametrize("executor", ["inline", "ray"])
+@pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     # Standard error goes the same way, and the pipe is gone before training starts: `tributary train … 2>&1 | head -1`.
@@ -130,10 +132,49 @@ def test_seeds_whose_terminal_is_closed_are_saved_and_summarised(tmp_path: Path)
     check_that_it_goes_on(folder / "seed-1")
 
 
-@pytest.mark.parametrize("wrong", ["train pnog", "train cartpole --total-frames many"])
-def test_a_mistake_keeps_its_exit_code_without_anybody_to_read_it(wrong: str) -> None:
+def test_a_bench_whose_terminal_is_closed_ends_the_process_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    settings = RunFolder(tmp_path / "settings")
+    settings.path.mkdir()
+    settings.write_config(replace(PRESETS["cartpole"].config, executor="inline", actors=1, stop_at_return=None))
+    measure = (
+        "from pathlib import Path; from launch.bench.throughput import train_for; "
+        "from launch.run.folder import RunFolder; "
+        f"train_for(RunFolder(Path({str(settings.path)!r})).read_config('settings'), 1e6)"
+    )
+    with Terminal([sys.executable, "-c", measure]) as terminal:
+        children = Path(f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children")
+        terminal.until(lambda: list(tmp_path.glob("tributary-bench-*/run/checkpoints/update-0.index")))
+        (training,) = map(int, children.read_text().split())
+        terminal.close()
+        # It waits for the process that trains, which saves first.
+        assert terminal.wait() == -signal.SIGINT
+    assert not Path(f"/proc/{training}").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("train pnog", 2),
+        ("train cartpole --total-frames many", 2),
+        ("presets", 0),
+        ("--help", 0),
+        ("train --help", 0),
+        ("train --help-all", 0),
+    ],
+)
+def test_a_command_keeps_its_exit_code_without_anybody_to_read_it(line: str, code: int) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    assert subprocess.run([*TRIBUTARY, *wrong.split()], stdout=writer, stderr=writer, check=False).returncode == 2
-    assert subprocess.run([*TRIBUTARY, "presets"], stdout=writer, stderr=writer, check=False).returncode == 0
+    assert subprocess.run([*TRIBUTARY, *line.split()], stdout=writer, stderr=writer, check=False).returncode == code
     os.close(writer)
+
+
+@pytest.mark.parametrize("line", ["--help", "train --help", "train --help-all"])
+def test_help_of_which_only_the_beginning_is_read_says_nothing_of_it(line: str) -> None:
+    reader = subprocess.Popen(["head", "-1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    writer = subprocess.run([*TRIBUTARY, *line.split()], stdout=reader.stdin, stderr=subprocess.PIPE, check=False)
+    assert reader.communicate()[0].startswith(b"usage: tributary")
+    assert (writer.returncode, writer.stderr) == (0, b"")

@@ -36,7 +36,10 @@ def train_by_script(folder: Path, arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_DEADLINE_SECONDS)
 
 
-@pytest.mark.parametrize("aggregation", ["", " --learner.gradients-per-update 2 --aggregation node"])
+@pytest.mark.parametrize(
+    "aggregation",
+    ["", pytest.param(" --learner.gradients-per-update 2 --aggregation node", marks=pytest.mark.slow)],
+)
 def test_an_environment_that_only_the_driver_knows_stops_in_one_line(tmp_path: Path, aggregation: str) -> None:
     ended = train_by_script(tmp_path, f"--stop-after-seconds 120 --run-dir runs/a{aggregation}")
     assert ended.returncode == 2, ended.stdout + ended.stderr
@@ -107,7 +110,8 @@ def beside_namesakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_files_that_have_our_packages_names_do_not_break_workers(beside_namesakes: Path) -> None:
-    command = [str(Path(sys.executable).with_name("tributary")), *SMALL.split(), "--total-frames", "2000"]
+    tributary = str(Path(sys.executable).with_name("tributary"))
+    command = [tributary, *f"{SMALL} --actors 1 --total-frames 500".split()]
     ended = subprocess.run(
         [*command, "--run-dir", "run"], capture_output=True, text=True, check=False, timeout=_DEADLINE_SECONDS
     )
