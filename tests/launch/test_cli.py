@@ -193,7 +193,9 @@ def test_an_environment_named_without_a_preset_gets_the_one_that_fits(
     environment_id: str, preset: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr("launch.commands.train.train", lambda arguments, name: started.append((arguments, name)) or 0)
+    monkeypatch.setattr(
+        "launch.commands.train_line.train", lambda arguments, name: started.append((arguments, name)) or 0
+    )
     monkeypatch.chdir(tmp_path)
     assert main(["train", f"--environment.id={environment_id}", "--seed", "3"]) == 0
     ((arguments, name),) = started
