@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,9 +14,9 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
+from launch.commands.checks import check_arrivals, check_checkpoint, check_network
 from launch.commands.display import Display, summary_lines
 from launch.commands.interrupts import Interrupts, children_outlive_hangups
-from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.import_path import check_packages, namesakes
 from launch.machine.tensorflow_process import prepare_tensorflow
@@ -25,7 +24,6 @@ from launch.on_ray.placement import aggregates, place, placement_lines, with_act
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.run.annealing import annealing_warning
-from launch.run.exact import check_exact_resume
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
 from launch.run.folder import RunFolder, centres_observations
 from launch.run.latest import RunPath
@@ -35,7 +33,6 @@ from launch.run.storage import check_storage
 from launch.run.trackers import check_trackers
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
-from shared.methods.names import METHODS
 
 _VIEW_SECONDS = 1.0
 
@@ -70,7 +67,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
     for line in namesakes(Path.cwd()):
         _print(console, line)
     spec = environment_spec(config.environment)
-    _check_network(config, spec)
+    check_network(config, spec)
     check_trackers(config)
     if config.storage is not None:
         check_storage(config.storage)
@@ -79,11 +76,13 @@ def train(arguments: TrainArguments, preset: str) -> int:
         config = replace(config, record_arrivals=None, replay_arrivals=None)
     here = config.executor == "inline" or config.address == "local"
     budget = thread_budget(config) if here else None
-    _check_arrivals(config, budget)
+    check_arrivals(config, budget)
     if arguments.resume is not None:
         folder = RunFolder(arguments.resume)
         spec = folder.with_observation_mean(config, spec)
-        _check_checkpoint(arguments, config, spec, folder, budget)
+        if arguments.run_dir is not None:
+            raise setting_error("run_dir", arguments.run_dir, "a resumed run stays in its folder; leave --run-dir out")
+        check_checkpoint(config, spec, folder, budget)
         summary = read_summary(folder)
         reached = reached_limit(config, summary)
         if reached is not None:
@@ -230,26 +229,6 @@ def default_run_dir(preset: str) -> Path:
     return Path("runs") / f"{preset}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _check_checkpoint(
-    arguments: TrainArguments, config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None
-) -> None:
-    """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make."""
-    if arguments.run_dir is not None:
-        raise setting_error("run_dir", arguments.run_dir, "a resumed run stays in its folder; leave --run-dir out")
-    before = folder.read_config()
-    for setting in ("method.name", "optimizer.name", "optimizer.centred"):
-        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
-        if was != now:
-            raise setting_error(setting, now, f"the checkpoint in {folder.path} was made with {was}; start a new run")
-    prepare_tensorflow(1, gpu=False)
-    from actors.policy import Policy
-    from learner.checkpoint import read_checkpoint, read_state
-
-    read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
-    if budget is not None:
-        check_exact_resume(before, config, budget.actors, read_state(folder.checkpoints))
-
-
 def _open_folder(run: _Run, budget: ThreadBudget) -> None:
     folder, config = run.folder, run.config
     if run.arguments.resume is not None:
@@ -294,53 +273,6 @@ def _failed(run: _Run, reason: str) -> int:
 
 def _print(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
-    if config.record_arrivals is not None:
-        parent = Path(config.record_arrivals).absolute().parent
-        if not parent.is_dir():
-            raise setting_error("record_arrivals", config.record_arrivals, f"there is no folder {parent}")
-    if config.replay_arrivals is not None and budget is not None:
-        recorded = len(Arrivals(config.replay_arrivals).actor_ids)
-        if recorded != budget.actors:
-            raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
-
-
-def _check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Refuse a network or method that cannot take what the environment gives, without importing TensorFlow."""
-    images = len(spec.observation_shape) == 3
-    if images != (config.network.name != "mlp"):
-        wanted = "a3c_cnn or nature_cnn" if images else "mlp"
-        raise setting_error(
-            "network.name",
-            config.network.name,
-            f"{config.environment.id} gives observations of shape {spec.observation_shape}; use {wanted}",
-        )
-    if spec.actions.continuous and not METHODS[config.method.name].continuous_actions:
-        able = [name for name, entry in METHODS.items() if entry.continuous_actions]
-        raise setting_error(
-            "method.name",
-            config.method.name,
-            f"{config.environment.id} has continuous actions; use {' or '.join(able)}",
-        )
-    if config.network.observation_scaling == "bounds":
-        assert spec.observation_bounds is not None
-        unbounded = [i for i, pair in enumerate(zip(*spec.observation_bounds, strict=True)) if not _finite(pair)]
-        if unbounded:
-            raise setting_error(
-                "network.observation_scaling",
-                "bounds",
-                f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
-            )
-    if images and spec.observation_shape[0] < 36:
-        raise setting_error("environment.screen_size", spec.observation_shape[0], "must be at least 36 for a CNN")
-
-
-def _finite(bounds: tuple[float, float]) -> bool:
-    # Gymnasium writes "no bound" as an infinity, or as the largest float32.
-    low, high = bounds
-    return -1e30 < low < high < 1e30
 
 
 def _last_line(error: Exception) -> str:

@@ -1,0 +1,90 @@
+"""What is checked of a run's settings against its environment and its folder, before any worker starts."""
+
+from operator import attrgetter
+from pathlib import Path
+
+from actors.environments import EnvironmentSpec
+from launch.loop.arrivals import Arrivals
+from launch.machine.budget import ThreadBudget
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.run.exact import check_exact_resume
+from launch.run.folder import RunFolder
+from shared.config import RunConfig
+from shared.errors import setting_error
+from shared.methods.names import METHODS
+
+
+def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
+    """Check the files that an order of arrivals is written to or read from.
+
+    Raises:
+        ConfigurationError: one cannot be, or is of another number of actors.
+    """
+    if config.record_arrivals is not None:
+        parent = Path(config.record_arrivals).absolute().parent
+        if not parent.is_dir():
+            raise setting_error("record_arrivals", config.record_arrivals, f"there is no folder {parent}")
+    if config.replay_arrivals is not None and budget is not None:
+        recorded = len(Arrivals(config.replay_arrivals).actor_ids)
+        if recorded != budget.actors:
+            raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
+
+
+def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Check, without importing TensorFlow, that network and method can take what the environment gives.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    images = len(spec.observation_shape) == 3
+    if images != (config.network.name != "mlp"):
+        wanted = "a3c_cnn or nature_cnn" if images else "mlp"
+        raise setting_error(
+            "network.name",
+            config.network.name,
+            f"{config.environment.id} gives observations of shape {spec.observation_shape}; use {wanted}",
+        )
+    if spec.actions.continuous and not METHODS[config.method.name].continuous_actions:
+        able = [name for name, entry in METHODS.items() if entry.continuous_actions]
+        raise setting_error(
+            "method.name",
+            config.method.name,
+            f"{config.environment.id} has continuous actions; use {' or '.join(able)}",
+        )
+    if config.network.observation_scaling == "bounds":
+        assert spec.observation_bounds is not None
+        unbounded = [i for i, pair in enumerate(zip(*spec.observation_bounds, strict=True)) if not _finite(pair)]
+        if unbounded:
+            raise setting_error(
+                "network.observation_scaling",
+                "bounds",
+                f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
+            )
+    if images and spec.observation_shape[0] < 36:
+        raise setting_error("environment.screen_size", spec.observation_shape[0], "must be at least 36 for a CNN")
+
+
+def _finite(bounds: tuple[float, float]) -> bool:
+    # Gymnasium writes "no bound" as an infinity, or as the largest float32.
+    low, high = bounds
+    return -1e30 < low < high < 1e30
+
+
+def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:
+    """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make.
+
+    Raises:
+        ConfigurationError: it does not, or there is none that can be read.
+    """
+    before = folder.read_config()
+    for setting in ("method.name", "optimizer.name", "optimizer.centred"):
+        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
+        if was != now:
+            raise setting_error(setting, now, f"the checkpoint in {folder.path} was made with {was}; start a new run")
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+    from learner.checkpoint import read_checkpoint, read_state
+
+    read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
+    if budget is not None:
+        check_exact_resume(before, config, budget.actors, read_state(folder.checkpoints))
