@@ -1,15 +1,18 @@
-"""Which evaluations are under way, and when the next ones are due. No Ray in it, and no TensorFlow."""
+"""Asks for a run's evaluations when they are due, takes in their results, and says them. No Ray, no TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from launch.run.stopping import Moment, collapsed_episodes
+from launch.run.stopping import CONFIRMING_POLICY, Moment, ReturnMark, collapsed_episodes
 from shared.config import EvaluationConfig
 from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot
 
 _LONGEST_WAIT_SECONDS = 60.0
+
+# As `Coordinator.evaluate`.
+Evaluate = Callable[[EvaluationPolicy, WeightSnapshot | None], WeightSnapshot]
 
 
 class Asked(NamedTuple):
@@ -19,8 +22,10 @@ class Asked(NamedTuple):
     policy: EvaluationPolicy
 
 
-class Evaluations:
-    """Regular ones, every so many frames, and those that are to confirm a crossing.
+class EvaluationSchedule:
+    """Which evaluations are under way, and when the next ones are due.
+
+    There are regular ones, every so many frames, and those that are to confirm a crossing.
 
     An evaluator that dies takes along what it was asked. A regular evaluation comes again when the next one is due; one
     that is to confirm is asked for again, of the same weights, after a wait that doubles with each death.
@@ -75,13 +80,82 @@ class Evaluations:
         return self._confirming
 
     def state(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint whose calls under way go on: their weights are with those."""
+        """As plain values, for a checkpoint with the calls under way: the weights are in those calls."""
         return {"since_frames": self.since_frames, "under_way": self._under_way}
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self.since_frames = state["since_frames"]
         self._under_way = [_asked(values) for values in state["under_way"]]
+
+
+class Taken(NamedTuple):
+    """An evaluation that was taken in: its entry for the summary, and whether it confirms that the mark is reached."""
+
+    entry: dict[str, Any]
+    confirmed: bool
+
+
+class Evaluations:
+    """Has weights evaluated that cross the mark, and others regularly.
+
+    `last` is the entry of the last evaluation of this process, for the summary.
+
+    Args:
+        config: how often, and by which policy.
+        backoff_seconds: the first wait after an evaluator died.
+        mark: the return that the run is to reach, if there is one.
+        say: takes a message.
+    """
+
+    def __init__(
+        self, config: EvaluationConfig, backoff_seconds: float, mark: ReturnMark | None, say: Callable[[str], None]
+    ) -> None:
+        self._policy = config.policy
+        self._backoff_seconds = backoff_seconds
+        self._mark = mark
+        self._say = say
+        self.schedule = EvaluationSchedule(config, 0)
+        self.last: dict[str, Any] | None = None
+
+    def ask_if_due(self, at: Moment, evaluate: Evaluate, *, window_counts: bool) -> None:
+        """Have the weights of this moment evaluated if they cross the mark, or if a regular evaluation is due.
+
+        Weights that crossed it before come first, if the evaluator died over them. `window_counts`: the mean return of
+        the last training episodes says how the policy plays.
+        """
+        repeated = self.schedule.to_repeat(at.seconds)
+        if repeated is not None:
+            asked, snapshot = repeated
+            evaluate(asked.policy, snapshot)
+            self.schedule.asked_to_confirm(asked, snapshot)
+        elif self._mark is not None and self._mark.crosses(at, counts=window_counts):
+            self._say(
+                f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, at the mark of "
+                f"{self._mark.mean_return:g}: an evaluation of update {at.update} is to confirm it"
+            )
+            snapshot = evaluate(CONFIRMING_POLICY, None)
+            self.schedule.asked_to_confirm(Asked(at, CONFIRMING_POLICY), snapshot)
+        elif self.schedule.is_due(at.frames):
+            evaluate(self._policy, None)
+            self.schedule.asked(Asked(at, self._policy))
+
+    def take(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> Taken:
+        """Take in a result and say it.
+
+        `episodes` is how many training episodes have ended by now, `untrained` the mean return that the run began with.
+        """
+        self.last = entry = evaluation_entry(result, untrained)
+        self._say(f"evaluation of update {result.version}: {evaluation_line(entry)}")
+        asked = self.schedule.taken(result)
+        confirmed = self._mark is not None and self._mark.evaluated(
+            entry["mean_return"], asked.at, asked.policy, episodes=episodes
+        )
+        return Taken(entry, confirmed)
+
+    def evaluator_died(self, seconds: float) -> None:
+        """What was under way is lost, after so many seconds of training."""
+        self.schedule.lost(seconds, self._backoff_seconds)
 
 
 def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class RunFolder:
         """One JSON object per line and logging interval."""
         return self.path / "metrics.jsonl"
 
+    @property
+    def log(self) -> Path:
+        """What the run said while it went on, with the time."""
+        return self.path / "log.txt"
+
     def evaluation(self, protocol: str) -> Path:
         """The last result of `tributary evaluate` by this protocol."""
         return self.path / f"evaluation-{protocol}.json"

@@ -1,21 +1,27 @@
-"""When a run has the return that it was asked for. No Ray in it, and no TensorFlow.
+"""When a run stops, and with which status; when it has the return that it was asked for. No Ray, no TensorFlow.
 
 The mean of the last 100 training episodes crosses a mark by luck, too: they were played by many versions of the
 weights, and a lucky stretch is looked for after every rollout. So a crossing is a question, and an evaluation of the
 weights of that moment is the answer.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from shared.config import RunConfig
 from shared.types import EvaluationPolicy
 
 # As training plays, whose return is to be confirmed.
 CONFIRMING_POLICY: EvaluationPolicy = "sampled"
 _WINDOW = 100
+
+Status = Literal[
+    "running", "interrupted", "return_reached", "frames_reached", "time_reached", "arrivals_replayed", "failed"
+]
 
 
 class Moment(NamedTuple):
@@ -131,6 +137,66 @@ class ReturnMark:
         self.first, self.confirmed = _moment(state["first"]), _moment(state["confirmed"])
         self._asked = _moment(state["asked"]) if asked else None
         self._not_before_episode = state["not_before_episode"]
+
+
+class StoppingRules:
+    """Which status a run has, and when it is to stop. `interrupt` may be called from other threads.
+
+    The first rule that holds decides; of several that hold at once, the one that comes first in `stops`.
+
+    Args:
+        config: of the run.
+        mark: the return that the run is to reach, if there is one.
+    """
+
+    def __init__(self, config: RunConfig, mark: ReturnMark | None) -> None:
+        self._total_frames = config.total_frames
+        self._most_seconds = config.stop_after_seconds
+        self._replays = config.replay_arrivals is not None
+        self._mark = mark
+        self._interrupted = threading.Event()
+        self.status: Status = "running"
+
+    @property
+    def running(self) -> bool:
+        """Whether nothing has stopped the run so far."""
+        return self.status == "running"
+
+    def interrupt(self) -> None:
+        """The user asks the run to finish."""
+        self._interrupted.set()
+
+    def stops(self, frames: int, seconds: float) -> bool:
+        """Whether a run that was running is to stop now, after so many frames and seconds of training."""
+        if not self.running:
+            return False
+        if self._interrupted.is_set():
+            self.status = "interrupted"
+        elif self._mark is not None and self._mark.confirmed is not None:
+            self.status = "return_reached"
+        elif frames >= self._total_frames:
+            self.status = "frames_reached"
+        elif self._most_seconds is not None and seconds >= self._most_seconds:
+            self.status = "time_reached"
+        return not self.running
+
+    def loop_ended(self) -> None:
+        """The loop has no more calls: so it is with a run that repeats another one, when that has ended."""
+        if self.running and self._replays:
+            self.status = "arrivals_replayed"
+
+    def saved_last(self, *, finite: bool, new_agent_steps: int) -> str | None:
+        """The run ends: settle its status. Returns what to say of a run that failed without anybody having said so.
+
+        A run that nothing has stopped has failed, and so has one whose parameters were not `finite` when it was saved,
+        or that has played nothing when its time is up.
+        """
+        if not finite or self.running:
+            self.status = "failed"
+        elif self.status == "time_reached" and not new_agent_steps:
+            self.status = "failed"
+            return "no actor has made a report before the time was up: nothing was learned"
+        return None
 
 
 class FirstEpisodes:

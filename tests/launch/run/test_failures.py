@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -25,56 +24,6 @@ def session(
     return TrainingSession(
         config, spec, folder, lambda first: InlineExecutor(config, spec, 1, first), resume=resume, after=after
     )
-
-
-def keep_if_best(run: TrainingSession, version: int, mean: float) -> None:
-    parameters = np.full_like(run.learner.snapshot().parameters, mean)
-    run._keep_best(version, parameters, mean, "evaluation")
-
-
-def best_of(folder: Path) -> tuple[int, float, float]:
-    """Version, mean return, and the value that all its parameters have."""
-    with np.load(folder / "best.npz", allow_pickle=False) as best:
-        (value,) = set(best["parameters"].tolist())
-        return int(best["version"]), float(best["mean_return"]), value
-
-
-def test_best_weights_survive_a_worse_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
-    run = session(cartpole, tmp_path)
-    for version, mean in enumerate((-3.0, 20.0, 19.0)):
-        keep_if_best(run, version, mean)
-    assert best_of(tmp_path) == (1, 20.0, 20.0)
-    keep_if_best(run, 3, 20.5)
-    assert best_of(tmp_path) == (3, 20.5, 20.5)
-
-
-def test_best_weights_survive_a_learner_that_died_before_its_next_checkpoint(
-    cartpole: RunConfig, tmp_path: Path
-) -> None:
-    died = session(cartpole, tmp_path)
-    died._save()
-    keep_if_best(died, 5, 20.0)
-    # Here the process ends: no checkpoint knows of it.
-    resumed = session(cartpole, tmp_path, resume=True)
-    keep_if_best(resumed, 6, 19.0)
-    assert best_of(tmp_path) == (5, 20.0, 20.0)
-    keep_if_best(resumed, 7, 21.0)
-    assert best_of(tmp_path) == (7, 21.0, 21.0)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"PK\x03"])
-def test_where_the_best_weights_cannot_be_read_the_checkpoint_says_how_good_they_were(
-    cartpole: RunConfig, tmp_path: Path, content: bytes | None
-) -> None:
-    run = session(cartpole, tmp_path)
-    keep_if_best(run, 5, 20.0)
-    run._save()
-    (tmp_path / "best.npz").unlink()
-    if content is not None:
-        (tmp_path / "best.npz").write_bytes(content)
-    resumed = session(cartpole, tmp_path, resume=True)
-    keep_if_best(resumed, 6, 20.5)
-    assert best_of(tmp_path) == (6, 20.5, 20.5)
 
 
 def test_actors_that_cannot_be_ended_do_not_keep_a_run_from_being_saved(

@@ -1,24 +1,25 @@
-"""When a run has reached its mark, by hand: no session, no learner, no Ray."""
+"""When a run stops and when it has reached its mark, by hand: no session, no learner, no Ray."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from launch.run.evaluations import Asked, Evaluations, evaluation_entry, evaluation_line
-from launch.run.stopping import FirstEpisodes, Moment, ReturnMark, TrainingWindow, collapsed_episodes
-from shared.config import EvaluationConfig
-from shared.types import EpisodeStats, EvaluationResult, WeightSnapshot
+from launch.run.stopping import (
+    FirstEpisodes,
+    Moment,
+    ReturnMark,
+    StoppingRules,
+    TrainingWindow,
+    collapsed_episodes,
+)
+from shared.config import RunConfig
 
 
 def at(episodes: int, mean: float | None, update: int | None = None) -> Moment:
     """A moment after so many episodes: one of ten agent steps in each update."""
     return Moment(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
-
-
-def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResult:
-    returns = np.full(4, mean)
-    return EvaluationResult(update, np.zeros(2, np.float32), EpisodeStats(returns, np.ones(4, np.int64)), policy=policy)
 
 
 def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
@@ -123,59 +124,6 @@ def test_the_window_goes_on_from_an_exact_checkpoint() -> None:
     assert restored.counts(100, actors=2)
 
 
-def test_an_evaluator_that_dies_is_asked_again_about_the_same_weights() -> None:
-    evaluations = Evaluations(EvaluationConfig(), 0)
-    snapshot, asked = WeightSnapshot(7, np.ones(2, np.float32)), Asked(at(170, 18.0, 7), "sampled")
-    evaluations.asked_to_confirm(asked, snapshot)
-    for now, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0)):
-        assert evaluations.to_repeat(now) is None
-        evaluations.lost(now, backoff_seconds=1.0)
-        assert evaluations.to_repeat(now + wait - 0.1) is None
-        assert evaluations.to_repeat(now + wait) == (asked, snapshot)
-        evaluations.asked_to_confirm(asked, snapshot)
-    assert evaluations.taken(result(7, 19.0)) == asked
-    evaluations.lost(400.0, backoff_seconds=1.0)
-    assert evaluations.to_repeat(1e9) is None, "it was answered"
-
-
-def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
-    evaluations = Evaluations(EvaluationConfig(every_frames=100), 50)
-    assert [frames for frames in (100, 149, 150, 151) if evaluations.is_due(frames)] == [150, 151]
-    regular = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
-    evaluations.asked(regular)
-    assert not evaluations.is_due(1_000)
-    assert evaluations.taken(result(1, 3.0, "greedy")) == regular
-    assert not evaluations.is_due(259)
-    assert evaluations.is_due(260)
-    evaluations.asked(regular)
-    evaluations.lost(1.0, backoff_seconds=1.0)
-    assert evaluations.to_repeat(1e9) is None
-    assert evaluations.is_due(260), "a regular one that was lost comes with the next"
-
-
-def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
-    evaluations, restored = (Evaluations(EvaluationConfig(every_frames=100), 0) for _ in range(2))
-    asked = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
-    evaluations.asked(asked)
-    restored.restore(json.loads(json.dumps(evaluations.state())))
-    assert not restored.is_due(1_000)
-    assert restored.taken(result(1, 3.0, "greedy")) == asked
-    assert restored.is_due(260)
-
-
-def test_collapsed_episodes_are_nearer_to_untrained_play_than_to_the_median() -> None:
-    # The seed of Pong that crossed 18 and evaluated at 14.92: eight games lost outright, the median 19.
-    returns = np.array([19.0] * 90 + [-21.0] * 6 + [-0.5, -0.8] + [5.0] * 2)
-    assert collapsed_episodes(returns, -20.5) == 7, "midway is -0.75"
-    assert collapsed_episodes(returns, None) is None
-    assert collapsed_episodes(returns, 19.0) is None
-    assert (
-        evaluation_line({"mean_return": 14.92, "median_return": 19.0, "collapsed_episodes": 8, "episodes": 100})
-        == "mean return 14.92 over 100 episodes (median 19.00, 8 collapsed)"
-    )
-    assert evaluation_entry(result(3, 5.0), None)["collapsed_episodes"] is None
-
-
 def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
     first, restored = FirstEpisodes(), FirstEpisodes()
     first.add([1.0] * 60)
@@ -187,3 +135,57 @@ def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
     restored.restore(None)
     restored.add([1.0] * 100)
     assert restored.mean_return is None, "a checkpoint of an older version did not keep them"
+
+
+def test_collapsed_episodes_are_nearer_to_untrained_play_than_to_the_median() -> None:
+    # The seed of Pong that crossed 18 and evaluated at 14.92: eight games lost outright, the median 19.
+    returns = np.array([19.0] * 90 + [-21.0] * 6 + [-0.5, -0.8] + [5.0] * 2)
+    assert collapsed_episodes(returns, -20.5) == 7, "midway is -0.75"
+    assert collapsed_episodes(returns, None) is None
+    assert collapsed_episodes(returns, 19.0) is None
+
+
+def rules_after(config: RunConfig, frames: int, seconds: float, mark: ReturnMark | None = None) -> str:
+    rules = StoppingRules(config, mark)
+    assert rules.stops(frames, seconds) is not rules.running
+    return rules.status
+
+
+def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
+    config = replace(cartpole, total_frames=1_000, stop_after_seconds=60.0)
+    reached = ReturnMark(18.0, "evaluation")
+    assert reached.evaluated(18.0, at(170, None), "sampled", episodes=180)
+    assert rules_after(config, 999, 59.9, ReturnMark(18.0, "evaluation")) == "running"
+    assert rules_after(config, 999, 60.0) == "time_reached"
+    assert rules_after(config, 1_000, 60.0) == "frames_reached"
+    assert rules_after(config, 1_000, 60.0, reached) == "return_reached"
+
+
+def test_an_interrupt_comes_before_every_limit_and_the_first_status_stays(cartpole: RunConfig) -> None:
+    rules = StoppingRules(replace(cartpole, total_frames=1_000), None)
+    rules.interrupt()
+    assert rules.stops(1_000, 1.0)
+    assert not rules.stops(2_000, 2.0), "it is stopping already"
+    assert rules.status == "interrupted"
+
+
+@pytest.mark.parametrize(("replays", "status"), [(None, "failed"), ("order.txt", "arrivals_replayed")])
+def test_a_loop_that_ends_by_itself_is_a_failure_unless_it_repeats_a_run(
+    cartpole: RunConfig, replays: str | None, status: str
+) -> None:
+    rules = StoppingRules(replace(cartpole, replay_arrivals=replays, executor="inline"), None)
+    rules.loop_ended()
+    assert rules.saved_last(finite=True, new_agent_steps=10) is None
+    assert rules.status == status
+
+
+@pytest.mark.parametrize(
+    ("finite", "new_agent_steps", "status"), [(True, 5, "time_reached"), (True, 0, "failed"), (False, 5, "failed")]
+)
+def test_a_run_whose_time_is_up_failed_if_it_played_nothing_or_is_not_finite(
+    cartpole: RunConfig, finite: bool, new_agent_steps: int, status: str
+) -> None:
+    rules = StoppingRules(replace(cartpole, stop_after_seconds=1.0), None)
+    assert rules.stops(0, 1.0)
+    said = rules.saved_last(finite=finite, new_agent_steps=new_agent_steps)
+    assert (rules.status, said is not None) == (status, new_agent_steps == 0)

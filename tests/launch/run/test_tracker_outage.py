@@ -132,7 +132,7 @@ def test_a_video_that_tensorboard_cannot_take_is_one_warning(
 
     monkeypatch.setattr(tf.summary, "write", fail)
     run = session(cartpole, tmp_path)
-    run._keep_video(0, Video(b"GIF89a", width=4, height=4))
+    run._reporting.write_video(Video(b"GIF89a", width=4, height=4), frames=0)
     summary = run.run()
     assert summary["status"] == "frames_reached"
     assert summary["tracker_rows_left_out"] == {"TensorBoard": 1}

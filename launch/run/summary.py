@@ -1,0 +1,64 @@
+"""A run in numbers when it has ended: what summary.json holds."""
+
+from typing import Any
+
+from launch.run.counts import RunCounts
+from launch.run.progress import lag_summary
+from launch.run.stopping import FirstEpisodes, ReturnMark, Status, crossings
+from learner.learner import Learner
+from shared.config import ActorConfig
+
+
+def run_summary(
+    status: Status,
+    learner: Learner,
+    counts: RunCounts,
+    *,
+    actor: ActorConfig,
+    mark: ReturnMark | None,
+    first_episodes: FirstEpisodes,
+    evaluation: dict[str, Any] | None,
+    tracker_rows_left_out: dict[str, int],
+) -> dict[str, Any]:
+    """The summary of a run that ended with `status`.
+
+    Args:
+        status: why it ended.
+        learner: has the account.
+        counts: over all processes of the run.
+        actor: settings, which say how much a lost rollout was at most.
+        mark: the return that the run was to reach, if there is one.
+        first_episodes: of the run.
+        evaluation: the entry of the last one; see `evaluation_entry`.
+        tracker_rows_left_out: by the trackers' names.
+    """
+    ledger = learner.ledger
+    lag_mean, lag_p95, lag_max = lag_summary(learner.lag_counts)
+    return {
+        "status": status,
+        "agent_steps_sampled": ledger.sampled,
+        "agent_steps_applied": ledger.applied,
+        "agent_steps_dropped": ledger.dropped_if_it_ends(),
+        "frames": learner.frames,
+        "updates": ledger.updates,
+        "gradients_applied": ledger.gradients_applied,
+        "messages": counts.messages,
+        "agent_steps_per_second": ledger.sampled / counts.elapsed_seconds,
+        "frames_per_second": learner.frames / counts.elapsed_seconds,
+        "policy_lag_mean": lag_mean,
+        "policy_lag_p95": lag_p95,
+        "policy_lag_max": lag_max,
+        "mean_return_100": learner.mean_return,
+        "mean_return_first_100": first_episodes.mean_return,
+        **crossings(mark),
+        "episodes": learner.episodes,
+        "target_updates": learner.target_updates,
+        "evaluation": evaluation,
+        "actor_restarts": counts.actor_restarts,
+        "rollouts_lost_with_actors": counts.rollouts_lost,
+        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,
+        "learner_restarts": counts.learner_restarts,
+        "agent_steps_lost_with_learner": counts.agent_steps_lost,
+        "tracker_rows_left_out": tracker_rows_left_out,
+        "wall_seconds": counts.elapsed_seconds,
+    }

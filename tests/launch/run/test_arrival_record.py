@@ -1,0 +1,43 @@
+"""Which events end a call, and what is left of the order when its file can be written no more."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launch.loop.arrivals import ArrivalsWriter
+from launch.loop.coordinator import Joined
+from launch.loop.executor import Failed, Replaced
+from launch.run.arrival_record import ArrivalRecord
+from shared.types import EpisodeStats, EvaluationResult
+
+EVALUATED = EvaluationResult(3, np.zeros(2, np.float32), EpisodeStats(np.zeros(1), np.ones(1, np.int64)))
+FAILED = Failed(1, "it died")
+
+
+def test_only_what_ends_a_call_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "order.txt"
+    record = ArrivalRecord(str(file), [0, 1], lambda message: pytest.fail(message))
+    for event in (None, FAILED, Replaced(FAILED, 2), Joined(5), EVALUATED):
+        record.add(event)
+    record.close()
+    assert file.read_text().splitlines() == ["actors 0 1", "lost 1", "evaluation"]
+
+
+def test_a_file_that_can_be_written_no_more_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    said: list[str] = []
+    file = tmp_path / "order.txt"
+    record = ArrivalRecord(str(file), [0, 1], said.append)
+    monkeypatch.setattr(ArrivalsWriter, "add", full_disk)
+    record.add(FAILED)
+    monkeypatch.undo()
+    record.add(FAILED)
+    record.close()
+    assert said == [
+        f"warning: {file} could not be written: No space left on device; the order is kept up to here, and training "
+        f"goes on"
+    ]
+    assert file.read_text() == "actors 0 1\n"

@@ -1,0 +1,116 @@
+"""Which evaluations are asked for, taken in and said, by hand: no session, no learner, no Ray."""
+
+import json
+
+import numpy as np
+
+from launch.run.evaluations import Asked, Evaluations, EvaluationSchedule, evaluation_entry, evaluation_line
+from launch.run.stopping import Moment, ReturnMark
+from shared.config import EvaluationConfig
+from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
+
+
+def at(episodes: int, mean: float | None, update: int | None = None) -> Moment:
+    """A moment after so many episodes: one of ten agent steps in each update."""
+    return Moment(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
+
+
+def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResult:
+    returns = np.full(4, mean)
+    return EvaluationResult(update, np.zeros(2, np.float32), EpisodeStats(returns, np.ones(4, np.int64)), policy=policy)
+
+
+def test_an_evaluator_that_dies_is_asked_again_about_the_same_weights() -> None:
+    evaluations = EvaluationSchedule(EvaluationConfig(), 0)
+    snapshot, asked = WeightSnapshot(7, np.ones(2, np.float32)), Asked(at(170, 18.0, 7), "sampled")
+    evaluations.asked_to_confirm(asked, snapshot)
+    for now, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0)):
+        assert evaluations.to_repeat(now) is None
+        evaluations.lost(now, backoff_seconds=1.0)
+        assert evaluations.to_repeat(now + wait - 0.1) is None
+        assert evaluations.to_repeat(now + wait) == (asked, snapshot)
+        evaluations.asked_to_confirm(asked, snapshot)
+    assert evaluations.taken(result(7, 19.0)) == asked
+    evaluations.lost(400.0, backoff_seconds=1.0)
+    assert evaluations.to_repeat(1e9) is None, "it was answered"
+
+
+def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
+    evaluations = EvaluationSchedule(EvaluationConfig(every_frames=100), 50)
+    assert [frames for frames in (100, 149, 150, 151) if evaluations.is_due(frames)] == [150, 151]
+    regular = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
+    evaluations.asked(regular)
+    assert not evaluations.is_due(1_000)
+    assert evaluations.taken(result(1, 3.0, "greedy")) == regular
+    assert not evaluations.is_due(259)
+    assert evaluations.is_due(260)
+    evaluations.asked(regular)
+    evaluations.lost(1.0, backoff_seconds=1.0)
+    assert evaluations.to_repeat(1e9) is None
+    assert evaluations.is_due(260), "a regular one that was lost comes with the next"
+
+
+def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
+    evaluations, restored = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(2))
+    asked = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
+    evaluations.asked(asked)
+    restored.restore(json.loads(json.dumps(evaluations.state())))
+    assert not restored.is_due(1_000)
+    assert restored.taken(result(1, 3.0, "greedy")) == asked
+    assert restored.is_due(260)
+
+
+def test_an_evaluation_in_numbers_and_in_words() -> None:
+    assert (
+        evaluation_line({"mean_return": 14.92, "median_return": 19.0, "collapsed_episodes": 8, "episodes": 100})
+        == "mean return 14.92 over 100 episodes (median 19.00, 8 collapsed)"
+    )
+    assert evaluation_entry(result(3, 5.0), None)["collapsed_episodes"] is None
+
+
+class Recorded:
+    """Stands in for `Coordinator.evaluate`, with weights whose version is that of the last moment."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[EvaluationPolicy, int | None]] = []
+        self.newest = 0
+
+    def __call__(self, policy: EvaluationPolicy, snapshot: WeightSnapshot | None) -> WeightSnapshot:
+        self.calls.append((policy, None if snapshot is None else snapshot.version))
+        return snapshot or WeightSnapshot(self.newest, np.ones(2, np.float32))
+
+
+def ask(evaluations: Evaluations, evaluate: Recorded, moment: Moment, *, window_counts: bool = True) -> None:
+    evaluate.newest = moment.update
+    evaluations.ask_if_due(moment, evaluate, window_counts=window_counts)
+
+
+def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
+    said: list[str] = []
+    config = EvaluationConfig(every_frames=100, policy="greedy")
+    evaluations, evaluate = Evaluations(config, 1.0, ReturnMark(18.0, "training"), said.append), Recorded()
+    ask(evaluations, evaluate, at(170, 18.0), window_counts=False)
+    assert evaluate.calls == [("greedy", None)]
+    assert not evaluations.take(result(170, 30.0, "greedy"), episodes=171, untrained=None).confirmed
+    ask(evaluations, evaluate, at(180, 18.0))
+    assert evaluate.calls[1:] == [("sampled", None)]
+    taken = evaluations.take(result(180, 19.0), episodes=190, untrained=-20.0)
+    assert taken.confirmed
+    assert taken.entry == evaluations.last == evaluation_entry(result(180, 19.0), -20.0)
+    assert [line.partition(":")[0] for line in said] == [
+        "evaluation of update 170",
+        "the mean return of the last 100 training episodes is 18.00, at the mark of 18",
+        "evaluation of update 180",
+    ]
+
+
+def test_what_an_evaluator_took_along_is_asked_again_with_the_same_weights() -> None:
+    evaluations = Evaluations(EvaluationConfig(), 2.0, ReturnMark(18.0, "training"), lambda _message: None)
+    evaluate = Recorded()
+    ask(evaluations, evaluate, at(170, 18.0))
+    evaluations.evaluator_died(at(171, 18.0).seconds)
+    ask(evaluations, evaluate, at(174, 18.0))
+    assert evaluate.calls == [("sampled", None)], "its wait of two seconds is not over"
+    ask(evaluations, evaluate, at(175, 18.0))
+    assert evaluate.calls == [("sampled", None), ("sampled", 170)]
+    assert evaluations.take(result(170, 18.0), episodes=180, untrained=None).confirmed

@@ -1,0 +1,123 @@
+"""What a run keeps for later: best weights that a death leaves as they are, checkpoints when they are due."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.environments import environment_spec
+from launch.loop.coordinator import TrainingStoppedError
+from launch.loop.inline_executor import InlineExecutor
+from launch.run.folder import RunFolder
+from launch.run.saving import BestWeights
+from launch.run.session import TrainingSession
+from shared.config import CheckpointConfig, RunConfig
+
+
+def session(config: RunConfig, folder: Path, *, resume: bool = False) -> TrainingSession:
+    spec = environment_spec(config.environment)
+    return TrainingSession(config, spec, folder, lambda first: InlineExecutor(config, spec, 1, first), resume=resume)
+
+
+def keep_if_best(run: TrainingSession, version: int, mean: float) -> None:
+    parameters = np.full_like(run.learner.snapshot().parameters, mean)
+    run._saving.best.keep_if_best(version, parameters, mean, "evaluation")
+
+
+def best_of(folder: Path) -> tuple[int, float, float]:
+    """Version, mean return, and the value that all its parameters have."""
+    with np.load(folder / "best.npz", allow_pickle=False) as best:
+        (value,) = set(best["parameters"].tolist())
+        return int(best["version"]), float(best["mean_return"]), value
+
+
+def test_best_weights_survive_a_worse_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = session(cartpole, tmp_path)
+    for version, mean in enumerate((-3.0, 20.0, 19.0)):
+        keep_if_best(run, version, mean)
+    assert best_of(tmp_path) == (1, 20.0, 20.0)
+    keep_if_best(run, 3, 20.5)
+    assert best_of(tmp_path) == (3, 20.5, 20.5)
+
+
+def test_best_weights_survive_a_learner_that_died_before_its_next_checkpoint(
+    cartpole: RunConfig, tmp_path: Path
+) -> None:
+    died = session(cartpole, tmp_path)
+    died._save()
+    keep_if_best(died, 5, 20.0)
+    # Here the process ends: no checkpoint knows of it.
+    resumed = session(cartpole, tmp_path, resume=True)
+    keep_if_best(resumed, 6, 19.0)
+    assert best_of(tmp_path) == (5, 20.0, 20.0)
+    keep_if_best(resumed, 7, 21.0)
+    assert best_of(tmp_path) == (7, 21.0, 21.0)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03"])
+def test_where_the_best_weights_cannot_be_read_the_checkpoint_says_how_good_they_were(
+    cartpole: RunConfig, tmp_path: Path, content: bytes | None
+) -> None:
+    run = session(cartpole, tmp_path)
+    keep_if_best(run, 5, 20.0)
+    run._save()
+    (tmp_path / "best.npz").unlink()
+    if content is not None:
+        (tmp_path / "best.npz").write_bytes(content)
+    resumed = session(cartpole, tmp_path, resume=True)
+    keep_if_best(resumed, 6, 20.5)
+    assert best_of(tmp_path) == (6, 20.5, 20.5)
+
+
+def test_an_evaluation_says_more_than_training_and_a_confirmation_more_than_luck(tmp_path: Path) -> None:
+    best, weights = BestWeights(RunFolder(tmp_path), lambda message: pytest.fail(message)), np.ones(3, np.float32)
+    kept = []
+    for version, (mean, measure, surely) in enumerate(
+        [
+            (50.0, "training", False),
+            (10.0, "evaluation", False),
+            (60.0, "training", False),
+            (30.0, "evaluation", False),
+            (20.0, "evaluation", True),
+        ]
+    ):
+        best.keep_if_best(version, weights, mean, measure, surely=surely)
+        with np.load(tmp_path / "best.npz", allow_pickle=False) as file:
+            kept.append(int(file["version"]))
+    assert kept == [0, 1, 1, 3, 4]
+    assert best.state() == {"best_return": 20.0, "best_measure": "evaluation"}
+
+
+@pytest.mark.parametrize(("evaluates", "measure"), [(True, "evaluation"), (False, "training")])
+def test_a_checkpoint_of_an_older_version_has_no_measure(tmp_path: Path, evaluates: bool, measure: str) -> None:
+    best = BestWeights(RunFolder(tmp_path), lambda message: pytest.fail(message))
+    best.restore({"best_return": 3.0}, evaluates=evaluates)
+    best.read_score()
+    assert best.state() == {"best_return": 3.0, "best_measure": measure}
+
+
+def test_a_checkpoint_is_due_by_time_or_by_updates(cartpole: RunConfig, tmp_path: Path) -> None:
+    config = replace(cartpole, checkpoint=CheckpointConfig(every_updates=3, every_seconds=60.0))
+    run = session(config, tmp_path)
+    saving = run._saving
+    saving.count_from(100.0)
+    assert not saving.is_due(159.9)
+    assert saving.is_due(160.0)
+    due = []
+    for _ in run._coordinator.run():
+        due.append(saving.is_due(101.0))
+        if run.learner.version == 3:
+            break
+    assert due == [False, False, True]
+    saving.count_from(101.0)
+    assert not saving.is_due(102.0)
+
+
+def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:
+    run = session(cartpole, tmp_path)
+    parameters = run.learner.variables()["parameters"]
+    parameters.assign(np.full(parameters.shape, np.nan, np.float32))
+    with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
+        run._save()
+    assert not list(tmp_path.glob("checkpoints/*.index"))
