@@ -1,4 +1,4 @@
-"""From events to the numbers that are shown and logged."""
+"""Sums up what happens in a logging interval into the numbers that are shown and logged."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ class Metrics:
     """Sums up outcomes over a logging interval.
 
     Args:
-        learner: whose account is reported.
+        learner: whose totals stand beside the sums of the interval.
     """
 
     def __init__(self, learner: Learner) -> None:
@@ -43,11 +43,11 @@ class Metrics:
             self._accepted += 1
 
     def add_evaluation(self, mean_return: float) -> None:
-        """Take in the mean return of an evaluation."""
+        """Take in the mean unclipped return of an evaluation. Rows show it until the next one."""
         self._evaluation_return = mean_return
 
     def progress(self, elapsed_seconds: float, actors_alive: int, actor_restarts: int) -> Progress:
-        """The state now. Starts no new interval."""
+        """The state of the run now. The interval goes on: only `next_interval` ends it."""
         learner, ledger = self._learner, self._learner.ledger
         seconds = max(elapsed_seconds - self._started, 1e-9)
         agent_steps = max(self._agent_steps, 1)

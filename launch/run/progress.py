@@ -1,4 +1,4 @@
-"""What a running session tells the driver, as plain values."""
+"""The state of a run at one moment, as the session tells it to the driver: plain values that can be sent."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -46,12 +46,12 @@ class View(NamedTuple):
 
 
 def lag_mean(counts: Counter[int]) -> float:
-    """Mean of a count of policy lags."""
+    """Mean policy lag in updates, where `counts` says how many gradients had which lag; 0 if there are none."""
     return sum(value * count for value, count in counts.items()) / max(counts.total(), 1)
 
 
 def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
-    """Mean, 95th percentile and maximum of a count of policy lags."""
+    """Mean, 95th percentile and maximum of the policy lags in `counts`, in updates; 0 if there are none."""
     needed, seen = 0.95 * counts.total(), 0
     for lag in sorted(counts):
         seen += counts[lag]

@@ -1,4 +1,4 @@
-"""A run's rows of numbers: in metrics.jsonl, its own record, and by the names that trackers show."""
+"""How one row of a run's numbers is written: as a line of metrics.jsonl, and as named numbers for trackers."""
 
 import errno
 import os
@@ -52,13 +52,13 @@ class JsonLines:
 
 
 def row_values(row: Progress) -> dict[str, Any]:
-    """A row as it is written: the method's statistics stand beside the other numbers, by their names."""
+    """A row as metrics.jsonl has it: the method's statistics stand beside the other numbers, by their names."""
     values = asdict(row)
     return values | values.pop("statistics")
 
 
 def scalars(row: Progress) -> list[tuple[str, float]]:
-    """The numbers of a row by group and name."""
+    """The numbers of a row for a tracker, as pairs of `group/name` and value. What is not known yet is left out."""
     values = asdict(row)
     found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
     found += [(f"learning/{name}", value) for name, value in row.statistics.items()]

@@ -1,4 +1,4 @@
-"""Which run of each tracker a run is, so that it goes on in the same one after a resume."""
+"""The id that a run has in each tracker, kept in its folder: a resumed run goes on under the same id."""
 
 import threading
 from pathlib import Path
@@ -17,7 +17,7 @@ class TrackerRuns:
         self._lock = threading.Lock()
 
     def get(self, tracker: str) -> str | None:
-        """The id that was kept, if one was.
+        """The id in this tracker, None if the run has none there yet.
 
         Raises:
             ConfigurationError: the file is damaged.
@@ -26,7 +26,7 @@ class TrackerRuns:
             return self._read().get(tracker)
 
     def keep(self, tracker: str, run_id: str) -> None:
-        """Write down an id.
+        """Write down the id in this tracker.
 
         Raises:
             ConfigurationError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Trackers written from threads of their own: neither their outages nor their retries hold training up or end it."""
+"""Writes to each tracker from a thread of its own, so that no outage or retry there holds training up or ends it."""
 
 import threading
 import time
@@ -57,7 +57,9 @@ class Trackers:
 
 
 class TrackerThread:
-    """Passes rows on to one tracker, from a thread of its own. An exception of it becomes one warning.
+    """Passes rows on to one tracker, from a thread of its own.
+
+    Its first exception becomes a warning; of later ones, the rows that did not arrive are counted.
 
     Args:
         name: of the tracker.
@@ -107,7 +109,7 @@ class TrackerThread:
             self._changed.notify()
 
     def wait_until_closed(self, seconds: float) -> None:
-        """Wait for that so long; then what waits is left out."""
+        """Wait for the thread to end, for so many seconds at most. What still waits then is left out."""
         self._thread.join(max(0.0, seconds))
         if self._thread.is_alive():
             self._warn("it does not answer, and is not waited for any longer")

@@ -1,4 +1,4 @@
-"""Where a run's rows go besides metrics.jsonl: to TensorBoard always, to other trackers where they are asked for."""
+"""The trackers that a run's rows go to besides metrics.jsonl: TensorBoard always, others where the settings say so."""
 
 import importlib.util
 import secrets
@@ -25,7 +25,10 @@ _MOST_PARAMETERS = 100
 
 
 class Tracker(Protocol):
-    """Takes rows in the order of their frames, in one thread. May raise whatever it likes, and take its time."""
+    """Takes rows in the order of their frames, all from one thread.
+
+    A method may raise any exception and take any time: `TrackerThread` lets neither reach the run.
+    """
 
     def write(self, row: Progress) -> None:
         """Take one row."""
@@ -104,7 +107,7 @@ class WeightsAndBiases:
         self._run.log({"frames": row.frames, **dict(scalars(row))})
 
     def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
-        """Its own recorder does that."""
+        """Nothing: videos are in the run folder."""
 
     def close(self) -> None:
         self._run.finish()
@@ -151,7 +154,7 @@ class MLflow:
         self._client.log_batch(self._run_id, [self._metric(tag, value, now, row.frames) for tag, value in scalars(row)])
 
     def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
-        """It takes files, which the run folder has."""
+        """Nothing: videos are in the run folder."""
 
     def close(self) -> None:
         self._client.set_terminated(self._run_id)
@@ -164,7 +167,7 @@ def check_trackers(config: RunConfig) -> None:
     """Refuse a tracker whose package is missing, and MLflow where it has no store to write to.
 
     Raises:
-        ConfigurationError: there is one.
+        ConfigurationError: names the tracker, and how it is installed or set up.
     """
     for name in config.trackers:
         if importlib.util.find_spec(name) is None:
@@ -188,7 +191,7 @@ def _check_store_of_mlflow() -> None:
 
 
 def tracker_openers(folder: Path, config: RunConfig) -> dict[str, Callable[[], Tracker]]:
-    """How to open each that a run writes to, by its name. Opening TensorBoard needs TensorFlow."""
+    """What opens each tracker of a run, by the tracker's name. Opening TensorBoard imports TensorFlow."""
     runs = TrackerRuns(folder)
     openers: dict[str, Callable[[], Tracker]] = {"TensorBoard": partial(TensorBoard, folder, config)}
     for name in config.trackers:
@@ -197,5 +200,6 @@ def tracker_openers(folder: Path, config: RunConfig) -> dict[str, Callable[[], T
 
 
 def _repeated(counts: dict[int, int]) -> np.ndarray:
+    """Each lag float64 as often as it was counted, thinned to about _MOST_HISTOGRAM_VALUES."""
     share = max(1.0, sum(counts.values()) / _MOST_HISTOGRAM_VALUES)
     return np.repeat(list(counts), [max(1, round(count / share)) for count in counts.values()]).astype(np.float64)
