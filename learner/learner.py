@@ -1,13 +1,12 @@
 """The learner: admits gradient reports, and has the parameters updated and the account kept."""
 
 import time
-from collections import Counter, deque
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from learner.account import Account, Ledger
+from learner.account import Account
 from learner.admission import Admission, DropReason
 from learner.parameters import Parameters
 from shared.config import RunConfig
@@ -173,39 +172,3 @@ class Learner:
         self.account.restore(state)
         self._admission.last_sequences = dict(state["last_sequences"])
         self._parameters.restore(state)
-
-    # The account's numbers, for those who read them here.
-    @property
-    def ledger(self) -> Ledger:
-        """See `Account`."""
-        return self.account.ledger
-
-    @property
-    def lag_counts(self) -> Counter[int]:
-        """See `Account`."""
-        return self.account.lag_counts
-
-    @property
-    def recent_returns(self) -> deque[float]:
-        """See `Account`."""
-        return self.account.recent_returns
-
-    @property
-    def episodes(self) -> int:
-        """See `Account`."""
-        return self.account.episodes
-
-    @property
-    def frames(self) -> int:
-        """See `Account`."""
-        return self.account.frames
-
-    @property
-    def learning_rate(self) -> float:
-        """See `Account`."""
-        return self.account.learning_rate
-
-    @property
-    def mean_return(self) -> float | None:
-        """See `Account`."""
-        return self.account.mean_return

@@ -1,5 +1,7 @@
 """One thread for TensorFlow, so that sums are added in one order, and small configurations that tests share."""
 
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,18 @@ from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
 
 prepare_tensorflow(1, gpu=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def children_take_signals() -> Iterator[None]:
+    """Started by nohup, or in the background of a script, pytest ignores signals, and so would what tests start."""
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGINT)}
+    # A handler is reset in a child, where an ignored signal stays ignored.
+    for kind in (kind for kind, handler in before.items() if handler is signal.SIG_IGN):
+        signal.signal(kind, lambda *_: None)
+    yield
+    for kind, handler in before.items():
+        signal.signal(kind, handler)
 
 
 @pytest.fixture

@@ -36,9 +36,8 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
     Raises:
         ConfigurationError: they cannot.
     """
-    images = len(spec.observation_shape) == 3
-    if images != (config.network.name != "mlp"):
-        wanted = "a3c_cnn or nature_cnn" if images else "mlp"
+    if spec.images != (config.network.name != "mlp"):
+        wanted = "a3c_cnn or nature_cnn" if spec.images else "mlp"
         raise setting_error(
             "network.name",
             config.network.name,
@@ -60,7 +59,7 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
                 "bounds",
                 f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
             )
-    if images and spec.observation_shape[0] < 36:
+    if spec.images and spec.observation_shape[0] < 36:
         raise setting_error("environment.screen_size", spec.observation_shape[0], "must be at least 36 for a CNN")
 
 

@@ -138,14 +138,14 @@ def train(config: RunConfig, threshold: float) -> Training:
     for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
         if first_update is None:
             first_update = learner.snapshot().parameters
-        reached = len(learner.recent_returns) == 100 and (learner.mean_return or 0.0) >= threshold
-        if reached or learner.ledger.sampled >= _MOST_AGENT_STEPS:
+        reached = len(learner.account.recent_returns) == 100 and (learner.account.mean_return or 0.0) >= threshold
+        if reached or learner.account.ledger.sampled >= _MOST_AGENT_STEPS:
             break
     executor.close()
     assert first_update is not None, "every rollout is an update"
     return Training(
         reached,
-        learner.ledger.sampled,
+        learner.account.ledger.sampled,
         learner.version,
         time.perf_counter() - wall,
         time.process_time() - cpu,

@@ -75,7 +75,7 @@ class _Run:
         self.manifest = _read(self.folder.path / "manifest.json")
         self.summary = _read(self.folder.summary)
         self.evaluations = [_read(file) for file in sorted(self.folder.path.glob("evaluation-*.json"))]
-        log = self.folder.path / "log.txt"
+        log = self.folder.log
         self.log = log.read_text().splitlines() if log.is_file() else []
 
     @property

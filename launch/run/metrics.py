@@ -48,17 +48,17 @@ class Metrics:
 
     def progress(self, elapsed_seconds: float, actors_alive: int, actor_restarts: int) -> Progress:
         """The state of the run now. The interval goes on: only `next_interval` ends it."""
-        learner, ledger = self._learner, self._learner.ledger
+        learner, ledger = self._learner, self._learner.account.ledger
         seconds = max(elapsed_seconds - self._started, 1e-9)
         agent_steps = max(self._agent_steps, 1)
-        frames_per_step = learner.frames / ledger.sampled if ledger.sampled else 0.0
+        frames_per_step = learner.account.frames / ledger.sampled if ledger.sampled else 0.0
         return Progress(
-            frames=learner.frames,
+            frames=learner.account.frames,
             agent_steps=ledger.sampled,
             updates=ledger.updates,
-            episodes=learner.episodes,
+            episodes=learner.account.episodes,
             elapsed_seconds=elapsed_seconds,
-            mean_return_100=learner.mean_return,
+            mean_return_100=learner.account.mean_return,
             frames_per_second=self._agent_steps * frames_per_step / seconds,
             agent_steps_per_second=self._agent_steps / seconds,
             updates_per_second=self._updates / seconds,
@@ -74,7 +74,7 @@ class Metrics:
                 for stage, total in zip(StageSeconds._fields, self._stages.tolist(), strict=True)
             },
             learner_milliseconds=1e3 * self._learner_seconds / max(self._gradients, 1),
-            learning_rate=learner.learning_rate,
+            learning_rate=learner.account.learning_rate,
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
             evaluation_return=self._evaluation_return,
             statistics={name: total / self._accepted for name, total in self._statistics.items()},

@@ -148,7 +148,7 @@ class Saving:
         if not self._config.evaluation.every_frames and window_counts:
             # Nobody evaluates before the mark: the best weights are those that training saw do best, and they are
             # looked at whenever a checkpoint is due.
-            snapshot, mean = learner.snapshot(), learner.mean_return
+            snapshot, mean = learner.snapshot(), learner.account.mean_return
             assert mean is not None
             self.best.keep_if_best(snapshot.version, snapshot.parameters, mean, "training")
         if self._copy is not None:

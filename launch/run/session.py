@@ -85,7 +85,7 @@ class TrainingSession:
         if resume:
             self._resume()
         self._saving.best.read_score()
-        self._sampled_before = self.learner.ledger.sampled
+        self._sampled_before = self.learner.account.ledger.sampled
         if after is not None:
             self._account_for(after)
         # The learner's graphs are built while the actors' processes start.
@@ -145,7 +145,7 @@ class TrainingSession:
             if self._arrivals is not None:
                 self._arrivals.add(event)
             self._take(event)
-            self._window_counts = self._window.counts(len(self.learner.recent_returns), self._executor.actors)
+            self._window_counts = self._window.counts(len(self.learner.account.recent_returns), self._executor.actors)
             now = self.elapsed_seconds
             self._reporting.report_if_due(now)
             # Before a checkpoint, so that an exact one has the evaluation under way.
@@ -167,7 +167,7 @@ class TrainingSession:
         self._stopping.loop_ended()
 
     def _stop_if_due(self) -> None:
-        if self._stopping.stops(self.learner.frames, self.elapsed_seconds):
+        if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
 
     def _take(self, event: Event | None) -> None:
@@ -201,20 +201,25 @@ class TrainingSession:
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         taken = self._evaluations.take(
-            result, episodes=self.learner.episodes, untrained=self._first_episodes.mean_return
+            result, episodes=self.learner.account.episodes, untrained=self._first_episodes.mean_return
         )
         mean = taken.entry["mean_return"]
         self._metrics.add_evaluation(mean)
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
-            self._reporting.write_video(result.video, self.learner.frames)
+            self._reporting.write_video(result.video, self.learner.account.frames)
         # Weights that ended the run are kept, even if others were luckier in an evaluation before.
         self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=taken.confirmed)
 
     def _moment(self, now: float) -> Moment:
-        learner = self.learner
+        account = self.learner.account
         return Moment(
-            learner.version, learner.episodes, learner.ledger.sampled, learner.frames, now, learner.mean_return
+            self.learner.version,
+            account.episodes,
+            account.ledger.sampled,
+            account.frames,
+            now,
+            account.mean_return,
         )
 
     def _counts(self) -> RunCounts:
@@ -249,7 +254,7 @@ class TrainingSession:
         except TrainingStoppedError as error:
             self._say(str(error))
             finite = False
-        new_agent_steps = self.learner.ledger.sampled - self._sampled_before
+        new_agent_steps = self.learner.account.ledger.sampled - self._sampled_before
         failure = self._stopping.saved_last(finite=finite, new_agent_steps=new_agent_steps)
         if failure is not None:
             self._say(failure)
@@ -286,7 +291,7 @@ class TrainingSession:
 
     def _account_for(self, death: LearnerDeath) -> None:
         """Count what the dead learner had taken in since the checkpoint that is gone on from: it is done again."""
-        lost = max(0, death.agent_steps_seen - self.learner.ledger.sampled)
+        lost = max(0, death.agent_steps_seen - self.learner.account.ledger.sampled)
         self._earlier += RunCounts(learner_restarts=1, agent_steps_lost=lost)
         self._say(
             f"learner: {death.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
@@ -321,7 +326,7 @@ class TrainingSession:
         self._saved_executor = state["executor"] if self._exact else None
         self._saving.best.restore(state, evaluates=bool(self._config.evaluation.every_frames))
         self._first_episodes.restore(state.get("first_episodes"))
-        self._evaluations.schedule.since_frames = state.get("evaluated_frames", self.learner.frames)
+        self._evaluations.schedule.since_frames = state.get("evaluated_frames", self.learner.account.frames)
         # With a new executor, evaluations under way are lost, and the environments in their first episodes.
         goes_on = self._saved_executor is not None and state.get("evaluations") is not None
         if goes_on:

@@ -32,26 +32,26 @@ def run_summary(
         evaluation: the entry of the last one; see `evaluation_entry`.
         tracker_rows_left_out: by the trackers' names.
     """
-    ledger = learner.ledger
-    lag_mean, lag_p95, lag_max = lag_summary(learner.lag_counts)
+    ledger = learner.account.ledger
+    lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
     return {
         "status": status,
         "agent_steps_sampled": ledger.sampled,
         "agent_steps_applied": ledger.applied,
         "agent_steps_dropped": ledger.dropped_if_it_ends(),
-        "frames": learner.frames,
+        "frames": learner.account.frames,
         "updates": ledger.updates,
         "gradients_applied": ledger.gradients_applied,
         "messages": counts.messages,
         "agent_steps_per_second": ledger.sampled / counts.elapsed_seconds,
-        "frames_per_second": learner.frames / counts.elapsed_seconds,
+        "frames_per_second": learner.account.frames / counts.elapsed_seconds,
         "policy_lag_mean": lag_mean,
         "policy_lag_p95": lag_p95,
         "policy_lag_max": lag_max,
-        "mean_return_100": learner.mean_return,
+        "mean_return_100": learner.account.mean_return,
         "mean_return_first_100": first_episodes.mean_return,
         **crossings(mark),
-        "episodes": learner.episodes,
+        "episodes": learner.account.episodes,
         "target_updates": learner.target_updates,
         "evaluation": evaluation,
         "actor_restarts": counts.actor_restarts,

@@ -57,9 +57,9 @@ def test_every_refusal_has_its_name_and_is_accounted(cartpole: RunConfig) -> Non
         report(9, version=3, gradient=np.zeros(5, np.float64)),
     ]
     assert [learner.submit(bad).dropped for bad in wrong] == ["wrong_layout"] * 3
-    assert learner.ledger.dropped == {**dict.fromkeys(refused, 10), "wrong_layout": 30}
-    assert learner.ledger.sampled == 100
-    assert learner.ledger.applied == 30
+    assert learner.account.ledger.dropped == {**dict.fromkeys(refused, 10), "wrong_layout": 30}
+    assert learner.account.ledger.sampled == 100
+    assert learner.account.ledger.applied == 30
     assert learner.snapshot() is before
     assert learner.submit(report(10, version=2)).policy_lag == 1
 
@@ -74,11 +74,11 @@ def test_gradients_that_wait_for_a_kth_are_dropped_only_if_the_run_ends(cartpole
     learner = make_learner(cartpole, gradients_per_update=3)
     for sequence in range(1, 6):
         learner.submit(report(sequence))
-    assert (learner.ledger.applied, learner.ledger.pending, learner.version) == (30, 20, 1)
-    assert learner.ledger.dropped_if_it_ends() == {"unfinished_update": 20}
-    assert learner.ledger.dropped == {}
+    assert (learner.account.ledger.applied, learner.account.ledger.pending, learner.version) == (30, 20, 1)
+    assert learner.account.ledger.dropped_if_it_ends() == {"unfinished_update": 20}
+    assert learner.account.ledger.dropped == {}
     assert learner.submit(report(6)).updated
-    assert (learner.ledger.applied, learner.ledger.dropped_if_it_ends()) == (60, {})
+    assert (learner.account.ledger.applied, learner.account.ledger.dropped_if_it_ends()) == (60, {})
 
 
 def test_learning_rate_falls_with_global_frames(cartpole: RunConfig) -> None:
@@ -272,9 +272,9 @@ def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None
     outcomes = learner.submit_sum(aggregated(reports, (True, False, True)))
     assert [o.dropped for o in outcomes] == [None, "non_finite", None]
     assert outcomes[-1].updated
-    assert learner.ledger.applied == 20
+    assert learner.account.ledger.applied == 20
     # The same reports again are duplicates, and a sum cannot be taken apart.
     again = [report(1, actor_id=1), report(2, actor_id=3)]
     assert [o.dropped for o in learner.submit_sum(aggregated(again))] == ["duplicate", "duplicate"]
-    assert learner.ledger.sampled == 50
-    learner.ledger.check()
+    assert learner.account.ledger.sampled == 50
+    learner.account.ledger.check()

@@ -173,8 +173,8 @@ def train(config: RunConfig, updates: int) -> set[str]:
     executor.close()
     before, after = policy.initial_parameters(), learner.snapshot().parameters
     assert np.isfinite(after).all()
-    assert not learner.ledger.dropped
-    assert learner.ledger.applied == sum(reported)
+    assert not learner.account.ledger.dropped
+    assert learner.account.ledger.applied == sum(reported)
     parts = {name: policy.layout.range_of(name) for name in policy.layout.names}
     return {name for name, part in parts.items() if np.array_equal(before[part], after[part])}
 

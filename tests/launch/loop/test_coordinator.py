@@ -154,7 +154,7 @@ def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: 
     sent = len(executor.tape)
     assert all(isinstance(event, Outcome) for event in events)
     assert len(executor.tape) == sent
-    assert learner.ledger.sampled == 3
+    assert learner.account.ledger.sampled == 3
 
 
 def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
@@ -321,7 +321,7 @@ def test_an_actor_whose_place_goes_makes_its_last_report(cartpole: RunConfig) ->
     assert executor.actor_ids == [0]
     # Asked for nothing after the notice, and its last two reports are in.
     assert executor.tape.count("dispatch 1") == 2
-    assert learner.ledger.sampled == 4
+    assert learner.account.ledger.sampled == 4
     assert coordinator.rollouts_lost == 0
 
 

@@ -86,7 +86,7 @@ def test_resume_goes_on_where_the_run_stopped(cartpole: RunConfig, tmp_path: Pat
     resumed = session(replace(cartpole, total_frames=900), tmp_path, resume=True)
     np.testing.assert_array_equal(resumed.learner.snapshot().parameters, first.learner.snapshot().parameters)
     assert resumed.learner.version == before["updates"]
-    assert resumed.learner.frames == before["frames"]
+    assert resumed.learner.account.frames == before["frames"]
     after = resumed.run()
     assert after["frames"] >= 900
     assert after["updates"] > before["updates"]
@@ -101,14 +101,14 @@ def test_a_resume_with_another_k_counts_as_applied_only_what_was(
     """Two gradients wait for a third when the run is saved."""
     before = session(replace(cartpole, learner=LearnerConfig(gradients_per_update=3)), tmp_path)
     for _ in before._coordinator.run():
-        if before.learner.version == 2 and before.learner.ledger.gradients_pending == 2:
+        if before.learner.version == 2 and before.learner.account.ledger.gradients_pending == 2:
             break
     before._save()
-    waiting = before.learner.ledger.pending
+    waiting = before.learner.account.ledger.pending
     after = session(
         replace(cartpole, total_frames=500, learner=LearnerConfig(gradients_per_update=now)), tmp_path, resume=True
     )
-    summary, ledger = after.run(), after.learner.ledger
+    summary, ledger = after.run(), after.learner.account.ledger
     assert ledger.gradients_applied == 2 * 3 + (ledger.updates - 2) * now
     assert ledger.dropped == ({} if kept else {"unfinished_update": waiting})
     dropped = summary["agent_steps_dropped"]
