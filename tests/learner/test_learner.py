@@ -261,8 +261,8 @@ def test_a_sum_made_on_a_node_is_to_the_bit_what_the_learner_makes_itself(
         assert [o.updated for o in together] == [o.updated for o in single] == [False, False, False, True]
         assert [o.policy_lag for o in together] == [o.policy_lag for o in single]
         np.testing.assert_array_equal(by_node.snapshot().parameters, one_by_one.snapshot().parameters)
-    assert by_node.ledger == one_by_one.ledger
-    assert by_node.lag_counts == one_by_one.lag_counts
+    assert by_node.account.ledger == one_by_one.account.ledger
+    assert by_node.account.lag_counts == one_by_one.account.lag_counts
 
 
 def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None:
