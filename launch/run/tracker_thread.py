@@ -96,11 +96,13 @@ class TrackerThread:
             self._warn(f"{self._most_rows:,} rows wait for it")
 
     def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
-        """Pass a video on; a tracker that is behind gets none."""
+        """Pass a video on; a tracker that is behind gets none, and misses it."""
         with self._changed:
             if len(self._waiting) < _MOST_WAITING_BEFORE_A_VIDEO:
                 self._waiting.append(lambda tracker: tracker.write_video(gif, width, height, frames))
                 self._changed.notify()
+            else:
+                self.rows_left_out += 1
 
     def start_to_close(self) -> None:
         """Let the thread write what waits, and close the tracker."""

@@ -193,7 +193,7 @@ def test_a_flood_is_bounded_and_what_is_left_out_is_counted() -> None:
     assert slow.closed
 
 
-def test_a_tracker_that_is_behind_gets_no_videos() -> None:
+def test_a_tracker_that_is_behind_gets_no_videos_and_they_are_counted() -> None:
     slow = Slow()
     thread = TrackerThread("slow", lambda: slow, pytest.fail)
     thread.write_video(b"", 1, 1, frames=1)
@@ -205,6 +205,7 @@ def test_a_tracker_that_is_behind_gets_no_videos() -> None:
     thread.wait_until_closed(60)
     assert slow.videos == [1]
     assert slow.rows == list(range(20))
+    assert thread.rows_left_out == 1
 
 
 def test_a_row_that_is_refused_costs_itself_only() -> None:
