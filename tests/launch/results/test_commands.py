@@ -69,6 +69,16 @@ def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_t
     assert "SeedSequence" in manifest["seeds"]["other_episodes"]
 
 
+def test_evaluate_scores_by_the_distinct_games_that_were_played(
+    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.games.Games.ended", lambda _games, environment: environment % 2)
+    file = tmp_path / "result.json"
+    assert main(f"evaluate {cartpole_runs[0]} --episodes 4 --json {file}".split()) == 0
+    result = json.loads(file.read_text())
+    assert (result["episodes"], result["distinct_games"]) == (4, 2)
+
+
 @pytest.mark.parametrize("sticky", [0.0, 0.25])
 def test_what_is_shown_stays_in_step_with_what_the_agent_plays(pong_run: Path, sticky: float) -> None:
     config = RunFolder(pong_run).read_config().environment
