@@ -123,6 +123,26 @@ def test_an_evaluation_that_stops_is_crossing_and_confirmation_in_one(
     assert summary["confirmed_crossing"]["evaluation_mean_return"] == MARK + 1.0
 
 
+def test_the_weights_that_ended_the_run_are_kept_even_if_others_were_luckier_before(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lucky(ScriptedEvaluator):
+        asked, weights = [], []
+
+        def run(self, snapshot: WeightSnapshot, policy: str | None = None) -> EvaluationResult:
+            # Regular evaluations are greedy, those that confirm are sampled.
+            self.means = (MARK + 85.0,) if policy == "sampled" else (MARK + 500.0,)
+            return super().run(snapshot, policy)
+
+    monkeypatch.setattr("launch.loop.inline_executor.Evaluator", Lucky)
+    evaluation = EvaluationConfig(every_frames=50, episodes=4, environments=2, policy="greedy")
+    config = replace(cartpole, stop_at_return=MARK, total_frames=50_000, evaluation=evaluation)
+    summary = session(config, tmp_path).run()
+    assert summary["status"] == "return_reached"
+    assert "greedy" in [policy for _, policy in Lucky.asked]
+    assert np.load(tmp_path / "best.npz")["version"] == summary["confirmed_crossing"]["update"]
+
+
 def test_what_training_saw_does_not_replace_weights_that_were_evaluated(
     cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
