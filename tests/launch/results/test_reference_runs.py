@@ -35,3 +35,16 @@ def test_a_reference_run_is_kept_with_how_it_was_made(config: Path) -> None:
 
 def test_there_are_reference_runs() -> None:
     assert len(RUNS) >= 4
+
+
+def test_evaluations_are_as_they_are_told() -> None:
+    kept = json.loads((ROOT / "launch" / "results" / "reference_runs" / "evaluations.json").read_text())["runs"]
+    scores = (ROOT / "docs" / "scores.md").read_text()
+    for runs in kept.values():
+        for run in runs:
+            evaluation = run["evaluation"]
+            assert evaluation["episodes"] == evaluation["distinct_games"] == 100
+            digits = 2 if evaluation["protocol"] != "training" else 1
+            mean, error = (f"{evaluation[name]:.{digits}f}" for name in ("mean_return", "standard_error"))
+            assert f"{mean} ± {error}" in scores
+            assert f"{run['agent_steps']:,}" in scores or "2.16 M" in scores
