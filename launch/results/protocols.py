@@ -42,7 +42,7 @@ def protocol_line(description: dict[str, Any]) -> str:
     d = description
     fire = "FIRE pressed on reset" if d["fire_on_reset"] else "no FIRE on reset"
     # Results of earlier versions do not have the frames.
-    start = f"{d['start_frames']} frames before the agent acts; " if "start_frames" in d else ""
+    start = f"frames before the agent acts: {d['start_frames']}; " if "start_frames" in d else ""
     return (
         f"protocol {d['name']}: returns unclipped, of whole episodes; frame skip {d['frames_per_agent_step']}, the "
         f"last {d['max_pooled_frames']} max-pooled; sticky actions {d['sticky_action_probability']:g}; up to "
