@@ -225,6 +225,7 @@ def test_one_dead_actor_of_a_node_that_adds_is_the_only_one_replaced(tmp_path: P
     assert summary["agent_steps_lost_with_actors_at_most"] == 3 * 10 * 4
 
 
+@pytest.mark.slow
 def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_asked_again(tmp_path: Path) -> None:
     """None is started before the first crossing: the settings ask for no other evaluations."""
     run, settings = tmp_path / "run", SMALL.replace("--stop-at-return None", "--stop-at-return 15")
