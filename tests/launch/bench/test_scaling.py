@@ -129,6 +129,7 @@ def test_a_point_that_does_not_reach_the_return_says_so(monkeypatch: pytest.Monk
     assert module._measure_until(ScalingArguments(until_return=18.0), POINTS[0])["seconds"] == 5.0
 
 
+@pytest.mark.slow
 def test_one_real_point() -> None:
     row = module.measure_throughput(ScalingArguments(envs=2, seconds=2.0), Point(1, 2, 5))
     assert row["agent_steps_per_second"] > 0

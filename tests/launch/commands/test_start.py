@@ -50,6 +50,7 @@ def test_an_environment_that_only_the_driver_knows_stops_in_one_line(tmp_path: P
     assert [entry.name for entry in tmp_path.iterdir()] == ["script.py"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_cannot_start_keeps_its_folder(tmp_path: Path) -> None:
     first = train_by_script(tmp_path, "--executor inline --total-frames 300 --run-dir run")
     assert first.returncode == 0, first.stdout + first.stderr

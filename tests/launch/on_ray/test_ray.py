@@ -123,6 +123,7 @@ def train(arguments: str, run: Path) -> dict:
     return summary_of(run)
 
 
+@pytest.mark.slow
 def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: Path) -> None:
     settings = f"{SMALL} --actors 2 --total-frames 5k --actor.calls-in-flight 2"
     train(f"{settings} --lockstep", tmp_path / "ray")
@@ -182,6 +183,7 @@ def test_gradients_added_by_node_keep_their_account(tmp_path: Path) -> None:
     assert max(row["actors_alive"] for row in rows(run)) == 4
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 

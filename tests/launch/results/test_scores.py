@@ -75,7 +75,7 @@ def test_published_scores_name_whose_they_are() -> None:
 @pytest.mark.parametrize(
     ("settings", "waits_for_fire", "said"),
     [
-        ({}, True, "1 to 29, 1 twice as likely"),
+        pytest.param({}, True, "1 to 29, 1 twice as likely", marks=pytest.mark.slow),
         ({}, False, "0 to 29"),
         ({"fire_on_reset": False}, True, "0 to 29"),
         ({"max_noops": 0}, True, "1"),
