@@ -40,6 +40,34 @@ class SentFolder(NamedTuple):
     folder: Changes
 
 
+class LearnerStart(NamedTuple):
+    """What a learner's process starts from.
+
+    Attributes:
+        config: of the run.
+        spec: of its environment.
+        folder: of the run.
+        budget: threads of the learner, and how many actors there are.
+        node: of the learner, on a cluster. None: everything is on this machine.
+        resume: go on from the newest checkpoint in `folder`.
+        gpu: whether the learner has one.
+        aggregate: whether gradients are added up before they reach the learner.
+        death: the fields of `LearnerDeath`, if this process takes over from one that died.
+        sent: the run folder, for a learner that may be on another machine.
+    """
+
+    config: RunConfig
+    spec: EnvironmentSpec
+    folder: Path
+    budget: ThreadBudget
+    node: Node | None
+    resume: bool
+    gpu: bool
+    aggregate: bool
+    death: tuple[str, int] | None
+    sent: SentFolder | None
+
+
 class LearnerProcess:
     """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile.
 
@@ -47,61 +75,38 @@ class LearnerProcess:
     would be started again, and Ray would print the traceback on the driver's terminal.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        folder: str,
-        budget: ThreadBudget,
-        node: Node | None,
-        *,
-        resume: bool,
-        gpu: bool,
-        aggregate: bool,
-        death: tuple[str, int] | None,
-        sent: SentFolder | None,
-    ) -> None:
-        self._folder, self._shared = Path(folder), True
+    def __init__(self, start: LearnerStart) -> None:
+        self._folder, self._shared = start.folder, True
         self._session: TrainingSession | None = None
         self._not_made: Exception | None = None
         try:
-            self._session = self._make_session(
-                config, spec, budget, node, resume=resume, gpu=gpu, aggregate=aggregate, death=death, sent=sent
-            )
+            self._session = self._make_session(start)
         except Exception as error:
             self._not_made = error
 
-    def _make_session(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        budget: ThreadBudget,
-        node: Node | None,
-        *,
-        resume: bool,
-        gpu: bool,
-        aggregate: bool,
-        death: tuple[str, int] | None,
-        sent: SentFolder | None,
-    ) -> "TrainingSession":
-        if sent is not None and not self._shares_folder(sent.mark):
+    def _make_session(self, start: LearnerStart) -> "TrainingSession":
+        if start.sent is not None and not self._shares_folder(start.sent.mark):
             # The driver is on another machine: its folder starts here as it is there.
-            apply_changes(self._folder, sent.folder)
-        prepare_tensorflow(budget.learner_threads, gpu=gpu)
+            apply_changes(start.folder, start.sent.folder)
+        prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
         from launch.run.session import LearnerDeath, TrainingSession
 
-        def make_executor(first_actor_id: int) -> Executor:
-            cluster = None if node is None else ClusterView(config, node)
-            kind = AggregatingExecutor if aggregate else RayExecutor
-            return kind(config, spec, budget.actors, first_actor_id, cluster=cluster)
+        config, spec = start.config, start.spec
 
-        after = None if death is None else LearnerDeath(*death)
+        def make_executor(first_actor_id: int) -> Executor:
+            cluster = None if start.node is None else ClusterView(config, start.node)
+            kind = AggregatingExecutor if start.aggregate else RayExecutor
+            return kind(config, spec, start.budget.actors, first_actor_id, cluster=cluster)
+
+        after = None if start.death is None else LearnerDeath(*start.death)
         trackers: dict[str, OpenTracker] = {}
         if config.address != "local":
             from launch.on_ray.prometheus import RayMetrics
 
-            trackers["Ray's metrics"] = partial(RayMetrics, self._folder.name)
-        return TrainingSession(config, spec, self._folder, make_executor, resume=resume, after=after, trackers=trackers)
+            trackers["Ray's metrics"] = partial(RayMetrics, start.folder.name)
+        return TrainingSession(
+            config, spec, start.folder, make_executor, resume=start.resume, after=after, trackers=trackers
+        )
 
     def run(self) -> dict[str, Any]:
         """See `TrainingSession.run`."""
@@ -140,30 +145,26 @@ def start_learner(
     placement: Placement | None,
     *,
     resume: bool,
-    death: tuple[str, int] | None = None,
-    sent: SentFolder | None = None,
+    death: tuple[str, int] | None,
+    sent: SentFolder | None,
 ) -> Any:
-    """Start the learner's process where the placement has it; without one, on this machine.
-
-    `death` has the fields of `LearnerDeath`, if this process takes over from one that died. `sent` is the run folder,
-    for a learner that may be on another machine.
-    """
+    """Start the learner's process where the placement has it; without one, on this machine. See `LearnerStart`."""
     if placement is None:
         gpu, where = takes_gpu_here(config), dict[str, Any]()
     else:
         gpu, where = placement.gpu, on_node(placement.learner.id)
     options = PROCESS_OPTIONS | where
     remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, **options)
-    node = None if placement is None else placement.learner
-    return remote(LearnerProcess).remote(
+    start = LearnerStart(
         config,
         spec,
-        str(folder),
+        folder,
         budget,
-        node,
+        node=None if placement is None else placement.learner,
         resume=resume,
         gpu=gpu,
         aggregate=aggregates(config, placement)[0],
         death=death,
         sent=sent,
     )
+    return remote(LearnerProcess).remote(start)

@@ -12,7 +12,7 @@ import ray
 from actors.environments import environment_spec
 from launch.machine.budget import thread_budget
 from launch.on_ray import learner_process, learner_run
-from launch.on_ray.learner_process import LearnerProcess
+from launch.on_ray.learner_process import LearnerProcess, LearnerStart
 from launch.run.folder import RunFolder
 from launch.run.progress import Progress, View
 from shared.config import RunConfig, SupervisionConfig
@@ -160,9 +160,9 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
         raise error
 
     monkeypatch.setattr(learner_process, "prepare_tensorflow", prepare)
-    settings: dict[str, Any] = {"resume": False, "gpu": False, "aggregate": False, "death": None, "sent": None}
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
-    learner = LearnerProcess(cartpole, spec, str(tmp_path), budget, None, **settings)
+    fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "aggregate": False, "death": None}
+    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, budget, **fresh, sent=None))
     for call in (learner.run, learner.view, learner.interrupt):
         with pytest.raises(type(error)) as raised:
             call()
