@@ -72,25 +72,16 @@ class Coordinator:
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         self._stopping = False
-        self._evaluations = 0
         self._checked = clock()
         self._non_finite = 0
         self.actor_restarts = 0
         self.rollouts_lost = 0
         self.messages = 0
 
-    @property
-    def evaluating(self) -> bool:
-        """Whether an evaluation is under way."""
-        return self._evaluations > 0
-
-    def resume(self, actor_ids: Sequence[int | None]) -> None:
-        """Watch over calls that are under way before `run`, by their actor ids; None stands for an evaluation."""
+    def resume(self, actor_ids: Sequence[int]) -> None:
+        """Watch over rollouts that are under way before `run`, by their actors' ids."""
         for actor_id in actor_ids:
-            if actor_id is None:
-                self._evaluations += 1
-            else:
-                self._watchdog.dispatched(actor_id, self._clock())
+            self._watchdog.dispatched(actor_id, self._clock())
 
     def stop(self) -> None:
         """Ask for no further rollouts; `run` ends when what is in flight has been taken in."""
@@ -103,7 +94,6 @@ class Coordinator:
         """
         self._publish()
         snapshot = snapshot or self._learner.snapshot()
-        self._evaluations += 1
         self._executor.evaluate(snapshot, policy)
         return snapshot
 
@@ -128,7 +118,6 @@ class Coordinator:
                 yield self._note_change(completion)
                 yield from self._release_if_done(completion.actor_id)
             elif isinstance(completion, EvaluationResult):
-                self._evaluations -= 1
                 yield completion
             elif isinstance(completion, Failed):
                 yield self._fail(completion)
@@ -239,8 +228,6 @@ class Coordinator:
 
     def _fail(self, failed: Failed) -> Event:
         if failed.actor_id is None:
-            # Its calls went with it, those that waited for their turn too.
-            self._evaluations = 0
             self._executor.replace_evaluator()
             return Replaced(failed, None)
         self._stop_if_none_can_be_made(failed)

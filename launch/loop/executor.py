@@ -124,10 +124,10 @@ class Executor(Protocol):
         """
         ...
 
-    def restore(self, state: dict[str, Any]) -> Sequence[int | None]:
+    def restore(self, state: dict[str, Any]) -> Sequence[int]:
         """The inverse of `state`, for an executor with actors of the same ids and no call under way.
 
-        Returns the actor id of each call that is under way again, oldest first; None stands for an evaluation.
+        Returns the actor's id of each rollout that is under way again, oldest first.
         """
         ...
 

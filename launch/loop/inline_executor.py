@@ -114,7 +114,7 @@ class InlineExecutor:
             "evaluator": None if self._evaluator is None else _to_json(self._evaluator.exploration_state()),
         }
 
-    def restore(self, state: dict[str, Any]) -> list[int | None]:
+    def restore(self, state: dict[str, Any]) -> list[int]:
         """See `Executor.restore`."""
         if state.get("evaluator") is not None:
             self._started_evaluator().restore_exploration(_from_json(state["evaluator"]))
@@ -124,7 +124,7 @@ class InlineExecutor:
             weights = [None if w is None else WeightSnapshot(**_from_json(w)) for w in (snapshot, target)]
             assert weights[0] is not None
             self._calls.append(_Call(actor_id, weights[0], weights[1], *policy))
-        return [actor_id for actor_id, *_ in state["calls"]]
+        return [actor_id for actor_id, *_ in state["calls"] if actor_id is not None]
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
         # Calls run when their completion is asked for: none can hang while this process goes on.

@@ -219,7 +219,7 @@ class RayMembers(ABC, Generic[MemberT]):
     def state(self) -> None:
         return None
 
-    def restore(self, state: dict[str, Any]) -> Sequence[int | None]:  # noqa: ARG002
+    def restore(self, state: dict[str, Any]) -> Sequence[int]:  # noqa: ARG002
         raise AssertionError("processes have no fixed order, and so no state for a bit-exact resume")
 
     def close(self) -> None:
