@@ -11,7 +11,8 @@ from shared.config import RunConfig
 from shared.schedules import exponential_decay, linear_anneal
 from shared.types import GradientReport
 
-_RETURN_WINDOW = 100
+# Episodes whose mean return is shown.
+RETURN_WINDOW = 100
 
 
 @dataclass
@@ -81,7 +82,7 @@ class Account:
         self._config = config
         self.ledger = Ledger()
         self.lag_counts: Counter[int] = Counter()
-        self.recent_returns: deque[float] = deque(maxlen=_RETURN_WINDOW)
+        self.recent_returns: deque[float] = deque(maxlen=RETURN_WINDOW)
         self.episodes = 0
 
     @property
@@ -143,5 +144,5 @@ class Account:
         """The inverse of `state`; what else `state` holds is left alone."""
         self.ledger = Ledger.from_json(state["ledger"])
         self.lag_counts = Counter(dict(state["lag_counts"]))
-        self.recent_returns = deque(state["recent_returns"], maxlen=_RETURN_WINDOW)
+        self.recent_returns = deque(state["recent_returns"], maxlen=RETURN_WINDOW)
         self.episodes = state["episodes"]

@@ -19,9 +19,10 @@ from launch.run.metrics import Metrics
 from launch.run.progress import Progress, View
 from launch.run.reporting import Reporting
 from launch.run.saving import Saving
-from launch.run.stopping import FirstEpisodes, Moment, ReturnMark, StoppingRules, TrainingWindow
+from launch.run.stopping import Moment, ReturnMark, StoppingRules
 from launch.run.summary import run_summary
 from launch.run.tracker_thread import OpenTracker
+from launch.run.training_returns import TrainingReturns
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.types import EvaluationResult
@@ -77,9 +78,7 @@ class TrainingSession:
         if config.stop_at_return is not None:
             self._mark = ReturnMark(config.stop_at_return, config.stop_measure)
         self._stopping = StoppingRules(config, self._mark)
-        self._window = TrainingWindow()
-        self._window_counts = False
-        self._first_episodes = FirstEpisodes()
+        self._returns = TrainingReturns()
         self._evaluations = Evaluations(config.evaluation, config.supervision.backoff_seconds, self._mark, self._say)
         self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._say)
         if resume:
@@ -145,13 +144,13 @@ class TrainingSession:
             if self._arrivals is not None:
                 self._arrivals.add(event)
             self._take(event)
-            self._window_counts = self._window.counts(len(self.learner.account.recent_returns), self._executor.actors)
+            self._returns.look(len(self.learner.account.recent_returns), self._executor.actors)
             now = self.elapsed_seconds
             self._reporting.report_if_due(now)
             # Before a checkpoint, so that an exact one has the evaluation under way.
             if self._stopping.running:
                 self._evaluations.ask_if_due(
-                    self._moment(now), self._coordinator.evaluate, window_counts=self._window_counts
+                    self._moment(now), self._coordinator.evaluate, window_counts=self._returns.last_count
                 )
             if self._saving.is_due(now):
                 self._save()
@@ -192,8 +191,7 @@ class TrainingSession:
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
         self._metrics.add(outcome)
-        self._window.reported(report.actor_id, report.unfinished_environments)
-        self._first_episodes.add(report.episodes.returns.tolist())
+        self._returns.add(report.actor_id, report.episodes.returns.tolist(), report.unfinished_environments)
         if outcome.dropped is not None:
             message = self._dropped_reports.message(str(outcome.dropped), report.actor_id)
             if message is not None:
@@ -201,7 +199,7 @@ class TrainingSession:
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         taken = self._evaluations.take(
-            result, episodes=self.learner.account.episodes, untrained=self._first_episodes.mean_return
+            result, episodes=self.learner.account.episodes, untrained=self._returns.untrained
         )
         mean = taken.entry["mean_return"]
         self._metrics.add_evaluation(mean)
@@ -236,7 +234,7 @@ class TrainingSession:
         return self._metrics.progress(counts.elapsed_seconds, self._executor.actors, counts.actor_restarts)
 
     def _save(self) -> None:
-        self._saving.save(window_counts=self._window_counts)
+        self._saving.save(window_counts=self._returns.last_count)
 
     def _end_actors(self) -> None:
         """Whatever an environment or a process raises at its end, the run is saved."""
@@ -264,7 +262,7 @@ class TrainingSession:
             self._counts(),
             actor=self._config.actor,
             mark=self._mark,
-            first_episodes=self._first_episodes,
+            returns=self._returns,
             evaluation=self._evaluations.last,
             tracker_rows_left_out=self._reporting.rows_left_out,
         )
@@ -312,9 +310,8 @@ class TrainingSession:
             **self._saving.best.state(),
             "evaluated_frames": self._evaluations.schedule.since_frames,
             "return_mark": None if self._mark is None else self._mark.state(),
-            "first_episodes": self._first_episodes.state(),
+            **self._returns.state(exact=self._exact),
             # Only where the actors, and the calls under way, are the same as before.
-            "training_window": self._window.state() if self._exact else None,
             "evaluations": self._evaluations.schedule.state() if self._exact else None,
             "executor": self._executor.state() if self._exact else None,
         }
@@ -325,12 +322,11 @@ class TrainingSession:
         self._earlier = RunCounts.restored(state)
         self._saved_executor = state["executor"] if self._exact else None
         self._saving.best.restore(state, evaluates=bool(self._config.evaluation.every_frames))
-        self._first_episodes.restore(state.get("first_episodes"))
         self._evaluations.schedule.since_frames = state.get("evaluated_frames", self.learner.account.frames)
         # With a new executor, evaluations under way are lost, and the environments in their first episodes.
         goes_on = self._saved_executor is not None and state.get("evaluations") is not None
+        self._returns.restore(state, exact=goes_on)
         if goes_on:
-            self._window.restore(state["training_window"])
             self._evaluations.schedule.restore(state["evaluations"])
         if self._mark is not None and state.get("return_mark") is not None:
             self._mark.restore(state["return_mark"], asked=goes_on)

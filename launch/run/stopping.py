@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from learner.account import RETURN_WINDOW
 from shared.config import RunConfig
 from shared.types import EvaluationPolicy
 
 # As training plays, whose return is to be confirmed.
 CONFIRMING_POLICY: EvaluationPolicy = "sampled"
-_WINDOW = 100
 
 Status = Literal[
     "running", "interrupted", "return_reached", "frames_reached", "time_reached", "arrivals_replayed", "failed"
@@ -38,38 +38,6 @@ class Moment(NamedTuple):
     seconds: float
     mean_return_100: float | None
     evaluation_mean_return: float | None = None
-
-
-class TrainingWindow:
-    """Whether the last 100 training episodes say how the policy plays.
-
-    The first to end after a start are the shortest there are. So they count once every environment has ended an
-    episode. One that plays as many agent steps as an episode may have is truncated, and has ended one too.
-    """
-
-    def __init__(self) -> None:
-        self._unfinished: dict[int, int] = {}
-
-    def reported(self, actor_id: int, unfinished_environments: int) -> None:
-        """An actor says how many of its environments have ended no episode yet."""
-        self._unfinished.pop(actor_id, None)
-        self._unfinished[actor_id] = unfinished_environments
-
-    def counts(self, episodes: int, actors: int) -> bool:
-        """Whether it does, with so many episodes in the window, and so many actors that play now."""
-        # Those that are gone are the ones that nobody has heard of for longest.
-        while len(self._unfinished) > actors:
-            del self._unfinished[next(iter(self._unfinished))]
-        everybody = 0 < actors == len(self._unfinished)
-        return episodes >= _WINDOW and everybody and not any(self._unfinished.values())
-
-    def state(self) -> list[list[int]]:
-        """For a checkpoint that actors go on from as they are."""
-        return [list(item) for item in self._unfinished.items()]
-
-    def restore(self, state: Sequence[Sequence[int]]) -> None:
-        """The inverse of `state`."""
-        self._unfinished = {actor_id: unfinished for actor_id, unfinished in state}  # noqa: C416
 
 
 class ReturnMark:
@@ -110,7 +78,7 @@ class ReturnMark:
         if self.measure == "training":
             if self._asked is None or self._asked.update != at.update or policy != CONFIRMING_POLICY:
                 return False
-            self._asked, self._not_before_episode = None, episodes + _WINDOW
+            self._asked, self._not_before_episode = None, episodes + RETURN_WINDOW
             if self.first is not None and self.first.update == at.update:
                 self.first = evaluated
         if mean < self.mean_return:
@@ -197,33 +165,6 @@ class StoppingRules:
             self.status = "failed"
             return "no actor has made a report before the time was up: nothing was learned"
         return None
-
-
-class FirstEpisodes:
-    """The mean return of a run's first 100 training episodes: about that of untrained play."""
-
-    def __init__(self) -> None:
-        self._returns: list[float] | None = []
-
-    def add(self, returns: Sequence[float]) -> None:
-        """Take in the returns of training episodes as they end."""
-        if self._returns is not None:
-            self._returns.extend(returns[: _WINDOW - len(self._returns)])
-
-    @property
-    def mean_return(self) -> float | None:
-        """None until 100 have ended, and where a checkpoint of an older version did not keep them."""
-        if self._returns is None or len(self._returns) < _WINDOW:
-            return None
-        return float(np.mean(self._returns))
-
-    def state(self) -> list[float] | None:
-        """As plain values."""
-        return self._returns
-
-    def restore(self, state: list[float] | None) -> None:
-        """The inverse of `state`."""
-        self._returns = state
 
 
 def crossings(mark: ReturnMark | None) -> dict[str, dict[str, Any] | None]:

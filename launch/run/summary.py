@@ -4,7 +4,8 @@ from typing import Any
 
 from launch.run.counts import RunCounts
 from launch.run.progress import lag_summary
-from launch.run.stopping import FirstEpisodes, ReturnMark, Status, crossings
+from launch.run.stopping import ReturnMark, Status, crossings
+from launch.run.training_returns import TrainingReturns
 from learner.learner import Learner
 from shared.config import ActorConfig
 
@@ -16,7 +17,7 @@ def run_summary(
     *,
     actor: ActorConfig,
     mark: ReturnMark | None,
-    first_episodes: FirstEpisodes,
+    returns: TrainingReturns,
     evaluation: dict[str, Any] | None,
     tracker_rows_left_out: dict[str, int],
 ) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def run_summary(
         counts: over all processes of the run.
         actor: settings, which say how much a lost rollout was at most.
         mark: the return that the run was to reach, if there is one.
-        first_episodes: of the run.
+        returns: of its training episodes.
         evaluation: the entry of the last one; see `evaluation_entry`.
         tracker_rows_left_out: by the trackers' names.
     """
@@ -49,7 +50,7 @@ def run_summary(
         "policy_lag_p95": lag_p95,
         "policy_lag_max": lag_max,
         "mean_return_100": learner.account.mean_return,
-        "mean_return_first_100": first_episodes.mean_return,
+        "mean_return_first_100": returns.untrained,
         **crossings(mark),
         "episodes": learner.account.episodes,
         "target_updates": learner.target_updates,

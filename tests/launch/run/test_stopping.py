@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from launch.run.stopping import (
-    FirstEpisodes,
     Moment,
     ReturnMark,
     StoppingRules,
-    TrainingWindow,
     collapsed_episodes,
 )
 from shared.config import RunConfig
@@ -87,54 +85,6 @@ def test_a_mark_goes_on_from_a_checkpoint() -> None:
     other = ReturnMark(19.0, "training")
     other.restore(failed, asked=False)
     assert other.first is None
-
-
-def test_the_window_counts_once_every_environment_of_every_actor_has_ended_an_episode() -> None:
-    window = TrainingWindow()
-    window.reported(0, 0)
-    assert not window.counts(100, actors=2), "one actor has not reported"
-    window.reported(1, 3)
-    assert not window.counts(100, actors=2)
-    window.reported(1, 0)
-    assert not window.counts(99, actors=2)
-    assert window.counts(100, actors=2)
-
-
-def test_a_replaced_actor_starts_anew_and_a_dead_one_is_forgotten() -> None:
-    window = TrainingWindow()
-    for actor_id, unfinished in ((0, 0), (1, 5)):
-        window.reported(actor_id, unfinished)
-    # Actor 2 replaces actor 1, which never finished.
-    window.reported(0, 0)
-    window.reported(2, 4)
-    assert not window.counts(100, actors=2)
-    window.reported(2, 0)
-    assert window.counts(100, actors=2)
-    # Its place is gone for good.
-    assert window.counts(100, actors=1)
-    assert not window.counts(100, actors=0)
-
-
-def test_the_window_goes_on_from_an_exact_checkpoint() -> None:
-    window, restored = TrainingWindow(), TrainingWindow()
-    window.reported(3, 0)
-    window.reported(4, 2)
-    restored.restore(json.loads(json.dumps(window.state())))
-    restored.reported(4, 0)
-    assert restored.counts(100, actors=2)
-
-
-def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
-    first, restored = FirstEpisodes(), FirstEpisodes()
-    first.add([1.0] * 60)
-    assert first.mean_return is None
-    restored.restore(json.loads(json.dumps(first.state())))
-    restored.add([3.0] * 60)
-    restored.add([1000.0])
-    assert restored.mean_return == (60 * 1.0 + 40 * 3.0) / 100
-    restored.restore(None)
-    restored.add([1.0] * 100)
-    assert restored.mean_return is None, "a checkpoint of an older version did not keep them"
 
 
 def test_collapsed_episodes_are_nearer_to_untrained_play_than_to_the_median() -> None:
