@@ -37,7 +37,7 @@ class EvaluationSchedule:
 
     def __init__(self, config: EvaluationConfig, frames: int) -> None:
         self._every_frames = config.every_frames
-        self.since_frames = frames
+        self._since_frames = frames
         self._under_way: list[Asked] = []
         self._confirming: tuple[Asked, WeightSnapshot] | None = None
         self._repeat_at: float | None = None
@@ -45,11 +45,11 @@ class EvaluationSchedule:
 
     def is_due(self, frames: int) -> bool:
         """Whether a regular one is to be asked for."""
-        return bool(self._every_frames) and not self._under_way and frames - self.since_frames >= self._every_frames
+        return bool(self._every_frames) and not self._under_way and frames - self._since_frames >= self._every_frames
 
     def asked(self, evaluation: Asked) -> None:
         """A regular one is under way."""
-        self.since_frames = evaluation.at.frames
+        self._since_frames = evaluation.at.frames
         self._under_way.append(evaluation)
 
     def asked_to_confirm(self, evaluation: Asked, snapshot: WeightSnapshot) -> None:
@@ -79,14 +79,19 @@ class EvaluationSchedule:
         self._repeat_at = None
         return self._confirming
 
-    def state(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint with the calls under way: the weights are in those calls."""
-        return {"since_frames": self.since_frames, "under_way": self._under_way}
+    def state(self, *, exact: bool) -> dict[str, Any]:
+        """As plain values, for a checkpoint. `exact`: it has the calls under way, and in them the weights."""
+        return {
+            "evaluated_frames": self._since_frames,
+            "evaluations": {"under_way": self._under_way} if exact else None,
+        }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
-        self.since_frames = state["since_frames"]
-        self._under_way = [_asked(values) for values in state["under_way"]]
+    def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
+        """The inverse of `state`, from a checkpoint that holds other things too, after so many frames."""
+        # Checkpoints of older versions do not have them.
+        self._since_frames = state.get("evaluated_frames", frames)
+        if exact:
+            self._under_way = [_asked(values) for values in state["evaluations"]["under_way"]]
 
 
 class Taken(NamedTuple):
@@ -115,7 +120,7 @@ class Evaluations:
         self._backoff_seconds = backoff_seconds
         self._mark = mark
         self._say = say
-        self.schedule = EvaluationSchedule(config, 0)
+        self._schedule = EvaluationSchedule(config, 0)
         self.last: dict[str, Any] | None = None
 
     def ask_if_due(self, at: Moment, evaluate: Evaluate, *, window_counts: bool) -> None:
@@ -124,21 +129,21 @@ class Evaluations:
         Weights that crossed it before come first, if the evaluator died over them. `window_counts`: the mean return of
         the last training episodes says how the policy plays.
         """
-        repeated = self.schedule.to_repeat(at.seconds)
+        repeated = self._schedule.to_repeat(at.seconds)
         if repeated is not None:
             asked, snapshot = repeated
             evaluate(asked.policy, snapshot)
-            self.schedule.asked_to_confirm(asked, snapshot)
+            self._schedule.asked_to_confirm(asked, snapshot)
         elif self._mark is not None and self._mark.crosses(at, counts=window_counts):
             self._say(
                 f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, at the mark of "
                 f"{self._mark.mean_return:g}: an evaluation of update {at.update} is to confirm it"
             )
             snapshot = evaluate(CONFIRMING_POLICY, None)
-            self.schedule.asked_to_confirm(Asked(at, CONFIRMING_POLICY), snapshot)
-        elif self.schedule.is_due(at.frames):
+            self._schedule.asked_to_confirm(Asked(at, CONFIRMING_POLICY), snapshot)
+        elif self._schedule.is_due(at.frames):
             evaluate(self._policy, None)
-            self.schedule.asked(Asked(at, self._policy))
+            self._schedule.asked(Asked(at, self._policy))
 
     def take(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> Taken:
         """Take in a result and say it.
@@ -147,7 +152,7 @@ class Evaluations:
         """
         self.last = entry = evaluation_entry(result, untrained)
         self._say(f"evaluation of update {result.version}: {evaluation_line(entry)}")
-        asked = self.schedule.taken(result)
+        asked = self._schedule.taken(result)
         confirmed = self._mark is not None and self._mark.evaluated(
             entry["mean_return"], asked.at, asked.policy, episodes=episodes
         )
@@ -155,7 +160,17 @@ class Evaluations:
 
     def evaluator_died(self, seconds: float) -> None:
         """What was under way is lost, after so many seconds of training."""
-        self.schedule.lost(seconds, self._backoff_seconds)
+        self._schedule.lost(seconds, self._backoff_seconds)
+
+    def state(self, *, exact: bool) -> dict[str, Any]:
+        """As plain values, for a checkpoint. `exact`: it has the calls under way."""
+        return {"return_mark": None if self._mark is None else self._mark.state(), **self._schedule.state(exact=exact)}
+
+    def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
+        """The inverse of `state`, from a checkpoint that holds other things too, after so many frames."""
+        self._schedule.restore(state, frames, exact=exact)
+        if self._mark is not None and state.get("return_mark") is not None:
+            self._mark.restore(state["return_mark"], asked=exact)
 
 
 def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:

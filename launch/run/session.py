@@ -308,11 +308,9 @@ class TrainingSession:
             **self.learner.state(),
             **self._counts().state(),
             **self._saving.best.state(),
-            "evaluated_frames": self._evaluations.schedule.since_frames,
-            "return_mark": None if self._mark is None else self._mark.state(),
             **self._returns.state(exact=self._exact),
+            **self._evaluations.state(exact=self._exact),
             # Only where the actors, and the calls under way, are the same as before.
-            "evaluations": self._evaluations.schedule.state() if self._exact else None,
             "executor": self._executor.state() if self._exact else None,
         }
 
@@ -322,11 +320,7 @@ class TrainingSession:
         self._earlier = RunCounts.restored(state)
         self._saved_executor = state["executor"] if self._exact else None
         self._saving.best.restore(state, evaluates=bool(self._config.evaluation.every_frames))
-        self._evaluations.schedule.since_frames = state.get("evaluated_frames", self.learner.account.frames)
         # With a new executor, evaluations under way are lost, and the environments in their first episodes.
         goes_on = self._saved_executor is not None and state.get("evaluations") is not None
         self._returns.restore(state, exact=goes_on)
-        if goes_on:
-            self._evaluations.schedule.restore(state["evaluations"])
-        if self._mark is not None and state.get("return_mark") is not None:
-            self._mark.restore(state["return_mark"], asked=goes_on)
+        self._evaluations.restore(state, self.learner.account.frames, exact=goes_on)

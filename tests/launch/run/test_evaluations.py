@@ -54,10 +54,21 @@ def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
     evaluations, restored = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(2))
     asked = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
     evaluations.asked(asked)
-    restored.restore(json.loads(json.dumps(evaluations.state())))
+    state = json.loads(json.dumps(evaluations.state(exact=True)))
+    restored.restore(state, 200, exact=True)
     assert not restored.is_due(1_000)
     assert restored.taken(result(1, 3.0, "greedy")) == asked
-    assert restored.is_due(260)
+    assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
+
+
+def test_evaluations_under_way_are_lost_where_the_calls_are() -> None:
+    evaluations, restored, older = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(3))
+    evaluations.asked(Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy"))
+    restored.restore(json.loads(json.dumps(evaluations.state(exact=False))), 200, exact=False)
+    assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
+    # Of version 0.1.0.
+    older.restore({}, 200, exact=False)
+    assert [frames for frames in (299, 300) if older.is_due(frames)] == [300]
 
 
 def test_an_evaluation_in_numbers_and_in_words() -> None:
