@@ -5,6 +5,7 @@ from collections import Counter as Counts
 from ray.util.metrics import Counter, Gauge
 
 from launch.run.progress import Progress
+from shared.types import Video
 
 
 class RayMetrics:
@@ -46,7 +47,7 @@ class RayMetrics:
         for reason, count in row.agent_steps_dropped.items():
             self._add(self._dropped, reason, count, {"reason": reason})
 
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
+    def write_video(self, video: Video, frames: int) -> None:
         """Prometheus takes numbers only."""
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from launch.run.rows import JsonLines
 from launch.run.tracker_thread import OpenTracker, Trackers
 from launch.run.trackers import tracker_openers
 from shared.config import RunConfig
-from shared.types import Video
 
 _MOST_SECONDS_BETWEEN_VIEWS = 1.0
 
@@ -18,7 +17,7 @@ _MOST_SECONDS_BETWEEN_VIEWS = 1.0
 class Reporting:
     """Shows a run's progress, and writes one row of numbers for each logging interval.
 
-    `latest` is the progress that was made last; another thread may read it.
+    `latest` is the progress that was made last; another thread may read it. `trackers` are those that the rows go to.
 
     Args:
         config: of the run.
@@ -45,7 +44,7 @@ class Reporting:
         self._annealing = AnnealingWatch(config)
         self._rows = JsonLines(folder.path)
         self._rows_fail = False
-        self._trackers = Trackers(tracker_openers(folder.path, config) | dict(trackers), say)
+        self.trackers = Trackers(tracker_openers(folder.path, config) | dict(trackers), say)
         self._shown_seconds = self._logged_seconds = 0.0
         self.latest = Progress()
 
@@ -72,25 +71,12 @@ class Reporting:
             if not self._rows_fail:
                 self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._rows_fail = True
-        self._trackers.write(row)
+        self.trackers.write(row)
         for warning in (self._metrics.next_interval(row), self._annealing.message(row)):
             if warning is not None:
                 self._say(f"warning: {warning}")
-
-    def write_video(self, video: Video, frames: int) -> None:
-        """Pass the video of an evaluation, made after so many frames, on to the trackers."""
-        self._trackers.write_video(video.gif, video.width, video.height, frames)
-
-    @property
-    def rows_left_out(self) -> dict[str, int]:
-        """See `Trackers.rows_left_out`."""
-        return self._trackers.rows_left_out
 
     def log_last(self) -> None:
         """Write the last row, and close metrics.jsonl."""
         self.log()
         self._rows.close()
-
-    def close_trackers(self) -> None:
-        """See `Trackers.close`."""
-        self._trackers.close()

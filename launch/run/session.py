@@ -205,7 +205,7 @@ class TrainingSession:
         self._metrics.add_evaluation(mean)
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
-            self._reporting.write_video(result.video, self.learner.account.frames)
+            self._reporting.trackers.write_video(result.video, self.learner.account.frames)
         # Weights that ended the run are kept, even if others were luckier in an evaluation before.
         self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=taken.confirmed)
 
@@ -264,13 +264,13 @@ class TrainingSession:
             mark=self._mark,
             returns=self._returns,
             evaluation=self._evaluations.last,
-            tracker_rows_left_out=self._reporting.rows_left_out,
+            tracker_rows_left_out=self._reporting.trackers.rows_left_out,
         )
         self._write_summary(summary)
         # Only now, since a tracker that does not answer takes its time to be given up.
-        self._reporting.close_trackers()
-        if self._reporting.rows_left_out != summary["tracker_rows_left_out"]:
-            summary["tracker_rows_left_out"] = self._reporting.rows_left_out
+        self._reporting.trackers.close()
+        if self._reporting.trackers.rows_left_out != summary["tracker_rows_left_out"]:
+            summary["tracker_rows_left_out"] = self._reporting.trackers.rows_left_out
             self._write_summary(summary)
         self._saving.finish_copy()
         return summary

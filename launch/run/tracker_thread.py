@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from launch.run.progress import Progress
 from launch.run.trackers import Tracker
+from shared.types import Video
 
 # Nearly three hours of rows at the usual interval. Videos weigh a megabyte or so, and the run folder has them anyway.
 MOST_ROWS_WAITING = 1000
@@ -33,10 +34,10 @@ class Trackers:
         for thread in self._threads:
             thread.write(row)
 
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
+    def write_video(self, video: Video, frames: int) -> None:
         """Pass the video of an evaluation on to each; see `Tracker`."""
         for thread in self._threads:
-            thread.write_video(gif, width, height, frames)
+            thread.write_video(video, frames)
 
     @property
     def rows_left_out(self) -> dict[str, int]:
@@ -95,11 +96,11 @@ class TrackerThread:
         if not room:
             self._warn(f"{self._most_rows:,} rows wait for it")
 
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
+    def write_video(self, video: Video, frames: int) -> None:
         """Pass a video on; a tracker that is behind gets none, and misses it."""
         with self._changed:
             if len(self._waiting) < _MOST_WAITING_BEFORE_A_VIDEO:
-                self._waiting.append(lambda tracker: tracker.write_video(gif, width, height, frames))
+                self._waiting.append(lambda tracker: tracker.write_video(video, frames))
                 self._changed.notify()
             else:
                 self.rows_left_out += 1

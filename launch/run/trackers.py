@@ -15,6 +15,7 @@ from launch.run.rows import scalars
 from launch.run.tracker_runs import TrackerRuns
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
+from shared.types import Video
 
 # A histogram needs each value once per count.
 _MOST_HISTOGRAM_VALUES = 10_000
@@ -33,7 +34,7 @@ class Tracker(Protocol):
     def write(self, row: Progress) -> None:
         """Take one row."""
 
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
+    def write_video(self, video: Video, frames: int) -> None:
         """Take the video of an evaluation, made after so many frames."""
 
     def close(self) -> None:
@@ -62,12 +63,12 @@ class TensorBoard:
                 tf.summary.histogram("asynchrony/policy_lag", lags)
         self._events.flush()
 
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
+    def write_video(self, video: Video, frames: int) -> None:
         # TensorBoard shows a picture as its browser does, and a browser plays GIFs.
         metadata = self._tf.compat.v1.SummaryMetadata(
             plugin_data=self._tf.compat.v1.SummaryMetadata.PluginData(plugin_name="images")
         )
-        picture = self._tf.constant([str(width).encode(), str(height).encode(), gif])
+        picture = self._tf.constant([str(video.width).encode(), str(video.height).encode(), video.gif])
         with self._events.as_default(step=frames):
             self._tf.summary.write("evaluation/episode", picture, metadata=metadata)
         self._events.flush()
@@ -106,7 +107,7 @@ class WeightsAndBiases:
     def write(self, row: Progress) -> None:
         self._run.log({"frames": row.frames, **dict(scalars(row))})
 
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
+    def write_video(self, video: Video, frames: int) -> None:
         """Nothing: videos are in the run folder."""
 
     def close(self) -> None:
@@ -153,7 +154,7 @@ class MLflow:
         now = int(1000 * time.time())
         self._client.log_batch(self._run_id, [self._metric(tag, value, now, row.frames) for tag, value in scalars(row)])
 
-    def write_video(self, gif: bytes, width: int, height: int, frames: int) -> None:
+    def write_video(self, video: Video, frames: int) -> None:
         """Nothing: videos are in the run folder."""
 
     def close(self) -> None:

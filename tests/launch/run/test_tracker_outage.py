@@ -19,6 +19,8 @@ from launch.run.tracker_thread import TrackerThread
 from shared.config import RunConfig
 from shared.types import Video
 
+VIDEO = Video(b"GIF89a", width=4, height=4)
+
 
 class Backend:
     """Stands for the package `wandb`. `log` is what happens to a row, `finish` to the run at its end."""
@@ -132,7 +134,7 @@ def test_a_video_that_tensorboard_cannot_take_is_one_warning(
 
     monkeypatch.setattr(tf.summary, "write", fail)
     run = session(cartpole, tmp_path)
-    run._reporting.write_video(Video(b"GIF89a", width=4, height=4), frames=0)
+    run._reporting.trackers.write_video(VIDEO, frames=0)
     summary = run.run()
     assert summary["status"] == "frames_reached"
     assert summary["tracker_rows_left_out"] == {"TensorBoard": 1}
@@ -165,7 +167,7 @@ class Slow:
         self._wait()
         self.rows.append(row.frames)
 
-    def write_video(self, _gif: bytes, _width: int, _height: int, frames: int) -> None:
+    def write_video(self, _video: Video, frames: int) -> None:
         self._wait()
         self.videos.append(frames)
 
@@ -196,10 +198,10 @@ def test_a_flood_is_bounded_and_what_is_left_out_is_counted() -> None:
 def test_a_tracker_that_is_behind_gets_no_videos_and_they_are_counted() -> None:
     slow = Slow()
     thread = TrackerThread("slow", lambda: slow, pytest.fail)
-    thread.write_video(b"", 1, 1, frames=1)
+    thread.write_video(VIDEO, frames=1)
     for frames in range(20):
         thread.write(Progress(frames=frames))
-    thread.write_video(b"", 1, 1, frames=2)
+    thread.write_video(VIDEO, frames=2)
     slow.let.release(100)
     thread.start_to_close()
     thread.wait_until_closed(60)
