@@ -19,6 +19,7 @@ from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.members import PROCESS_OPTIONS
 from launch.on_ray.placement import Node, Placement, aggregates
+from launch.run.counts import LearnerDeath
 from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
 from launch.run.progress import View
 from shared.config import RunConfig
@@ -52,7 +53,7 @@ class LearnerStart(NamedTuple):
         resume: go on from the newest checkpoint in `folder`.
         gpu: whether the learner has one.
         aggregate: whether gradients are added up before they reach the learner.
-        death: the fields of `LearnerDeath`, if this process takes over from one that died.
+        death: of the process before this one, if it is the same run that goes on.
         sent: the run folder, for a learner that may be on another machine.
     """
 
@@ -64,7 +65,7 @@ class LearnerStart(NamedTuple):
     resume: bool
     gpu: bool
     aggregate: bool
-    death: tuple[str, int] | None
+    death: LearnerDeath | None
     sent: SentFolder | None
 
 
@@ -89,7 +90,7 @@ class LearnerProcess:
             # The driver is on another machine: its folder starts here as it is there.
             apply_changes(start.folder, start.sent.folder)
         prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
-        from launch.run.session import LearnerDeath, TrainingSession
+        from launch.run.session import TrainingSession
 
         config, spec = start.config, start.spec
 
@@ -98,14 +99,13 @@ class LearnerProcess:
             kind = AggregatingExecutor if start.aggregate else RayExecutor
             return kind(config, spec, start.budget.actors, first_actor_id, cluster=cluster)
 
-        after = None if start.death is None else LearnerDeath(*start.death)
         trackers: dict[str, OpenTracker] = {}
         if config.address != "local":
             from launch.on_ray.prometheus import RayMetrics
 
             trackers["Ray's metrics"] = partial(RayMetrics, start.folder.name)
         return TrainingSession(
-            config, spec, start.folder, make_executor, resume=start.resume, after=after, trackers=trackers
+            config, spec, start.folder, make_executor, resume=start.resume, after=start.death, trackers=trackers
         )
 
     def run(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def start_learner(
     placement: Placement | None,
     *,
     resume: bool,
-    death: tuple[str, int] | None,
+    death: LearnerDeath | None,
     sent: SentFolder | None,
 ) -> Any:
     """Start the learner's process where the placement has it; without one, on this machine. See `LearnerStart`."""

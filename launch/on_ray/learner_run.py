@@ -15,6 +15,7 @@ from launch.on_ray.cluster import cluster_nodes
 from launch.on_ray.failures import failure_reason
 from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
+from launch.run.counts import LearnerDeath
 from launch.run.folder import RunFolder
 from launch.run.folder_copy import Stamp, apply_changes, changes_since
 from launch.run.progress import View
@@ -67,7 +68,7 @@ def run_learners(
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(learner, no_restart=True)
             resume = resume or any(folder.checkpoints.glob("update-*.index"))
-            death = failure_reason(error), watched.agent_steps
+            death = LearnerDeath(failure_reason(error), watched.agent_steps)
             if placement is not None:
                 placement = _place_again(config, say)
     raise AssertionError("unreachable")

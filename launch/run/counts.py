@@ -1,7 +1,7 @@
 """What is counted over all the processes of one run: a resumed run goes on counting where it stopped."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -38,3 +38,13 @@ class RunCounts:
         """The counts in a checkpoint, whose `state` holds other things too."""
         # Checkpoints of older versions do not have the messages.
         return cls(**{name: state[name] for name in asdict(cls()) if name != "messages" or name in state})
+
+
+class LearnerDeath(NamedTuple):
+    """The learner's process died, and the run goes on in another one.
+
+    `agent_steps_seen` is how far the dead one was known to have come; `reason` is one line.
+    """
+
+    reason: str
+    agent_steps_seen: int

@@ -3,15 +3,14 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event, Joined, Released, TrainingStoppedError
 from launch.loop.executor import Executor, Failed, Replaced
-from launch.output.json_file import write_json
 from launch.run.arrival_record import ArrivalRecord
-from launch.run.counts import RunCounts
+from launch.run.counts import LearnerDeath, RunCounts
 from launch.run.evaluations import Evaluations
 from launch.run.folder import RunFolder
 from launch.run.messages import DroppedReports, Messages
@@ -20,7 +19,7 @@ from launch.run.progress import Progress, View
 from launch.run.reporting import Reporting
 from launch.run.saving import Saving
 from launch.run.stopping import Moment, ReturnMark, StoppingRules
-from launch.run.summary import run_summary
+from launch.run.summary import run_summary, write_summary
 from launch.run.tracker_thread import OpenTracker
 from launch.run.training_returns import TrainingReturns
 from learner.learner import Learner, Outcome
@@ -28,16 +27,6 @@ from shared.config import RunConfig
 from shared.types import EvaluationResult
 
 ExecutorFactory = Callable[[int], Executor]
-
-
-class LearnerDeath(NamedTuple):
-    """The learner's process died, and this session goes on in a new one.
-
-    `agent_steps_seen` is how far the dead one was known to have come; `reason` is one line.
-    """
-
-    reason: str
-    agent_steps_seen: int
 
 
 class TrainingSession:
@@ -149,9 +138,8 @@ class TrainingSession:
             self._reporting.report_if_due(now)
             # Before a checkpoint, so that an exact one has the evaluation under way.
             if self._stopping.running:
-                self._evaluations.ask_if_due(
-                    self._moment(now), self._coordinator.evaluate, window_counts=self._returns.last_count
-                )
+                at = Moment.of(self.learner.version, self.learner.account, now)
+                self._evaluations.ask_if_due(at, self._coordinator.evaluate, window_counts=self._returns.last_count)
             if self._saving.is_due(now):
                 self._save()
                 self._saving.count_from(self.elapsed_seconds)
@@ -209,17 +197,6 @@ class TrainingSession:
         # Weights that ended the run are kept, even if others were luckier in an evaluation before.
         self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=taken.confirmed)
 
-    def _moment(self, now: float) -> Moment:
-        account = self.learner.account
-        return Moment(
-            self.learner.version,
-            account.episodes,
-            account.ledger.sampled,
-            account.frames,
-            now,
-            account.mean_return,
-        )
-
     def _counts(self) -> RunCounts:
         """Over all processes of the run, up to now."""
         return self._earlier + RunCounts(
@@ -266,20 +243,14 @@ class TrainingSession:
             evaluation=self._evaluations.last,
             tracker_rows_left_out=self._reporting.trackers.rows_left_out,
         )
-        self._write_summary(summary)
+        write_summary(summary, self._folder.summary, self._say)
         # Only now, since a tracker that does not answer takes its time to be given up.
         self._reporting.trackers.close()
         if self._reporting.trackers.rows_left_out != summary["tracker_rows_left_out"]:
             summary["tracker_rows_left_out"] = self._reporting.trackers.rows_left_out
-            self._write_summary(summary)
+            write_summary(summary, self._folder.summary, self._say)
         self._saving.finish_copy()
         return summary
-
-    def _write_summary(self, summary: dict[str, Any]) -> None:
-        try:
-            write_json(self._folder.summary, summary)
-        except OSError as error:
-            self._say(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
 
     def _resume(self) -> None:
         self._saving.restore()

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from learner.account import RETURN_WINDOW
+from learner.account import RETURN_WINDOW, Account
 from shared.config import RunConfig
 from shared.types import EvaluationPolicy
 
@@ -38,6 +38,11 @@ class Moment(NamedTuple):
     seconds: float
     mean_return_100: float | None
     evaluation_mean_return: float | None = None
+
+    @classmethod
+    def of(cls, update: int, account: Account, seconds: float) -> "Moment":
+        """The moment after this update, with the run's account and its seconds of training so far."""
+        return cls(update, account.episodes, account.ledger.sampled, account.frames, seconds, account.mean_return)
 
 
 class ReturnMark:

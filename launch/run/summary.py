@@ -1,7 +1,10 @@
 """A run in numbers when it has ended: what summary.json holds."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from launch.output.json_file import write_json
 from launch.run.counts import RunCounts
 from launch.run.progress import lag_summary
 from launch.run.stopping import ReturnMark, Status, crossings
@@ -63,3 +66,11 @@ def run_summary(
         "tracker_rows_left_out": tracker_rows_left_out,
         "wall_seconds": counts.elapsed_seconds,
     }
+
+
+def write_summary(summary: dict[str, Any], file: Path, say: Callable[[str], None]) -> None:
+    """Write a run's summary; where it cannot be written, say so."""
+    try:
+        write_json(file, summary)
+    except OSError as error:
+        say(f"warning: {file.name} could not be written: {error.strerror}")

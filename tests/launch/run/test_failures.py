@@ -12,7 +12,8 @@ import tensorflow as tf
 from actors.environments import environment_spec
 from launch.loop.coordinator import Coordinator, TrainingStoppedError
 from launch.loop.inline_executor import InlineExecutor
-from launch.run.session import LearnerDeath, TrainingSession
+from launch.run.counts import LearnerDeath
+from launch.run.session import TrainingSession
 from shared.config import CheckpointConfig, RunConfig
 
 
