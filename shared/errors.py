@@ -17,3 +17,15 @@ def setting_error(setting: str, value: object, problem: str) -> ConfigurationErr
 def one_line(error: BaseException, most: int | None = None) -> str:
     """The message of an error without line breaks, at most so many characters; its type where it has none."""
     return " ".join(str(error).split())[:most] or type(error).__name__
+
+
+def typed_line(error: BaseException, most: int | None = None) -> str:
+    """As `one_line`, with the type of the error before its message."""
+    name, line = type(error).__name__, one_line(error, most)
+    return line if line == name else f"{name}: {line}"
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's message, which in a traceback is what was raised; its type where it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

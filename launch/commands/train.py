@@ -32,7 +32,7 @@ from launch.run.progress import View
 from launch.run.storage import check_storage
 from launch.run.trackers import check_trackers
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, last_line, setting_error
 
 _VIEW_SECONDS = 1.0
 
@@ -194,7 +194,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     except ConnectionError as error:
         raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
     except ray.exceptions.RayError as error:
-        return _failed(run, _last_line(error))
+        return _failed(run, last_line(error))
     finally:
         ray.shutdown()
 
@@ -273,8 +273,3 @@ def _failed(run: _Run, reason: str) -> int:
 
 def _print(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -11,6 +11,7 @@ from typing import Any
 from launch.machine.import_path import shadowed_packages
 from launch.output.hardware import machine_bytes, usable_cores
 from launch.output.provenance import revision, versions
+from shared.errors import typed_line
 
 
 def reference() -> dict[str, Any]:
@@ -42,7 +43,7 @@ def probe() -> dict[str, Any]:
             found[f"{name}_microseconds"] = measure()
         except Exception as error:
             # Whatever is broken there is what is looked for.
-            found[f"{name}_error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            found[f"{name}_error"] = typed_line(error, 200)
     return found
 
 

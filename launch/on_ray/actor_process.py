@@ -14,6 +14,7 @@ from actors.environments import EnvironmentSpec
 from launch.machine.shared_memory import VectorAddress, attach
 from launch.machine.tensorflow_process import prepare_tensorflow
 from shared.config import RunConfig
+from shared.errors import typed_line
 from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
 from shared.wire import decode, encode
 
@@ -99,7 +100,7 @@ class ActorProcess:
 
 def why_not_made(error: Exception, config: RunConfig) -> str:
     """Why an actor could not be made, in one line. It follows "actor 3 "."""
-    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    reason = typed_line(error)
     if not isinstance(error, gymnasium.error.UnregisteredEnv):
         return f"could not be made: {reason}"
     return (

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from launch.machine.import_path import worker_path
 from launch.on_ray.placement import Node, room
 from shared.config import RunConfig
-from shared.errors import setting_error
+from shared.errors import one_line, setting_error
 
 _LOCAL_OBJECT_STORE_BYTES = 2**30
 _ANSWER_SECONDS = 5.0
@@ -74,7 +74,7 @@ def join(address: str) -> None:
     try:
         ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
     except RuntimeError as error:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         if "ersion mismatch" not in text:
             raise
         raise setting_error("address", address, f"{text}; install the same versions on all nodes") from error

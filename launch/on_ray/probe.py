@@ -14,6 +14,7 @@ from launch.machine.probe import probe, quick_probe
 from launch.on_ray.cluster import cluster_nodes, join, on_node
 from launch.on_ray.placement import Node, learner_node
 from shared.config import RunConfig
+from shared.errors import one_line
 
 _TRANSFER_BYTES = 16 * 10**6
 # Enough for a process that imports TensorFlow on a busy machine.
@@ -72,7 +73,7 @@ def _ask(nodes: list[Node], question: Callable[[], dict[str, Any]]) -> list[dict
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    text = " ".join(str(error).split())
+    text = one_line(error)
     package = re.search(r"'(\w+)' is not a package", text)
     if package is not None:
         return {

@@ -24,6 +24,7 @@ from launch.run.tracker_thread import OpenTracker
 from launch.run.training_returns import TrainingReturns
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
+from shared.errors import typed_line
 from shared.types import EvaluationResult
 
 ExecutorFactory = Callable[[int], Executor]
@@ -218,8 +219,7 @@ class TrainingSession:
         try:
             self._executor.close()
         except Exception as error:
-            reason = " ".join(str(error).split())
-            self._say(f"warning: the actors could not be ended: {type(error).__name__}: {reason}; the run is saved")
+            self._say(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
 
     def _finish(self) -> dict[str, Any]:
         self._reporting.log_last()

@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 
 from launch.run.folder_copy import Stamp, changes_since
-from shared.errors import setting_error
+from shared.errors import setting_error, typed_line
 
 
 class RemoteCopy:
@@ -45,7 +45,7 @@ class RemoteCopy:
         if self._under_way is None:
             return None
         error = self._under_way.exception()
-        return None if error is None else f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return None if error is None else typed_line(error)
 
     def _push(self) -> None:
         changes = changes_since(self._folder, self._stamps)
