@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-class _Lasting(io.RawIOBase):
+class _LenientFile(io.RawIOBase):
     """Writes to a file descriptor, and leaves out what it does not take: the terminal is gone, the disk full."""
 
     def __init__(self, descriptor: int) -> None:
@@ -62,7 +62,7 @@ def _lasting(stream: TextIO) -> TextIO:
         stream.flush()
     errors = "replace" if stream.errors == "strict" else stream.errors
     return io.TextIOWrapper(
-        io.BufferedWriter(_Lasting(descriptor)),
+        io.BufferedWriter(_LenientFile(descriptor)),
         encoding=stream.encoding,
         errors=errors,
         line_buffering=getattr(stream, "line_buffering", False),
