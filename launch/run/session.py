@@ -175,7 +175,7 @@ class TrainingSession:
             case Joined(actor_id):
                 self._say(f"actor {actor_id} joins")
             case Released(actor_id):
-                self._say(f"actor {actor_id}: its place is about to go; it made its last report")
+                self._say(f"actor {actor_id}: its node is draining; it made its last report")
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report

@@ -142,7 +142,7 @@ def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Calla
         deadline = int((time.time() + 600) * 1000)
         accepted, _ = gcs.drain_node(second.node_id, 2, "the machine is taken back", deadline)
         assert accepted
-        training.wait_for(lambda: "its place is about to go" in training.log(), "the release")
+        training.wait_for(lambda: "its node is draining" in training.log(), "the release")
         training.wait_for_actors(1)
     finally:
         ray.shutdown()
