@@ -1,0 +1,124 @@
+"""A coordinator whose executor completes what the test says, at the time that the test says."""
+
+from collections import Counter, deque
+
+import numpy as np
+
+from launch.loop.coordinator import Coordinator
+from learner.learner import Learner
+from shared.config import RunConfig, SupervisionConfig
+from shared.layout import ParameterLayout
+from shared.types import EpisodeStats, GradientReport, StageSeconds
+
+LAYOUT = ParameterLayout(("w",), ((2,),))
+
+
+def report(actor_id: int, sequence: int, version: int) -> GradientReport:
+    """A report of one agent step, with a gradient of ones."""
+    return GradientReport(
+        actor_id,
+        sequence,
+        version,
+        LAYOUT.fingerprint,
+        np.ones(2, np.float32),
+        1,
+        EpisodeStats(np.empty(0), np.empty(0, np.int64)),
+        StageSeconds(0, 0, 0, 0, 0),
+        {},
+    )
+
+
+class HandDrivenExecutor:
+    """Completes what the test says, in the test's order, and keeps a tape."""
+
+    def __init__(self, actors: int) -> None:
+        self.tape: list[str] = []
+        self.completions: deque = deque()
+        self._alive = list(range(actors))
+        self._next_id = actors
+        self.calls_in_flight = 0
+        self.completed_unseen: set[int] = set()
+        self.wanted = actors
+        self.going: list[int] = []
+        self.places = 1000
+        self.under_way: Counter[int] = Counter()
+
+    @property
+    def actor_ids(self):
+        return list(self._alive)
+
+    def publish(self, snapshot) -> None:
+        self.tape.append(f"publish {snapshot.version}")
+
+    def publish_target(self, snapshot) -> None:
+        self.tape.append(f"publish target {snapshot.version}")
+
+    def dispatch(self, actor_id: int) -> None:
+        self.tape.append(f"dispatch {actor_id}")
+        self.calls_in_flight += 1
+        self.under_way[actor_id] += 1
+
+    def evaluate(self, snapshot, policy: str) -> None:
+        self.tape.append(f"evaluate {snapshot.version} {policy}")
+        self.calls_in_flight += 1
+
+    def next_completion(self):
+        completion = self.completions.popleft()
+        if completion is not None:
+            self.calls_in_flight -= 1
+        if isinstance(completion, GradientReport):
+            self.under_way[completion.actor_id] -= 1
+        return completion
+
+    def rollouts_under_way(self, actor_id: int) -> int:
+        return self.under_way[actor_id]
+
+    def has_completed(self, actor_id: int) -> bool:
+        return actor_id in self.completed_unseen
+
+    def remove(self, actor_id: int) -> None:
+        self.tape.append(f"remove {actor_id}")
+        self._alive.remove(actor_id)
+
+    def replace_evaluator(self) -> None:
+        self.tape.append("replace evaluator")
+
+    @property
+    def actors(self) -> int:
+        return len(self._alive)
+
+    def room(self) -> int:
+        return self.wanted - len(self._alive)
+
+    def draining(self):
+        return [actor_id for actor_id in self.going if actor_id in self._alive]
+
+    def add(self) -> int | None:
+        if len(self._alive) >= self.places:
+            return None
+        self.tape.append(f"add {self._next_id}")
+        self._alive.append(self._next_id)
+        self._next_id += 1
+        return self._alive[-1]
+
+    def close(self) -> None:
+        self.tape.append("close")
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(config: RunConfig, actors: int, calls: int = 1, clock: Clock | None = None, **supervision):
+    """An executor, a learner and the coordinator between them, with these settings of supervision."""
+    executor = HandDrivenExecutor(actors)
+    learner = Learner(config, LAYOUT, np.zeros(2, np.float32))
+    settings = SupervisionConfig(**supervision)
+    clock = clock or Clock()
+    return executor, learner, Coordinator(learner, executor, calls_per_actor=calls, supervision=settings, clock=clock)

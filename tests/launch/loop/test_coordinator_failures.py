@@ -1,0 +1,173 @@
+"""Actors that die or hang, evaluators that die, and gradients that are not finite, in a loop driven by hand."""
+
+import numpy as np
+import pytest
+from hand_driven import Clock, make, report
+
+from launch.loop.coordinator import TrainingStoppedError
+from launch.loop.executor import ChangedWithin, Failed, Replaced
+from learner.learner import Outcome
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+from shared.types import WeightSnapshot
+
+
+def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2, max_restarts=1)
+    executor.completions += [Failed(1, "gone"), Failed(2, "gone too")]
+    events = coordinator.run()
+    assert next(events) == Failed(1, "gone")
+    assert next(events) == Replaced(Failed(1, "gone"), 2)
+    assert executor.tape[-3:] == ["remove 1", "add 2", "dispatch 2"]
+    assert coordinator.rollouts_lost == 1
+    with pytest.raises(TrainingStoppedError, match="gone too"):
+        next(events)
+
+
+def test_an_actor_that_cannot_be_made_stops_a_run_that_nobody_has_reported_to(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [Failed(1, "does not know its environment", not_made=True)]
+    with pytest.raises(ConfigurationError, match="actor 1 does not know its environment"):
+        next(coordinator.run())
+    # One that comes later is replaced like any other: the environment can be made, as others have shown.
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [report(0, 1, 0), Failed(1, "has no memory", not_made=True)]
+    events = coordinator.run()
+    assert [type(next(events)) for _ in range(3)] == [Outcome, Failed, Replaced]
+
+
+def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 2, clock=clock, max_restarts=1, restart_window_seconds=100.0)
+    events = coordinator.run()
+    for actor_id in (0, 1):
+        clock.now += 101.0
+        executor.completions.append(Failed(actor_id, "gone"))
+        assert isinstance(next(events), Failed)
+        assert isinstance(next(events), Replaced)
+
+
+def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, actors=1, clock=clock, max_restarts=9, backoff_seconds=4.0)
+    events = coordinator.run()
+    waited = []
+    for actor_id in range(4):
+        executor.completions.append(Failed(actor_id, "gone"))
+        assert isinstance(next(events), Failed)
+        before = clock.now
+        executor.completions += [None] * 40
+        while not isinstance(next(events), Replaced):
+            clock.now += 1.0
+        waited.append(clock.now - before)
+        executor.completions.clear()
+    assert waited == [0.0, 4.0, 8.0, 16.0]
+    executor.completions += [report(4, 1, 0), Failed(4, "gone")]
+    assert isinstance(next(events), Outcome)
+    assert isinstance(next(events), Failed)
+    assert isinstance(next(events), Replaced), "an actor that has reported is replaced at once"
+
+
+def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 2, clock=clock, hang_factor=10.0, hang_seconds=5.0, start_seconds=60.0)
+    events = coordinator.run()
+    sequence = 0
+
+    def reports_until(stop: float) -> list:
+        """Actor 0 reports every second, actor 1 never after its second one."""
+        nonlocal sequence
+        seen = []
+        while clock.now < stop:
+            clock.now += 1.0
+            sequence += 1
+            executor.completions.append(report(0, sequence, 0))
+            seen.append(next(events))
+        return seen
+
+    # Its first rollout may take as long as a process needs to start: 59 s. The second takes 2 s.
+    reports_until(59.0)
+    for number in (1, 2):
+        executor.completions.append(report(1, number, 0))
+        clock.now += 2.0 * (number - 1)
+        next(events)
+    at = clock.now
+    assert not any(isinstance(event, Failed) for event in reports_until(at + 20.0))
+    failed = Failed(1, "no report for 21 s, its longest rollout took 2.0 s: it hangs")
+    assert [event for event in reports_until(at + 25.0) if not isinstance(event, Outcome)] == [
+        failed,
+        Replaced(failed, 2),
+    ]
+
+
+def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, start_seconds=10.0)
+    executor.completed_unseen = {0}
+    executor.completions += [None, report(0, 1, 0)]
+    events = coordinator.run()
+    clock.now = 1_000.0
+    assert next(events) is None
+    assert isinstance(next(events), Outcome)
+
+
+def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig) -> None:
+    executor, learner, coordinator = make(cartpole, actors=1, max_non_finite=2)
+    bad = np.full(2, np.nan, np.float32)
+    executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
+    executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in (3, 4, 5)]
+    events = coordinator.run()
+    assert [next(events).dropped for _ in range(4)] == ["non_finite", None, "non_finite", "non_finite"]
+    with pytest.raises(TrainingStoppedError, match=r"--supervision\.max-non-finite 2"):
+        next(events)
+    assert learner.is_finite()
+
+
+def test_an_evaluator_that_dies_is_replaced_and_evaluation_can_be_asked_for_again(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=1)
+    executor.completions += [report(0, 1, 0), Failed(None, "gone")]
+    events = coordinator.run()
+    next(events)
+    coordinator.evaluate("sampled")
+    assert next(events) == Replaced(Failed(None, "gone"), None)
+    assert "replace evaluator" in executor.tape
+    asked_before = WeightSnapshot(7, np.zeros(2, np.float32))
+    assert coordinator.evaluate("sampled", asked_before) is asked_before
+    assert executor.tape[-1] == "evaluate 7 sampled"
+
+
+def test_what_goes_with_several_actors_under_one_id_is_counted_rollout_by_rollout(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [Failed(1, "gone")]
+    events = coordinator.run()
+    # And the call that starts it: as a node has more rollouts under way than calls.
+    executor.under_way[1] = 6
+    assert next(events) == Failed(1, "gone")
+    assert coordinator.rollouts_lost == 7
+
+
+def test_one_lost_among_several_under_one_id_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2, calls=2, max_restarts=1)
+    lost, replaced = Failed(1_000_001, "gone"), Replaced(Failed(1_000_001, "gone"), 1_000_009)
+    executor.completions += [ChangedWithin(1, lost), ChangedWithin(1, replaced)]
+    events = coordinator.run()
+    assert [next(events), next(events)] == [lost, replaced]
+    assert executor.actor_ids == [0, 1]
+    assert executor.tape[-2:] == ["dispatch 1", "dispatch 1"]
+    assert (coordinator.rollouts_lost, coordinator.actor_restarts) == (1, 1)
+    # The limit is that of the run, wherever its actors are.
+    executor.completions += [ChangedWithin(0, Failed(7, "gone too"))]
+    with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
+        next(events)
+
+
+def test_a_process_that_starts_among_several_may_take_as_long_as_any(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor.completions += [report(0, 1, 0), ChangedWithin(0, Failed(7, "gone")), None, report(0, 2, 1)]
+    events = coordinator.run()
+    next(events)
+    next(events)
+    clock.now = 59.0
+    assert next(events) is None
+    assert isinstance(next(events), Outcome)
