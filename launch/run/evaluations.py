@@ -179,6 +179,7 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
     return {
         "version": result.version,
         "episodes": len(returns),
+        "distinct_games": None if result.games is None else len(np.unique(result.games)),
         "policy": result.policy,
         "mean_return": float(np.mean(returns)),
         "median_return": float(np.median(returns)),
@@ -189,10 +190,11 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
 
 def evaluation_line(entry: dict[str, Any]) -> str:
     """The same in words."""
-    collapsed = entry["collapsed_episodes"]
+    episodes, games, collapsed = entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]
+    again = "" if games in (None, episodes) else f", {games} distinct games"
     lost = "" if collapsed is None else f", {collapsed} collapsed"
     return (
-        f"mean return {entry['mean_return']:.2f} over {entry['episodes']} episodes (median "
+        f"mean return {entry['mean_return']:.2f} over {episodes} episodes{again} (median "
         f"{entry['median_return']:.2f}{lost})"
     )
 

@@ -72,11 +72,14 @@ def test_evaluations_under_way_are_lost_where_the_calls_are() -> None:
 
 
 def test_an_evaluation_in_numbers_and_in_words() -> None:
-    assert (
-        evaluation_line({"mean_return": 14.92, "median_return": 19.0, "collapsed_episodes": 8, "episodes": 100})
-        == "mean return 14.92 over 100 episodes (median 19.00, 8 collapsed)"
-    )
-    assert evaluation_entry(result(3, 5.0), None)["collapsed_episodes"] is None
+    returns = EpisodeStats(np.array([18.0, 20.0, 20.0, -20.0]), np.ones(4, np.int64))
+    entry = evaluation_entry(result(3, 0.0)._replace(episodes=returns, games=np.array([0, 1, 1, 2])), -20.0)
+    assert (entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]) == (4, 3, 1)
+    assert evaluation_line(entry) == "mean return 9.50 over 4 episodes, 3 distinct games (median 19.00, 1 collapsed)"
+    unseen = evaluation_entry(result(3, 5.0), None)
+    assert (unseen["distinct_games"], unseen["collapsed_episodes"]) == (None, None)
+    for entry in (unseen, unseen | {"distinct_games": 4}):
+        assert evaluation_line(entry) == "mean return 5.00 over 4 episodes (median 5.00)"
 
 
 class Recorded:
