@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from launch.output.lines import print_line
 from launch.output.words import duration
 from launch.run.evaluations import evaluation_line
 from launch.run.progress import Progress
@@ -50,7 +51,7 @@ class Display:
 
     def message(self, text: str) -> None:
         """Print one line above the table."""
-        self._show(lambda: self._console.print(text, markup=False, highlight=False, soft_wrap=True))
+        self._show(lambda: print_line(self._console, text))
 
     def update(self, progress: Progress) -> None:
         """Show the state of the run, once the actors have reported."""

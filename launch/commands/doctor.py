@@ -13,6 +13,7 @@ from launch.machine.import_path import namesakes
 from launch.machine.probe import probe, reference
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.json_file import check_json_file, write_json
+from launch.output.lines import print_line
 from launch.output.provenance import provenance
 
 
@@ -43,7 +44,7 @@ def doctor(arguments: DoctorArguments) -> int:
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())
     for line in namesakes(Path.cwd()):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     _show(console, reports, findings)
     if arguments.json is not None:
         result = {"nodes": reports, "findings": [finding._asdict() for finding in findings], **provenance()}
@@ -79,7 +80,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     console.print(table, highlight=False)
     for finding in findings:
         line = f"{finding.node}: {finding.cause}; {finding.advice}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     if findings:
         console.print(f"{len(findings)} found", highlight=False)
     else:

@@ -18,6 +18,7 @@ from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import training_process
 from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.output.json_file import write_json
+from launch.output.lines import print_line
 from launch.output.provenance import provenance
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -91,7 +92,7 @@ def _train_each(
                     _interrupt(running)
                 while waiting and len(running) < side_by_side:
                     seed = waiting.pop(0)
-                    console.print(f"seed {seed}: {folder / f'seed-{seed}'}", highlight=False, soft_wrap=True)
+                    print_line(console, f"seed {seed}: {folder / f'seed-{seed}'}")
                     output = None
                     if side_by_side > 1:
                         output = stack.enter_context((folder / f"seed-{seed}.log").open("w"))
@@ -174,4 +175,4 @@ def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
         )
     console.print(table, highlight=False)
     for line in (f"summary: {folder / 'summary.json'}", f"curves:  tributary plot {folder}"):
-        console.print(line, highlight=False, soft_wrap=True)
+        print_line(console, line)

@@ -23,6 +23,7 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import aggregates, place, placement_lines, with_actor_device
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
+from launch.output.lines import print_line
 from launch.run.annealing import annealing_warning
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
 from launch.run.folder import RunFolder, centres_observations
@@ -65,7 +66,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
     check_json_file(arguments.json)
     check_packages()
     for line in namesakes(Path.cwd()):
-        _print(console, line)
+        print_line(console, line)
     spec = environment_spec(config.environment)
     check_network(config, spec)
     check_trackers(config)
@@ -86,13 +87,13 @@ def train(arguments: TrainArguments, preset: str) -> int:
         summary = read_summary(folder)
         reached = reached_limit(config, summary)
         if reached is not None:
-            _print(console, reached)
+            print_line(console, reached)
             if arguments.json is not None:
                 write_json(arguments.json, summary)
             return EXIT_DONE
         ended = why_it_goes_on(config, summary)
         if ended is not None:
-            _print(console, ended)
+            print_line(console, ended)
     else:
         folder = RunFolder(arguments.run_dir or default_run_dir(preset))
         folder.check_free()
@@ -172,13 +173,13 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
             placement = place(config, nodes)
             budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
             for line in placement_lines(placement, nodes):
-                _print(console, line)
+                print_line(console, line)
         else:
             takes_gpu_here(config)
         _open_folder(run, budget)
         if config.learner.gradients_per_update > 1:
             on, why = aggregates(config, placement)
-            _print(console, f"aggregation:  {'by node' if on else 'none'}: {why}")
+            print_line(console, f"aggregation:  {'by node' if on else 'none'}: {why}")
         with _kept_if_it_starts(run), machines_requested(config):
             summary = run_learners(
                 config,
@@ -188,7 +189,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
                 placement,
                 resume=run.arguments.resume is not None,
                 watch=partial(_watch, run, budget.actors),
-                say=partial(_print, console),
+                say=partial(print_line, console),
             )
         return _conclude(run, summary)
     except ConnectionError as error:
@@ -236,11 +237,11 @@ def _open_folder(run: _Run, budget: ThreadBudget) -> None:
             folder.write_config(config)
     else:
         folder.create(config, run.spec, manifest(config, run.spec, run.preset, budget.describe()))
-    _print(run.console, f"run folder:   {folder.path}")
-    _print(run.console, f"threads:      {budget.describe()}")
+    print_line(run.console, f"run folder:   {folder.path}")
+    print_line(run.console, f"threads:      {budget.describe()}")
     for warning in (budget.warning(), annealing_warning(config)):
         if warning is not None:
-            _print(run.console, f"warning: {warning}")
+            print_line(run.console, f"warning: {warning}")
 
 
 @contextmanager
@@ -259,17 +260,13 @@ def _conclude(run: _Run, summary: dict[str, Any]) -> int:
     path = run.folder.path
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     for line in summary_lines(summary, str(shown)):
-        _print(run.console, line)
+        print_line(run.console, line)
     if run.arguments.json is not None:
         write_json(run.arguments.json, summary)
     return {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}.get(summary["status"], EXIT_DONE)
 
 
 def _failed(run: _Run, reason: str) -> int:
-    _print(run.console, f"training failed: {reason}")
-    _print(run.console, f"run folder:   {run.folder.path}")
+    print_line(run.console, f"training failed: {reason}")
+    print_line(run.console, f"run folder:   {run.folder.path}")
     return EXIT_FAILED
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

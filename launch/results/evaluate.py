@@ -13,6 +13,7 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.hardware import hardware_line
 from launch.output.json_file import check_json_file, write_json
+from launch.output.lines import print_line
 from launch.output.provenance import provenance
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
 from launch.results.scores import paper_score, reference_score, score_summary
@@ -99,7 +100,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
         **provenance(),
     }
     for line in result_lines(result):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     write_json(folder.evaluation(arguments.protocol), result)
     if arguments.json is not None:
         write_json(arguments.json, result)

@@ -13,6 +13,7 @@ from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
+from launch.output.lines import print_line
 from launch.output.provenance import provenance
 from launch.results.protocols import describe_protocol
 from launch.run.folder import RunFolder
@@ -88,7 +89,7 @@ def export(arguments: ExportArguments) -> int:
         "  saved_model    loaded = tf.saved_model.load(…); loaded.serve(observations)",
         "  model.json     what goes in and out, and how it was made",
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     if arguments.json is not None:
         write_json(arguments.json, description)
     return EXIT_DONE

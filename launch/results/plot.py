@@ -9,6 +9,7 @@ from rich.console import Console
 
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
+from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from launch.results.curves import Band, XAxis, bands, read_curve
@@ -53,9 +54,9 @@ def plot(arguments: PlotArguments) -> int:
         save(drawn, paths, runs=[str(run) for run in runs])
     console = Console()
     for line in band_lines(groups):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, line)
     for path in paths:
-        console.print(f"curves: {path}", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"curves: {path}")
     if arguments.json is not None:
         write_json(arguments.json, {"x": arguments.x, "y": arguments.y, "groups": as_json(groups), **provenance()})
     return EXIT_DONE

@@ -11,6 +11,7 @@ from actors.environments import environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
+from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance, provenance_text
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
@@ -110,11 +111,8 @@ def record(arguments: RecordArguments) -> int:
         stage.close()
     result = {**made, "returns": returns, "frames": writer.frames, "seconds": writer.seconds, "file": str(output)}
     result |= {"interrupted": interrupted, **provenance()}
-    console.print(
-        f"{writer.frames:,} frames, {writer.seconds:.1f} seconds at {stage.frames_per_second} a second: {output}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    shown = f"{writer.frames:,} frames, {writer.seconds:.1f} seconds at {stage.frames_per_second} a second"
+    print_line(console, f"{shown}: {output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE

@@ -15,6 +15,7 @@ from rich.console import Console
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.hardware import hardware_line
 from launch.output.json_file import check_json_file, write_json
+from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from launch.output.words import duration
@@ -59,7 +60,7 @@ def report(arguments: ReportArguments) -> int:
     part = output.with_name(output.name + ".part")
     part.write_text(page)
     part.replace(output)
-    Console().print(f"report: {output}", markup=False, highlight=False, soft_wrap=True)
+    print_line(Console(), f"report: {output}")
     if arguments.json is not None:
         write_json(arguments.json, {"runs": [run.figures() for run in runs], **provenance()})
     return EXIT_DONE

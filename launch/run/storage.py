@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 
 from launch.run.folder_copy import Stamp, changes_since
-from shared.errors import setting_error, typed_line
+from shared.errors import one_line, setting_error, typed_line
 
 
 class RemoteCopy:
@@ -72,7 +72,7 @@ def check_storage(url: str) -> None:
         files.rm_file(f"{root}/.tributary")
     except Exception as error:
         # Each kind of storage has errors of its own.
-        raise setting_error("storage", url, f"cannot be written: {' '.join(str(error).split())}") from error
+        raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
 
 
 def fetch(url: str, folder: Path) -> None:
@@ -98,6 +98,6 @@ def _open(url: str, setting: str = "storage") -> tuple[fsspec.AbstractFileSystem
     try:
         files, root = fsspec.core.url_to_fs(url)
     except (ValueError, ImportError) as error:
-        advice = f"{' '.join(str(error).split())} (s3:// needs pip install s3fs, gs:// needs gcsfs)"
+        advice = f"{one_line(error)} (s3:// needs pip install s3fs, gs:// needs gcsfs)"
         raise setting_error(setting, url, advice) from error
     return files, str(root).rstrip("/")
