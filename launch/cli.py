@@ -8,8 +8,7 @@ from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, cast, get_type_hints
 
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
-from launch.output.lasting import lasting_output
+from launch.output.exit_codes import EXIT_DONE, exit_code
 from shared.errors import ConfigurationError
 
 
@@ -61,25 +60,19 @@ _BENCHES: dict[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    with lasting_output():
-        return _answer(*(arguments if arguments is not None else sys.argv[1:] or ["--help"]))
+    typed = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    return exit_code(lambda: _answer(*typed))
 
 
 def _answer(command: str, *rest: str) -> int:
-    try:
-        if command == "help" and rest:
-            command, rest = rest[0], (*rest[1:], "--help")
-        if command in ("-h", "--help", "help"):
-            print(_help())
-            return EXIT_DONE
-        if command == "--version":
-            return _version()
-        return _run(command, COMMANDS, rest, "command")
-    except ConfigurationError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    if command == "help" and rest:
+        command, rest = rest[0], (*rest[1:], "--help")
+    if command in ("-h", "--help", "help"):
+        print(_help())
+        return EXIT_DONE
+    if command == "--version":
+        return _version()
+    return _run(command, COMMANDS, rest, "command")
 
 
 def bench(arguments: Sequence[str]) -> int:

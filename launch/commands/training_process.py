@@ -14,11 +14,9 @@ from typing import IO
 
 from launch.commands.train import TrainArguments, train
 from launch.machine.import_path import module_command, module_environment
-from launch.output.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
-from launch.output.lasting import lasting_output
+from launch.output.exit_codes import exit_code
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
 
 
 def main(settings: str, run: str, preset: str, *arguments: str) -> int:
@@ -28,14 +26,7 @@ def main(settings: str, run: str, preset: str, *arguments: str) -> int:
     """
     sys.argv = ["tributary", *arguments]
     config = RunFolder(Path(settings)).read_config("settings")
-    with lasting_output():
-        try:
-            return train(TrainArguments(config, run_dir=Path(run)), preset)
-        except ConfigurationError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return EXIT_USAGE
-        except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
+    return exit_code(lambda: train(TrainArguments(config, run_dir=Path(run)), preset))
 
 
 @contextmanager
