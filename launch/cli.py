@@ -51,7 +51,11 @@ COMMANDS: dict[str, Command] = {
 _BENCHES: dict[str, Command] = {
     name: Command("", text, function)
     for name, function, text in (
-        ("throughput", "launch.bench.throughput:throughput", "agent steps per second, beside the bound of the cores"),
+        (
+            "throughput",
+            "launch.bench.throughput:throughput_line",
+            "agent steps per second, beside the bound of the cores",
+        ),
         ("scaling", "launch.bench.scaling:scaling", "throughput against the number of actors, and what limits it"),
         ("learner", "launch.bench.learner:bench_learner", "gradients per second that one learner takes in"),
     )

@@ -1,28 +1,32 @@
-"""The bound on throughput: what one agent step costs one core in environment, acting and gradient, each alone.
+"""The bound on throughput: what one agent step costs one core in environment, acting and gradient.
 
-Acting and gradient are measured on the plain thing: Keras layers on uint8 images that lie in memory as tensors with
-channels last, one forward pass for acting, one forward and one backward pass for the gradient. What an actor adds to
-that (turning images, calls, reading results) counts against it, and what it saves counts for it.
+Each is measured in one process alone, and in several at once: on busy cores everything takes longer, and what the
+machine takes from the whole system is told from what the system adds.
 """
 
+import multiprocessing
+import signal
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Sequence
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
-import keras
 import numpy as np
-import tensorflow as tf
 
-from actors.environments import EnvironmentSpec, VectorEnvironment
+from actors.environments import EnvironmentSpec
+from launch.bench.work import seconds_per_agent_step
+from launch.machine.tensorflow_process import prepare_tensorflow
 from shared.config import RunConfig
+from shared.errors import ConfigurationError
 
 _REPEATS = 3
 _SECONDS = 0.7
-# (filters, kernel, stride) and units, written out again on purpose: this is what ours is held against.
-_PLAIN = {
-    "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
-    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
-}
+# From a request until its window opens: each process has the request by then, and is at work.
+_NOTICE_SECONDS = 0.1
+_WARM_UP_CALLS = 3
+_READY = "ready"
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Components(NamedTuple):
@@ -36,9 +40,13 @@ class Components(NamedTuple):
         """Median of the repeats of e, a or g, by the name of its field."""
         return float(np.median(getattr(self, part)))
 
+    def medians(self) -> dict[str, float]:
+        """The medians of e, a and g, by the names of their fields."""
+        return {part: self.median(part) for part in self._fields}
+
     def step_seconds(self) -> float:
         """e + a + g, each the median of its repeats: seconds of one core for one agent step."""
-        return sum(self.median(part) for part in self._fields)
+        return sum(self.medians().values())
 
     def bound(self, cores: int) -> float:
         """Agent steps per second that so many cores cannot exceed by doing these three alone: C / (e + a + g)."""
@@ -49,88 +57,100 @@ class Components(NamedTuple):
         return Components(*(mine + others for mine, others in zip(self, other, strict=True)))
 
 
-class ComponentsBench:
-    """Measures each alone, in this process and one thread, warmed up.
+def measure_components(config: RunConfig, spec: EnvironmentSpec, counts: Sequence[int]) -> dict[int, Components]:
+    """e, a and g with so many processes at work at the same time, by their number; each has one thread.
 
-    Called before and after the whole system, it sees the same slow and fast minutes of a shared machine.
+    The numbers take turns, so that a noisy minute is in all of them. With several processes a repeat is their mean.
     """
-
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        self._config, self._spec = config, spec
-        self._network = _plain_network(config, spec)
-
-    def measure(self) -> Components:
-        """Repeat the measurement of e, a and g `_REPEATS` times each."""
-        config, spec, network = self._config, self._spec, self._network
-        return Components(_environment(config, spec), _acting(network, config, spec), _gradient(network, config, spec))
-
-
-def _environment(config: RunConfig, spec: EnvironmentSpec) -> list[float]:
-    count = config.actor.environments
-    environment = VectorEnvironment(config.environment, count)
-    # The environment as it is, without what ours does to its observations.
-    inner = environment.unwrapped
-    inner.reset(seed=config.seed)
-    actions = np.random.default_rng(config.seed).integers(0, spec.actions.size, (1_000, count))
-    turn = iter(np.tile(actions, (1_000, 1)))
-    measured = _measure(lambda: inner.step(next(turn)), count)
-    environment.close()
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_Process(config, spec)) for _ in range(max(counts))]
+        for process in processes:
+            process.wait_until_ready()
+        measured = {count: Components([], [], []) for count in counts}
+        for _ in range(_REPEATS):
+            for part in Components._fields:
+                for count in measured:
+                    getattr(measured[count], part).append(_measure(processes[:count], part))
     return measured
 
 
-def _acting(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> list[float]:
-    images = _images((config.actor.environments, *spec.observation_shape))
-    act = tf.function(lambda x: network(x), input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
-    return _measure(lambda: act(images), len(images))
+def _measure(processes: "Sequence[_Process]", part: str) -> float:
+    """Seconds per agent step of a part that all of them do, in a window in which each is at work."""
+    opens = time.monotonic() + _NOTICE_SECONDS
+    for process in processes:
+        process.ask(part, opens, opens + _SECONDS)
+    return float(np.mean([process.answer() for process in processes]))
 
 
-def _gradient(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> list[float]:
-    agent_steps = config.actor.environments * config.actor.unroll_length
-    images = _images((agent_steps, *spec.observation_shape))
-    random = np.random.default_rng(config.seed)
-    actions = tf.constant(random.integers(0, spec.actions.size, agent_steps), tf.int32)
-    returns = tf.constant(random.normal(size=agent_steps), tf.float32)
+class _Process:
+    """A process that measures. As a context: it ends with it. Interrupts do not reach it."""
 
-    def gradient(images: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            logits, values = network(images)
-            values = values[:, 0]
-            log_probs = tf.nn.log_softmax(logits)
-            advantages = tf.stop_gradient(returns - values)
-            policy = -tf.reduce_mean(tf.gather(log_probs, actions, batch_dims=1) * advantages)
-            entropy = -tf.reduce_mean(tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1))
-            loss = policy + 0.5 * tf.reduce_mean(tf.square(returns - values)) - 0.01 * entropy
-        return tape.gradient(loss, network.trainable_variables)
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
+        self._connection, self._other_end = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(self._other_end, config, spec), daemon=True)
 
-    graph = tf.function(gradient, input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
-    return _measure(lambda: graph(images), agent_steps)
+    def __enter__(self) -> "_Process":
+        # It inherits that an interrupt waits, and so does not print where it was: it is ended from here.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._other_end.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """It has made what it does, and done it before.
+
+        Raises:
+            ConfigurationError: it could not.
+        """
+        assert self._received() == _READY
+
+    def ask(self, part: str, opens: float, closes: float) -> None:
+        """Ask for seconds per agent step of a part between two moments of `time.monotonic`."""
+        self._connection.send((part, opens, closes))
+
+    def answer(self) -> float:
+        """The answer to the oldest question.
+
+        Raises:
+            ConfigurationError: the process has died.
+        """
+        return self._received()
+
+    def _received(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise ConfigurationError(
+                "environment, acting and gradient could not be measured: a process that does them has died"
+            ) from error
 
 
-def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> keras.Model:
-    convolutions, units = _PLAIN[config.network.name]
-    policy = "mixed_bfloat16" if config.network.precision == "bfloat16" else "float32"
-    inputs = keras.Input(spec.observation_shape, dtype="uint8")
-    x = keras.layers.Rescaling(1 / 255, dtype=policy)(inputs)
-    for filters, kernel, stride in convolutions:
-        x = keras.layers.Conv2D(filters, kernel, stride, activation="relu", dtype=policy)(x)
-    x = keras.layers.Dense(units, "relu", dtype=policy)(keras.layers.Flatten(dtype=policy)(x))
-    heads = [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)]
-    return keras.Model(inputs, heads)
+def _serve(connection: Connection, config: RunConfig, spec: EnvironmentSpec) -> None:
+    """What such a process does, until nobody can ask any more."""
+    prepare_tensorflow(1, gpu=False)
+    from launch.bench.plain_work import make_works
 
-
-def _images(shape: tuple[int, ...]) -> tf.Tensor:
-    return tf.constant(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
-
-
-def _measure(call: Callable[[], object], agent_steps: int) -> list[float]:
-    """Seconds per agent step of a call that makes so many, once for each repeat."""
-    for _ in range(3):
-        call()
-    repeats = []
-    for _ in range(_REPEATS):
-        calls, started = 0, time.perf_counter()
-        while time.perf_counter() - started < _SECONDS:
-            call()
-            calls += 1
-        repeats.append((time.perf_counter() - started) / (calls * agent_steps))
-    return repeats
+    works = make_works(config, spec)
+    for work in works.values():
+        for _ in range(_WARM_UP_CALLS):
+            work.call()
+    connection.send(_READY)
+    while True:
+        try:
+            part, opens, closes = connection.recv()
+        except EOFError:
+            return
+        connection.send(seconds_per_agent_step(works[part], opens, closes))

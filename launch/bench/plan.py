@@ -1,22 +1,18 @@
 """`tributary plan`: what N actors would give, from what is measured on this machine."""
 
-import subprocess
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
+from launch.bench.components import measure_components
 from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.queueing import Costs, Prediction, predict, saturation
 from launch.bench.scaling import ScalingArguments, bench_config, measure_throughput
 from launch.bench.scaling_result import Point
-from launch.machine.import_path import module_command, module_environment
-from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.hardware import hardware_line, usable_cores
 from launch.output.json_file import check_json_file, write_json
@@ -82,7 +78,9 @@ def plan(arguments: PlanArguments) -> int:
     if not spec.images:
         raise setting_error("environment", arguments.environment, "the plan is for Atari; name an ALE game")
     console.print("environment, acting and gradient, on one core and on all of them …", style="dim")
-    alone, loaded = _step_seconds(arguments)
+    cores = usable_cores()
+    components = measure_components(bench_config(scaling, Point(1, 1, arguments.unroll)), spec, (1, cores))
+    alone, loaded = components[1].step_seconds(), components[cores].step_seconds()
     steps = arguments.envs * arguments.unroll
     console.print("the learner …", style="dim")
     learner = _learner_costs(arguments)
@@ -137,19 +135,6 @@ def _check(arguments: PlanArguments) -> None:
     if not all(part.strip().isdecimal() for part in arguments.check.split(",") if part.strip()):
         raise setting_error("check", arguments.check, "must be numbers like 1,2,4")
     check_output(arguments.output, (".png", ".svg"))
-
-
-def _step_seconds(arguments: PlanArguments) -> tuple[float, float]:
-    """e + a + g per agent step with one process at work, and with one on each core."""
-    return _components(arguments, 1), _components(arguments, usable_cores())
-
-
-def _components(arguments: PlanArguments, processes: int) -> float:
-    command = module_command("launch.bench.plan", arguments.environment, arguments.network)
-    command += [str(arguments.envs), str(arguments.unroll)]
-    environment = module_environment()
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(processes)]
-    return float(np.mean([float(process.communicate()[0].split()[-1]) for process in running]))
 
 
 def _learner_costs(arguments: PlanArguments) -> dict[str, dict[str, float]]:
@@ -270,19 +255,3 @@ def _draw(path: Path, result: dict[str, Any]) -> None:
         axes.set_title(f"From costs measured on {hardware_line(result)}")
         axes.legend(fontsize=8)
         save(drawn, [path], settings=result["settings"])
-
-
-def main(environment: str, network: str, envs: str, unroll: str) -> None:
-    """Print e + a + g in seconds per agent step, measured in this process."""
-    scaling = ScalingArguments(environment=environment, network=network, envs=int(envs))  # type: ignore[arg-type]
-    config = bench_config(scaling, Point(1, 1, int(unroll)))
-    spec = environment_spec(config.environment)
-    prepare_tensorflow(1, gpu=False)
-    from launch.bench.components import ComponentsBench
-
-    measured = ComponentsBench(replace(config, seed=1), spec).measure()
-    print(measured.step_seconds())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -16,17 +16,18 @@ import msgspec
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec
+from launch.bench.components import measure_components
 from launch.bench.learner import LearnerArguments, measure_learner
 from launch.bench.scaling_result import Point, show, summarise, write
-from launch.bench.throughput import WARM_UP_SECONDS, endless_config, steady_state, train_for
+from launch.bench.throughput import WARM_UP_SECONDS, endless, steady_state, train_for
 from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget
-from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.hardware import usable_cores
 from launch.output.json_file import check_json_file, write_json
 from launch.output.words import duration
+from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.run.progress import lag_summary
 from shared.config import RunConfig
@@ -34,6 +35,7 @@ from shared.errors import ConfigurationError, setting_error
 
 # About what components and the start of a run take, to say how long it will be.
 _COMPONENT_SECONDS, _START_SECONDS = 20.0, 15.0
+_PRESET = "pong"
 
 
 @dataclass(frozen=True)
@@ -187,15 +189,20 @@ def _settings(arguments: ScalingArguments) -> dict[str, Any]:
 
 def bench_config(arguments: ScalingArguments, point: Point) -> RunConfig:
     """The settings that a point is measured with."""
-    config = endless_config(
-        arguments.network, arguments.precision, arguments.envs, point.unroll, arguments.calls_in_flight
-    )
+    preset = endless(PRESETS[_PRESET].config)
     return replace(
-        config,
+        preset,
         actors=point.actors,
         address=arguments.address,
-        environment=replace(config.environment, id=arguments.environment),
-        learner=replace(config.learner, gradients_per_update=point.gradients_per_update),
+        environment=replace(preset.environment, id=arguments.environment),
+        network=replace(preset.network, name=arguments.network, precision=arguments.precision),
+        learner=replace(preset.learner, gradients_per_update=point.gradients_per_update),
+        actor=replace(
+            preset.actor,
+            environments=arguments.envs,
+            unroll_length=point.unroll,
+            calls_in_flight=arguments.calls_in_flight,
+        ),
     )
 
 
@@ -211,14 +218,14 @@ def _measure_all(
     seconds = _START_SECONDS + WARM_UP_SECONDS + arguments.seconds
     turns = [(repeat, point) for repeat in range(arguments.repeats) for point in points]
     turns = [(repeat, point) for repeat, point in turns if done[("throughput", *point)] <= repeat]
-    unrolls = sorted({point.unroll for point in points})
-    left = len(turns) * seconds + (0 if done[("components",)] >= 2 else 2 * _COMPONENT_SECONDS * len(unrolls))
+    unrolls = len({point.unroll for point in points})
+    left = len(turns) * seconds + (0 if done[("components",)] >= 2 else 2 * _COMPONENT_SECONDS * unrolls)
     console.print(f"{len(turns)} measurements, about {duration(left)}", style="dim", highlight=False)
     started = time.monotonic()
     if not done[("ceiling",)]:
         _measure_ceiling(arguments, points, store, console)
     if done[("components",)] < 1:
-        _measure_components(arguments, unrolls, spec, store, console)
+        _measure_components(arguments, points, spec, store, console)
     for number, (repeat, point) in enumerate(turns, start=1):
         rest = (time.monotonic() - started) / (number - 1) * (len(turns) - number + 1) if number > 1 else left
         console.print(
@@ -228,7 +235,7 @@ def _measure_all(
         )
         store.add("throughput", point=point, **measure_throughput(arguments, point))
     if done[("components",)] < 2:
-        _measure_components(arguments, unrolls, spec, store, console)
+        _measure_components(arguments, points, spec, store, console)
     if arguments.until_return is not None:
         for point in points:
             if not done[("until", *point)]:
@@ -249,17 +256,19 @@ def _measure_ceiling(arguments: ScalingArguments, points: Sequence[Point], store
 
 
 def _measure_components(
-    arguments: ScalingArguments, unrolls: Sequence[int], spec: EnvironmentSpec, store: _Store, console: Console
+    arguments: ScalingArguments, points: Sequence[Point], spec: EnvironmentSpec, store: _Store, console: Console
 ) -> None:
-    console.print("environment, acting and gradient alone …", style="dim")
-    prepare_tensorflow(1, gpu=False)
-    from launch.bench.components import ComponentsBench
-
-    seconds = {}
-    for unroll in unrolls:
-        measured = ComponentsBench(bench_config(arguments, Point(1, 1, unroll)), spec).measure()
-        seconds[str(unroll)] = {name: measured.median(name) for name in measured._fields}
-    store.add("components", seconds=seconds)
+    """e, a and g alone, and with as many processes at once as each point has actors, at most one on each core here."""
+    console.print("environment, acting and gradient, alone and at once …", style="dim")
+    here = usable_cores()
+    alone, loaded = {}, {}
+    for unroll in sorted({point.unroll for point in points}):
+        counts = {1} | {min(point.actors, here) for point in points}
+        measured = measure_components(bench_config(arguments, Point(1, 1, unroll)), spec, sorted(counts))
+        alone[str(unroll)] = measured[1].medians()
+        loaded[str(unroll)] = {str(count): components.medians() for count, components in measured.items()}
+    cores = here if arguments.address == "local" else None
+    store.add("components", seconds=alone, seconds_under_load=loaded, cores=cores)
 
 
 def measure_throughput(arguments: ScalingArguments, point: Point) -> dict[str, Any]:

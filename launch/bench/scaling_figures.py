@@ -46,9 +46,11 @@ def _throughput(axes: Axes, series: dict[tuple[int, int], list[dict[str, Any]]])
             linestyle=":",
             label="ideal: as the fewest, times actors",
         )
-        if rows[0]["bound"] is not None:
-            bounds = [row["bound"] for row in rows]
-            axes.plot(actors, bounds, color=colour, linestyle="--", label="bound: actors / (e + a + g)")
+        for bound, width, words in (("bound", 1.5, "alone"), ("bound_under_load", 0.8, "on busy cores")):
+            if rows[0][bound] is not None:
+                bounds = [row[bound] for row in rows]
+                label = f"bound: cores / (e + a + g) {words}"
+                axes.plot(actors, bounds, color=colour, linestyle="--", linewidth=width, label=label)
         ceiling = rows[0]["learner_ceiling"]
         if ceiling is not None:
             axes.axhline(

@@ -42,8 +42,6 @@ def summarise(
         if not made:
             continue
         rates = [m["agent_steps_per_second"] for m in made]
-        alone = [m["seconds"][str(point.unroll)] for m in by_kind.get("components", [])]
-        cost = float(np.median([sum(parts.values()) for parts in alone])) if alone else None
         ceiling = ceilings.get(str(point.gradients_per_update))
         until = next((m for m in by_kind.get("until", []) if Point(*m["point"]) == point), None)
         rows.append(
@@ -64,7 +62,7 @@ def summarise(
                     for stage in made[0]["stage_seconds_per_step"]
                 },
                 "agent_steps_dropped": dict(sum((Counter(m["agent_steps_dropped"]) for m in made), Counter())),
-                "bound": None if cost is None else point.actors / cost,
+                **_bounds(point, by_kind.get("components", [])),
                 "learner_ceiling": None if ceiling is None else ceiling * settings["envs"] * point.unroll,
                 "seconds_to_return": until["seconds"] if until else None,
                 "frames_to_return": until["frames"] if until else None,
@@ -74,7 +72,8 @@ def summarise(
         fewest = min((r for r in rows if _series(r) == _series(row)), key=lambda r: r["actors"])
         row["speed_up"] = row["agent_steps_per_second"] / fewest["agent_steps_per_second"] * fewest["actors"]
         row["efficiency"] = row["speed_up"] / row["actors"]
-        row["fraction_of_bound"] = None if row["bound"] is None else row["agent_steps_per_second"] / row["bound"]
+        for bound in ("bound", "bound_under_load"):
+            row[f"fraction_of_{bound}"] = None if row[bound] is None else row["agent_steps_per_second"] / row[bound]
     return {
         "points": rows,
         "verdict": [
@@ -82,6 +81,23 @@ def summarise(
         ],
         "settings": settings,
         **provenance(),
+    }
+
+
+def _bounds(point: Point, measurements: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Agent steps per second that the point's cores cannot exceed: as fast as one alone, and as all of them at once.
+
+    A measurement of an older version has the first only.
+    """
+    unroll = str(point.unroll)
+    cores = min([point.actors, *(m["cores"] for m in measurements if m.get("cores"))])
+    alone = [m["seconds"][unroll] for m in measurements]
+    loads = [m["seconds_under_load"][unroll] for m in measurements if "seconds_under_load" in m]
+    # A cluster's machines have more cores than this one may: the most that were at work here stand for them.
+    loaded = [load[str(min(point.actors, max(map(int, load))))] for load in loads]
+    return {
+        name: cores / float(np.median([sum(parts.values()) for parts in costs])) if costs else None
+        for name, costs in (("bound", alone), ("bound_under_load", loaded))
     }
 
 
@@ -127,6 +143,8 @@ _COLUMNS = (
     "efficiency",
     "bound",
     "fraction_of_bound",
+    "bound_under_load",
+    "fraction_of_bound_under_load",
     "learner_ceiling",
     "learner_utilisation",
     "policy_lag_mean",
@@ -159,29 +177,28 @@ def show(console: Console, result: dict[str, Any], folder: Path) -> None:
     """The table, the words, and where the files are."""
     table = Table(box=None, pad_edge=False)
     headings = (
-        "actors", "K", "T", "agent steps/s", "frames/s", "times", "efficiency", "bound", "busy", "lag", "dropped",
+        "actors", "K", "T", "agent\nsteps/s", "times", "efficiency", "of bound", "busy", "lag", "dropped",
     )  # fmt: skip
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result["points"]:
-        fraction = row["fraction_of_bound"]
+        fractions = [row[f"fraction_of_{bound}"] for bound in ("bound", "bound_under_load")]
         table.add_row(
             str(row["actors"]),
             str(row["gradients_per_update"]),
             str(row["unroll"]),
             f"{row['agent_steps_per_second']:,.0f}",
-            f"{row['frames_per_second']:,.0f}",
             f"{row['speed_up']:.2f}",
             f"{row['efficiency']:.2f}",
-            "-" if fraction is None else f"{fraction:.2f}",
+            "/".join("-" if fraction is None else f"{fraction:.2f}" for fraction in fractions),
             f"{row['learner_utilisation']:.0%}",
             f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
             f"{sum(row['agent_steps_dropped'].values()):,}",
         )
     console.print(table, highlight=False)
     legend = (
-        "medians; T unroll, times: speed-up over the fewest actors, bound: share of what the cores could do alone, "
-        "busy: learner, lag: mean/95 %/most, in updates"
+        "medians; T unroll, times: speed-up over the fewest actors, of bound: share of what the cores could do, each "
+        "alone/all at once, busy: learner, lag: mean/95 %/most, in updates"
     )
     console.print(legend, style="dim", highlight=False)
     for line in (*result["verdict"], f"table, figures and pictures: {folder}"):

@@ -3,19 +3,24 @@
 import signal
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 from rich.console import Console
 from rich.table import Table
 
-from actors.environments import environment_spec
+from actors.environments import EnvironmentSpec, environment_spec
+from launch.bench.components import Components, measure_components
+from launch.commands.arguments import parse
+from launch.commands.checks import check_network
 from launch.commands.interrupts import Interrupts
+from launch.commands.preset_line import asks_for_help, help_page, take_preset, unnamed_preset, with_full_help
 from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget
-from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.hardware import usable_cores
 from launch.output.json_file import check_json_file, write_json
@@ -23,43 +28,45 @@ from launch.output.provenance import provenance
 from launch.presets import PRESETS
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder
-from shared.config import EnvironmentConfig, RunConfig, TransferConfig
+from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 from shared.types import StageSeconds
 
 # Seconds after the actors' first reports that are not counted: first traces, first updates.
 WARM_UP_SECONDS = 4.0
 _POLL_SECONDS = 0.5
-_PRESET = "pong"
 
 
 @dataclass(frozen=True)
 class ThroughputArguments:
     """Measure agent steps per second with learning, and hold them against what environment, acting and gradient cost
-    alone. About a minute."""
+    alone and on busy cores. About a minute and a half. What would end a run is not looked at."""
 
-    environment: EnvironmentConfig = field(default_factory=lambda: PRESETS[_PRESET].config.environment)
-    network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
-    """Network."""
-    actors: int | Literal["auto"] = "auto"
-    """Actor processes. auto: one per core, less one where there are four or more."""
-    envs: int = 32
-    """Environments of each actor."""
-    unroll: int = 20
-    """Steps of each environment between two gradients."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the layers."""
-    calls_in_flight: int = PRESETS[_PRESET].config.actor.calls_in_flight
-    """Rollouts asked of one actor at a time."""
-    transfer: TransferConfig = field(default_factory=TransferConfig)
+    config: Annotated[RunConfig, tyro.conf.arg(name="")]
     seconds: float = 15.0
     """Seconds that the whole system is measured for."""
     json: Path | None = None
     """File to write the figures to."""
 
 
-def throughput(arguments: ThroughputArguments) -> int:
-    """Run `tributary bench throughput`. Returns the exit code.
+def throughput_line(arguments: Sequence[str]) -> int:
+    """Run `tributary bench throughput [PRESET] [SETTINGS]`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: it names no preset, or settings that cannot be.
+    """
+    rest = list(arguments)
+    preset = take_preset(rest) or unnamed_preset(rest)
+    base = ThroughputArguments(PRESETS[preset].config)
+    if asks_for_help(rest):
+        purpose = " ".join(str(ThroughputArguments.__doc__).split())
+        print(help_page("bench throughput [PRESET]", purpose, preset, base.config, ThroughputArguments), end="")
+        return EXIT_DONE
+    return throughput(parse(ThroughputArguments, "bench throughput [PRESET]", with_full_help(rest), base), preset)
+
+
+def throughput(arguments: ThroughputArguments, preset: str) -> int:
+    """Measure, show and write. Returns the exit code.
 
     Raises:
         ConfigurationError: a mistake in the settings.
@@ -67,48 +74,36 @@ def throughput(arguments: ThroughputArguments) -> int:
     check_json_file(arguments.json)
     if not arguments.seconds > 0:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
-    config = _config(arguments)
+    config = endless(arguments.config)
     spec = environment_spec(config.environment)
     if not spec.images:
         raise setting_error("environment.id", config.environment.id, "the bench is for Atari; name an ALE game")
+    check_network(config, spec)
     budget = thread_budget(config)
-    console = Console()
-    console.print(f"environment, acting and gradient alone, one thread, {arguments.envs} environments …", style="dim")
-    prepare_tensorflow(1, gpu=False)
-    from launch.bench.components import ComponentsBench
-
-    bench = ComponentsBench(config, spec)
-    components = bench.measure()
-    console.print(f"the whole system, {budget.describe()} …", style="dim", highlight=False)
-    measured = steady_state(train_for(config, arguments.seconds), arguments.seconds)
-    console.print("environment, acting and gradient alone, once more …", style="dim")
-    components += bench.measure()
     # Actors that are fewer than the cores leave the others to the learner.
     cores = min(usable_cores(), budget.actors)
-    bound = components.bound(cores)
+    console = Console()
+    alone, loaded = _components(config, spec, cores, console, "")
+    console.print(f"the whole system, {budget.describe()} …", style="dim", highlight=False)
+    measured = steady_state(train_for(config, arguments.seconds), arguments.seconds)
+    # Before and after the system: it has seen the same slow and fast minutes of a shared machine.
+    once_more = _components(config, spec, cores, console, ", once more")
+    alone, loaded = alone + once_more[0], loaded + once_more[1]
     rate = measured["agent_steps_per_second"]
     result = {
         "agent_steps_per_second": rate,
         "frames_per_second": rate * config.frames_per_agent_step,
-        "bound_agent_steps_per_second": bound,
-        "fraction_of_bound": rate / bound,
-        **{f"{name}_seconds_per_step": components.median(name) for name in components._fields},
-        **measured,
-        "components_least_and_most_seconds_per_step": {
-            name: (min(part), max(part)) for name, part in components._asdict().items()
-        },
         "bound_cores": cores,
+        "bound_agent_steps_per_second": alone.bound(cores),
+        "fraction_of_bound": rate / alone.bound(cores),
+        "bound_under_load_agent_steps_per_second": loaded.bound(cores),
+        "fraction_of_bound_under_load": rate / loaded.bound(cores),
+        "alone": _as_json(alone),
+        "under_load": _as_json(loaded),
+        **measured,
         **provenance(),
-        "settings": {
-            "environment": config.environment.id,
-            "network": arguments.network,
-            "actors": budget.actors,
-            "environments_per_actor": arguments.envs,
-            "unroll_length": arguments.unroll,
-            "precision": arguments.precision,
-            "calls_in_flight": arguments.calls_in_flight,
-            "transfer": asdict(arguments.transfer),
-        },
+        "preset": preset,
+        "settings": flat_settings(config) | {"actors": budget.actors},
     }
     _show(console, result)
     if arguments.json is not None:
@@ -116,33 +111,31 @@ def throughput(arguments: ThroughputArguments) -> int:
     return EXIT_DONE
 
 
-def _config(arguments: ThroughputArguments) -> RunConfig:
-    config = endless_config(
-        arguments.network, arguments.precision, arguments.envs, arguments.unroll, arguments.calls_in_flight
+def _components(
+    config: RunConfig, spec: EnvironmentSpec, cores: int, console: Console, when: str
+) -> tuple[Components, Components]:
+    """Measured in one process alone, and on so many cores at once."""
+    console.print(
+        f"environment, acting and gradient, one thread each, alone and {cores} at once{when} …",
+        style="dim",
+        highlight=False,
     )
-    return replace(config, actors=arguments.actors, environment=arguments.environment, transfer=arguments.transfer)
+    measured = measure_components(config, spec, (1, cores))
+    return measured[1], measured[cores]
 
 
-def endless_config(
-    network: Literal["a3c_cnn", "nature_cnn"],
-    precision: Literal["float32", "bfloat16"],
-    environments: int,
-    unroll_length: int,
-    calls_in_flight: int,
-) -> RunConfig:
-    """The settings of a run that is measured until it is stopped: those of the preset, and these of its actors."""
-    preset = PRESETS[_PRESET].config
-    actor = replace(
-        preset.actor, environments=environments, unroll_length=unroll_length, calls_in_flight=calls_in_flight
-    )
-    return replace(
-        preset,
-        total_frames=10**12,
-        stop_at_return=None,
-        log_every_seconds=1.0,
-        network=replace(preset.network, name=network, precision=precision),
-        actor=actor,
-    )
+def _as_json(components: Components) -> dict[str, Any]:
+    return {
+        "seconds_per_step": components.medians(),
+        "least_and_most_seconds_per_step": {
+            name: (min(part), max(part)) for name, part in components._asdict().items()
+        },
+    }
+
+
+def endless(config: RunConfig) -> RunConfig:
+    """The settings of a run that is measured until it is stopped."""
+    return replace(config, total_frames=10**12, stop_at_return=None, stop_after_seconds=None, log_every_seconds=1.0)
 
 
 def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
@@ -214,21 +207,25 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
 def _show(console: Console, result: dict[str, Any]) -> None:
     stages, settings = result["stage_seconds_per_step"], result["settings"]
     title = (
-        f"{settings['environment']}, {settings['network']}, {settings['precision']}: {settings['actors']} actors x "
-        f"{settings['environments_per_actor']} environments, unroll {settings['unroll_length']}"
+        f"{settings['environment.id']}, {settings['network.name']}, {settings['network.precision']}: "
+        f"{settings['actors']} actors x {settings['actor.environments']} environments, unroll "
+        f"{settings['actor.unroll_length']}"
     )
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for heading in ("µs per agent step and core", "alone", "in the system"):
+    for heading in ("µs per agent step and core", "alone", "all cores at once", "in the system"):
         table.add_column(heading, justify="left" if heading.startswith("µs") else "right")
     for stage in StageSeconds._fields:
         # An actor synchronises and waits in the system only.
-        alone = result.get(f"{stage}_seconds_per_step")
-        table.add_row(stage, "" if alone is None else f"{1e6 * alone:.1f}", f"{1e6 * stages[stage]:.1f}")
+        plain = (result[how]["seconds_per_step"].get(stage) for how in ("alone", "under_load"))
+        cells = ("" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in plain)
+        table.add_row(stage, *cells, f"{1e6 * stages[stage]:.1f}")
     console.print(table, highlight=False)
     lines = (
         f"agent steps/s      {result['agent_steps_per_second']:,.0f}   (frames/s {result['frames_per_second']:,.0f})",
         f"bound              {result['bound_agent_steps_per_second']:,.0f}   on {result['bound_cores']} cores",
         f"fraction of bound  {result['fraction_of_bound']:.3f}",
+        f"bound under load   {result['bound_under_load_agent_steps_per_second']:,.0f}",
+        f"fraction of that   {result['fraction_of_bound_under_load']:.3f}",
         f"learner            {1e3 * result['learner_seconds_per_update']:.2f} ms per gradient, "
         f"{result['updates_per_second']:.1f} updates/s",
         f"policy lag         mean {result['policy_lag_mean']:.2f}, max {result['policy_lag_max']}",

@@ -3,28 +3,19 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.commands.arguments import nearest, option, parse
+from launch.commands.arguments import option, parse
+from launch.commands.preset_line import asks_for_help, help_page, take_preset, unnamed_preset, with_full_help
 from launch.commands.seeds import parse_seeds, train_seeds
-from launch.commands.settings import short_help
 from launch.commands.train import TrainArguments, default_run_dir, train
 from launch.output.exit_codes import EXIT_DONE
 from launch.presets import DEFAULT_PRESET, PRESETS
-from launch.presets.choice import advice_on_preset, preset_for
+from launch.presets.choice import advice_on_preset
 from launch.run.folder import RunFolder
 from launch.run.latest import run_path
 from launch.run.storage import fetch
 from shared.errors import ConfigurationError
 
-_HELP = """\
-usage: tributary train [PRESET] [SETTINGS]
-
-Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once. The settings that most runs change, with
-the values of the preset {preset}:
-
-{settings}
-
-tributary train [PRESET] --help-all shows every setting; docs/settings.md has them on one page.
-"""
+_PURPOSE = "Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once."
 
 
 def train_line(arguments: Sequence[str]) -> int:
@@ -34,12 +25,8 @@ def train_line(arguments: Sequence[str]) -> int:
         ConfigurationError: it names no preset, no run, or settings that cannot be.
     """
     rest = list(arguments)
-    named = rest.pop(0) if rest and not rest[0].startswith("-") else None
-    if named is not None and named not in PRESETS:
-        raise ConfigurationError(f"unknown preset {named}{nearest(named, PRESETS)}; see tributary presets")
-    run, environment_id = option(rest, "--resume"), option(rest, "--environment.id")
-    fitting = preset_for(environment_id) if environment_id is not None and named is None and run is None else None
-    preset = named or fitting or DEFAULT_PRESET
+    named, run = take_preset(rest), option(rest, "--resume")
+    preset = named or (DEFAULT_PRESET if run is not None else unnamed_preset(rest))
     base = PRESETS[preset].config
     if run is not None and "://" in run:
         url, run = run, str(default_run_dir(run.rstrip("/").rpartition("/")[2]))
@@ -51,13 +38,12 @@ def train_line(arguments: Sequence[str]) -> int:
                 f"preset {preset} with --resume {run}: a resumed run has its settings; name no preset"
             )
         base = RunFolder(run_path(run)).read_config()
-    if {"-h", "--help"} & set(rest):
-        print(_HELP.format(preset=preset, settings=short_help(base, TrainArguments)), end="")
+    if asks_for_help(rest):
+        print(help_page("train [PRESET]", _PURPOSE, preset, base, TrainArguments), end="")
         return EXIT_DONE
-    rest = ["--help" if argument == "--help-all" else argument for argument in rest]
-    parsed = parse(TrainArguments, "train [PRESET]", rest, TrainArguments(config=base))
-    if fitting is not None and fitting != DEFAULT_PRESET:
-        print(f"preset:       {fitting}: {PRESETS[fitting].description}")
+    parsed = parse(TrainArguments, "train [PRESET]", with_full_help(rest), TrainArguments(config=base))
+    if named is None and preset != DEFAULT_PRESET:
+        print(f"preset:       {preset}: {PRESETS[preset].description}")
     if parsed.seeds is None:
         try:
             return train(parsed, preset)

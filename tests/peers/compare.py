@@ -12,13 +12,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+_LONG, _SHORT = (f"--actor.environments {b} --actor.unroll-length {t}" for b, t in ((32, 20), (16, 5)))
 OURS = {
-    "tributary, 32 x 20, float32": "--envs 32 --unroll 20",
-    "tributary, 32 x 20, bfloat16": "--envs 32 --unroll 20 --precision bfloat16",
-    "tributary, 16 x 5, float32, 1 call in flight": "--envs 16 --unroll 5",
-    "tributary, 16 x 5, float32, 2 calls in flight": "--envs 16 --unroll 5 --calls-in-flight 2",
+    "tributary, 32 x 20, float32": _LONG,
+    "tributary, 32 x 20, bfloat16": f"{_LONG} --network.precision bfloat16",
+    "tributary, 16 x 5, float32, 1 call in flight": _SHORT,
+    "tributary, 16 x 5, float32, 2 calls in flight": f"{_SHORT} --actor.calls-in-flight 2",
 }
 PEERS = {
     "torch, 32 environments, 2 threads, float32": ("torch_vec_a2c.py", "32 2"),
@@ -32,13 +34,14 @@ RATIOS = [
 ]
 
 
-def ours(options: str, seconds: str) -> tuple[float, float]:
-    """Agent steps per second, and the fraction of the bound."""
+def ours(options: str, seconds: str) -> tuple[float, tuple[float, float]]:
+    """Agent steps per second, and the fractions of the bound and of the bound under load."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = f"-m launch.cli bench throughput --seconds {seconds} --json {file.name} {options}"
         subprocess.run([sys.executable, *command.split()], capture_output=True, check=True)
         result = json.loads(Path(file.name).read_text())
-    return result["agent_steps_per_second"], result["fraction_of_bound"]
+    fractions = result["fraction_of_bound"], result["fraction_of_bound_under_load"]
+    return result["agent_steps_per_second"], fractions
 
 
 def peer(python: str, script: str, options: str, seconds: str) -> float:
@@ -46,6 +49,11 @@ def peer(python: str, script: str, options: str, seconds: str) -> float:
     command = [python, str(Path(__file__).with_name(script)), seconds, *options.split()]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return float(output.split("agent_steps_per_s ")[1].split()[0])
+
+
+def shown(fractions: Sequence[float] | None) -> str:
+    """The fractions of the two bounds; a peer has none."""
+    return "  ".join(f"{fraction:.3f}" for fraction in fractions) if fractions else " " * 12
 
 
 def main() -> None:
@@ -58,15 +66,16 @@ def main() -> None:
             rates[name], fractions[name] = ours(options, seconds)
         for name, (script, options) in PEERS.items():
             rates[name] = peer(python, script, options, seconds)
-        rounds.append({"agent_steps_per_second": rates, "fraction_of_bound": fractions})
+        rounds.append({"agent_steps_per_second": rates, "fractions_of_bound_alone_and_under_load": fractions})
         for name, rate in rates.items():
-            print(f"{rate:7,.0f}  {f'{fractions[name]:.3f}' if name in fractions else '     '}  {name}")
+            print(f"{rate:7,.0f}  {shown(fractions.get(name))}  {name}")
         print(flush=True)
     print("medians")
     for name in (*OURS, *PEERS):
         rate = statistics.median(r["agent_steps_per_second"][name] for r in rounds)
-        fraction = [r["fraction_of_bound"][name] for r in rounds if name in r["fraction_of_bound"]]
-        print(f"{rate:7,.0f}  {f'{statistics.median(fraction):.3f}' if fraction else '     '}  {name}")
+        pairs = [fractions[name] for r in rounds if name in (fractions := r["fractions_of_bound_alone_and_under_load"])]
+        medians = [statistics.median(values) for values in zip(*pairs, strict=True)]
+        print(f"{rate:7,.0f}  {shown(medians)}  {name}")
     for mine, other in RATIOS:
         ratio = statistics.median(
             r["agent_steps_per_second"][mine] / r["agent_steps_per_second"][other] for r in rounds

@@ -1,6 +1,11 @@
 """What the benches compute from what they measure, and one small run of each part."""
 
 import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +13,16 @@ import pytest
 
 from actors.environments import environment_spec
 from launch.bench import components
-from launch.bench.components import Components, ComponentsBench
+from launch.bench.components import Components
 from launch.bench.learner import sender_counts, summarise
 from launch.bench.throughput import steady_state
+from launch.bench.work import Work, seconds_per_agent_step
 from launch.cli import main
 from launch.presets import PRESETS
 from shared.config import ActorConfig
 from shared.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[3]
 
 
 def row(seconds: float, agent_steps: int, updates: int, environment: float = 250.0) -> dict:
@@ -57,13 +65,67 @@ def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
     assert (before + after).bound(2) == pytest.approx(5_000.0)
 
 
-def test_each_component_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+class ClockedCalls:
+    """Calls that take so many seconds each, on a clock of their own."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self._seconds = 0.0, seconds
+
+    def __call__(self) -> None:
+        self.now += self._seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected", "ended"),
+    [
+        # The window opens in the third call; the two that end in it count, and the one that it closes in does not.
+        (0.2, 0.1, 1.2),
+        # None begins and ends within: one counts all the same.
+        (5.0, 2.5, 15.0),
+    ],
+)
+def test_only_calls_within_the_window_count(seconds: float, expected: float, ended: float) -> None:
+    calls = ClockedCalls(seconds)
+    assert seconds_per_agent_step(Work(calls, 2), 0.5, 1.1, lambda: calls.now) == pytest.approx(expected)
+    assert calls.now == pytest.approx(ended)
+
+
+def test_each_component_is_measured_alone_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(components, "_SECONDS", 0.02)
     config = replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=3))
-    found = ComponentsBench(config, environment_spec(config.environment)).measure()
-    for part in found:
+    found = components.measure_components(config, environment_spec(config.environment), (1, 2))
+    assert set(found) == {1, 2}
+    for part in (*found[1], *found[2]):
         assert len(part) > 1
         assert min(part) > 0.0
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_dies_is_said_in_one_line(capfd: pytest.CaptureFixture) -> None:
+    config = PRESETS["cartpole"].config
+    # The plain networks are for images.
+    with pytest.raises(ConfigurationError, match="a process that does them has died"):
+        components.measure_components(config, environment_spec(config.environment), (1,))
+    assert "KeyError" in capfd.readouterr().err
+
+
+def test_an_interrupt_reaches_no_process_that_measures() -> None:
+    config = replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=3))
+    with components._Process(config, environment_spec(config.environment)) as process:
+        os.kill(process.pid, signal.SIGINT)
+        process.wait_until_ready()
+
+
+def test_an_interrupt_ends_the_measurement_at_once() -> None:
+    command = [sys.executable, "-m", "launch.cli", "bench", "throughput", "--actor.environments", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, cwd=ROOT
+    ) as bench:
+        assert "alone" in bench.stdout.readline()
+        # As a terminal does: to all processes of the group.
+        os.killpg(bench.pid, signal.SIGINT)
+        assert bench.wait(60) == 130
+        assert bench.stderr.read() == ""
 
 
 def test_senders_double_up_to_the_most() -> None:
@@ -96,8 +158,10 @@ def test_a_learner_takes_ready_made_gradients_through_ray(tmp_path: Path, capsys
     [
         ("bench thruput", "unknown bench thruput, did you mean throughput?"),
         ("bench throughput --seconds 0", "must be greater than 0"),
-        ("bench throughput --envs 0", "must be at least 1"),
-        ("bench throughput --environment.id CartPole-v1 --environment.frame-skip 1", "name an ALE game"),
+        ("bench throughput --actor.environments 0", "must be at least 1"),
+        ("bench throughput pnog", "unknown preset pnog, did you mean pong?"),
+        ("bench throughput --network.name mlp", "use a3c_cnn or nature_cnn"),
+        ("bench throughput cartpole", "name an ALE game"),
         ("bench throughput --json no-such-folder/x.json", "in a folder that exists"),
         ("bench learner --gradients-per-update 0", "must be at least 1"),
         ("bench learner --seconds -1", "must be greater than 0"),

@@ -40,17 +40,22 @@ def measured(point: Point, rate: float, utilisation: float = 0.1, wait: float = 
     }
 
 
-def alone(seconds: float) -> dict[str, Any]:
-    return {
-        "kind": "components",
-        "seconds": {"20": {"environment": seconds / 2, "acting": 0.0, "gradient": seconds / 2}},
-    }
+def parts(seconds: float) -> dict[str, float]:
+    return {"environment": seconds / 2, "acting": 0.0, "gradient": seconds / 2}
+
+
+def components(alone: float, at_once: float | None = None) -> dict[str, Any]:
+    """With `at_once`, on two cores, as this version writes them; without, as 0.1.0 did."""
+    older = {"kind": "components", "seconds": {"20": parts(alone)}}
+    if at_once is None:
+        return older
+    return older | {"seconds_under_load": {"20": {"1": parts(alone), "2": parts(at_once)}}, "cores": 2}
 
 
 def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_bound() -> None:
     made = [measured(POINTS[0], rate) for rate in (2_000, 2_500, 9_999)]
     made += [measured(POINTS[1], rate) for rate in (100, 4_500, 4_700)]
-    made += [alone(3e-4), alone(5e-4), {"kind": "ceiling", "gradients_per_second": {"1": 100.0}}]
+    made += [components(3e-4), components(5e-4), {"kind": "ceiling", "gradients_per_second": {"1": 100.0}}]
     one, two = summarise({"envs": 32}, POINTS, made)["points"]
     assert one["agent_steps_per_second"] == 2_500
     assert (two["least"], two["most"]) == (100, 4_700)
@@ -60,6 +65,18 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_bound(
     assert two["fraction_of_bound"] == pytest.approx(0.9)
     assert two["learner_ceiling"] == pytest.approx(100.0 * 32 * 20)
     assert two["agent_steps_dropped"] == {"too_old": 3}
+    assert two["bound_under_load"] is None
+
+
+def test_the_bound_under_load_is_of_as_many_processes_as_the_point_has_cores() -> None:
+    points = [*POINTS, Point(4, 1, 20)]
+    made = [measured(point, 4_000) for point in points] + [components(4e-4, 5e-4), components(4e-4, 5e-4)]
+    one, two, four = summarise({"envs": 32}, points, made)["points"]
+    assert (one["bound"], one["bound_under_load"]) == (pytest.approx(2_500), pytest.approx(2_500))
+    assert (two["bound"], two["bound_under_load"]) == (pytest.approx(5_000), pytest.approx(4_000))
+    assert two["fraction_of_bound_under_load"] == pytest.approx(1.0)
+    # Two cores bound four actors as they bound two.
+    assert (four["bound"], four["bound_under_load"]) == (two["bound"], two["bound_under_load"])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,7 @@ def test_an_interrupted_measurement_keeps_what_it_has_and_goes_on(
     monkeypatch.setattr(
         module,
         "_measure_components",
-        lambda _a, _u, _s, store, _c: store.add("components", seconds=alone(4e-4)["seconds"]),
+        lambda _a, _u, _s, store, _c: store.add("components", seconds=components(4e-4)["seconds"]),
     )
     folder = tmp_path / "scaling"
     assert main(f"bench scaling --repeats 2 --output {folder}".split()) == 130

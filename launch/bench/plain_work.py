@@ -1,0 +1,86 @@
+"""Environment, acting and gradient of an actor, done plainly: what the system is held against.
+
+Keras layers on uint8 images that lie in memory as tensors with channels last, one forward pass for acting, one forward
+and one backward pass for the gradient. What an actor adds to that (turning images, calls, reading results) counts
+against it, and what it saves counts for it.
+"""
+
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from actors.environments import EnvironmentSpec, VectorEnvironment
+from launch.bench.work import Work
+from shared.config import RunConfig
+
+# (filters, kernel, stride) and units, written out again on purpose: this is what ours is held against.
+_NETWORKS = {
+    "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+}
+
+
+def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
+    """Environment, acting and gradient of an actor, by name."""
+    network = _plain_network(config, spec)
+    return {
+        "environment": _environment(config, spec),
+        "acting": _acting(network, config, spec),
+        "gradient": _gradient(network, config, spec),
+    }
+
+
+def _environment(config: RunConfig, spec: EnvironmentSpec) -> Work:
+    count = config.actor.environments
+    environment = VectorEnvironment(config.environment, count)
+    # The environment as it is, without what ours does to its observations.
+    environment.unwrapped.reset(seed=config.seed)
+    actions = np.random.default_rng(config.seed).integers(0, spec.actions.size, (1_000, count))
+    turn = itertools.cycle(actions)
+    return Work(lambda: environment.unwrapped.step(next(turn)), count)
+
+
+def _acting(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> Work:
+    images = _images((config.actor.environments, *spec.observation_shape))
+    act = tf.function(lambda x: network(x), input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
+    return Work(lambda: act(images), len(images))
+
+
+def _gradient(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> Work:
+    agent_steps = config.actor.environments * config.actor.unroll_length
+    images = _images((agent_steps, *spec.observation_shape))
+    random = np.random.default_rng(config.seed)
+    actions = tf.constant(random.integers(0, spec.actions.size, agent_steps), tf.int32)
+    returns = tf.constant(random.normal(size=agent_steps), tf.float32)
+
+    def gradient(images: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            logits, values = network(images)
+            values = values[:, 0]
+            log_probs = tf.nn.log_softmax(logits)
+            advantages = tf.stop_gradient(returns - values)
+            policy = -tf.reduce_mean(tf.gather(log_probs, actions, batch_dims=1) * advantages)
+            entropy = -tf.reduce_mean(tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1))
+            loss = policy + 0.5 * tf.reduce_mean(tf.square(returns - values)) - 0.01 * entropy
+        return tape.gradient(loss, network.trainable_variables)
+
+    graph = tf.function(gradient, input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
+    return Work(lambda: graph(images), agent_steps)
+
+
+def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> keras.Model:
+    convolutions, units = _NETWORKS[config.network.name]
+    policy = "mixed_bfloat16" if config.network.precision == "bfloat16" else "float32"
+    inputs = keras.Input(spec.observation_shape, dtype="uint8")
+    x = keras.layers.Rescaling(1 / 255, dtype=policy)(inputs)
+    for filters, kernel, stride in convolutions:
+        x = keras.layers.Conv2D(filters, kernel, stride, activation="relu", dtype=policy)(x)
+    x = keras.layers.Dense(units, "relu", dtype=policy)(keras.layers.Flatten(dtype=policy)(x))
+    heads = [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)]
+    return keras.Model(inputs, heads)
+
+
+def _images(shape: tuple[int, ...]) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
