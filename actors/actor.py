@@ -7,24 +7,27 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from actors.gradient import RolloutGradient
+from actors.gradient import Gradients, RolloutGradient
+from actors.minibatches import Minibatches
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.moments import Moments
-from shared.types import GradientReport, StageSeconds, WeightSnapshot
+from shared.types import GradientReport, Rollout, StageSeconds, WeightSnapshot
 
 
 class ActorState(NamedTuple):
     """From which an actor can go on to the bit: `actions` [N, B(, D)] are all that its environments were given.
 
-    `next_actions` is None, or the actions that the next rollout begins with.
+    `next_actions` is None, or the actions that the next rollout begins with. `gradients` is what is left to do with the
+    last rollout, see `Gradients.state`; None where each gives one gradient.
     """
 
     sequence: int
     actions: npt.NDArray[np.generic]
     next_actions: npt.NDArray[np.generic] | None
     exploration: dict[str, npt.NDArray[np.generic]]
+    gradients: dict[str, npt.NDArray[np.generic]] | None = None
 
 
 class Actor:
@@ -32,7 +35,8 @@ class Actor:
 
     One call of `run` is one turn of the loop of a thread in Algorithms S2 and S3 of the paper (arXiv 1602.01783):
     synchronise the weights, act for t_max steps, accumulate gradients backwards from the bootstrapped return, and
-    hand them over. It holds environments and networks, and no training state.
+    hand them over. Where a rollout gives several gradients, the calls after its first one synchronise and
+    differentiate only. It holds environments and networks, and no training state.
 
     Args:
         config: of the run.
@@ -50,7 +54,11 @@ class Actor:
         self._policy = Policy(
             config, spec, environments=actor.environments, seed=seed, unroll_length=actor.unroll_length
         )
-        self._gradient = RolloutGradient(config, spec, self._policy)
+        self._gradients: Gradients
+        if config.actor.gradients_per_rollout == 1:
+            self._gradients = RolloutGradient(config, spec, self._policy)
+        else:
+            self._gradients = Minibatches(config, spec, self._policy, seed)
         self._builder = RolloutBuilder(
             actor.unroll_length,
             actor.environments,
@@ -74,7 +82,9 @@ class Actor:
         """What it takes to go on from here. Needs `checkpoint.exact`."""
         assert self._taken is not None, "actions are kept with --checkpoint.exact only"
         actions = np.concatenate([self._builder.no_actions[None][:0], *self._taken])
-        return ActorState(self._sequence, actions, self._next_actions, self._policy.exploration_state())
+        return ActorState(
+            self._sequence, actions, self._next_actions, self._policy.exploration_state(), self._gradients.state()
+        )
 
     def restore(self, state: ActorState) -> None:
         """Go on from a saved state. Comes before the first `run`, and plays all that was played again."""
@@ -90,53 +100,43 @@ class Actor:
             self._taken.append(rollout)
         self._sequence, self._next_actions = state.sequence, state.next_actions
         self._policy.restore_exploration(state.exploration)
+        if state.gradients is not None and len(state.actions):
+            # The actions that the next rollout begins with are part of the last one too.
+            self._gradients.restore(builder.finish(state.next_actions), state.gradients)
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
 
+        Where a rollout gives several gradients, a call that is not the first one of a rollout does not act: it reports
+        the next gradient of the same rollout at the weights of `snapshot`.
+
         `target` has the weights of the target network, for methods that use one.
         """
-        clock = time.perf_counter
-        started = clock()
+        started = time.perf_counter()
         wait = started - self._finished_at
         self._policy.assign(snapshot.parameters, snapshot.frames)
         if target is not None:
-            self._gradient.assign_target(target)
-        synchronised = clock()
-        acting = environment = 0.0
-        before = synchronised
-        builder, next_actions = self._builder, self._next_actions
-        builder.begin(self._first_observations)
-        self._first_observations = self._next_actions = None
-        for t in range(self._unroll_length):
-            if next_actions is None:
-                actions = self._policy.act(builder.observations, t).actions
-            else:
-                actions, next_actions = next_actions, None
-            acted = clock()
-            builder.add(actions, self._environments.step(actions, builder.next_observations))
-            stepped = clock()
-            acting += acted - before
-            environment += stepped - acted
-            before = stepped
-        if self._policy.method.needs_next_actions:
-            # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
-            self._next_actions = self._policy.act(builder.observations).actions
-        rollout = builder.finish(self._next_actions)
-        if self._taken is not None:
-            self._taken.append(rollout.actions.copy())
-        gradient, statistics = self._gradient(rollout)
-        moments = Moments.of(rollout.observations[:-1]) if self._keeps_moments else None
-        self._finished_at = clock()
+            self._gradients.assign_target(target)
+        before = synchronised = time.perf_counter()
+        environment = acting = 0.0
+        moments = None
+        if self._gradients.rollout_is_done:
+            rollout, environment, acting = self._play()
+            before += environment + acting
+            self._gradients.begin(rollout)
+            moments = Moments.of(rollout.observations[:-1]) if self._keeps_moments else None
+        part = self._gradients.next()
+        self._finished_at = time.perf_counter()
         self._sequence += 1
         return GradientReport(
             actor_id=self.actor_id,
             sequence=self._sequence,
             version=snapshot.version,
             layout_fingerprint=self._policy.layout.fingerprint,
-            gradient=gradient,
-            agent_steps=int(rollout.mask.sum()),
-            episodes=builder.take_episodes(),
+            gradient=part.gradient,
+            agent_steps=part.agent_steps,
+            samples=part.samples,
+            episodes=self._builder.take_episodes(),
             stage_seconds=StageSeconds(
                 environment=environment,
                 acting=acting,
@@ -144,15 +144,44 @@ class Actor:
                 synchronise=synchronised - started,
                 wait=wait,
             ),
-            statistics=statistics,
+            statistics=part.statistics,
             observation_moments=moments,
-            unfinished_environments=builder.unfinished_environments,
+            unfinished_environments=self._builder.unfinished_environments,
         )
+
+    def _play(self) -> tuple[Rollout, float, float]:
+        """One rollout, and the seconds that it spent in environments and in acting."""
+        clock = time.perf_counter
+        environment = acting = 0.0
+        before = clock()
+        builder, next_actions = self._builder, self._next_actions
+        builder.begin(self._first_observations)
+        self._first_observations = self._next_actions = None
+        for t in range(self._unroll_length):
+            if next_actions is None:
+                acted = self._policy.act(builder.observations, t)
+                self._gradients.keep(t, acted)
+                actions = acted.actions
+            else:
+                actions, next_actions = next_actions, None
+            chosen = clock()
+            builder.add(actions, self._environments.step(actions, builder.next_observations))
+            stepped = clock()
+            acting += chosen - before
+            environment += stepped - chosen
+            before = stepped
+        if self._policy.method.needs_next_actions:
+            # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
+            self._next_actions = self._policy.act(builder.observations).actions
+        rollout = builder.finish(self._next_actions)
+        if self._taken is not None:
+            self._taken.append(rollout.actions.copy())
+        return rollout, environment, acting
 
     @property
     def traces(self) -> int:
         """How often its graphs were traced: as often as there are graphs, however long it runs."""
-        return self._policy.traces + self._gradient.traces
+        return self._policy.traces + self._gradients.traces
 
     def close(self) -> None:
         """Release the environments."""

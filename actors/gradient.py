@@ -1,20 +1,38 @@
-"""From a rollout to the flat gradient of the method's loss."""
+"""From a rollout to flat gradients of the method's loss."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
-from actors.policy import Policy, assign_graph, build_network
+from actors.policy import Acted, Policy, assign_graph, build_network
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
-from shared.methods.method import RolloutTensors
+from shared.methods.method import MethodLoss, RolloutTensors
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
 
-class RolloutGradient:
-    """The gradient of a method's loss over one rollout, as one graph call.
+class RolloutPart(NamedTuple):
+    """One gradient of a rollout: float32 [P], and the method's statistics over its agent steps, by name.
 
-    The graph returns the gradient and updates nothing: a `tf.function` that also applied it could read weights
-    that were already updated.
+    It is over `samples` agent steps, of which `agent_steps` are in a gradient for the first time.
+    """
+
+    gradient: Float32Array
+    statistics: dict[str, float]
+    agent_steps: int
+    samples: int
+
+
+class Gradients(ABC):
+    """The gradients of one rollout after another. Between two of one rollout the weights may change.
+
+    A graph returns a gradient and updates nothing: a `tf.function` that also applied it could read weights that were
+    already updated.
 
     Args:
         config: of the run.
@@ -30,24 +48,6 @@ class RolloutGradient:
             self._target_network = build_network(config, spec, policy.method)
             self._assign_target = assign_graph(self._target_network, policy.layout)
         self._statistics: tuple[str, ...] = ()
-        steps = (config.actor.unroll_length, config.actor.environments)
-        actions = spec.actions
-        self._graph = Graph(
-            self._gradient_graph,
-            [
-                tf.TensorSpec((steps[0] + 1, steps[1], *spec.observation_shape), spec.observation_dtype),
-                tf.TensorSpec((*steps, *actions.shape), actions.dtype),
-                tf.TensorSpec(steps, tf.float32),
-                tf.TensorSpec(steps, tf.float32),
-                tf.TensorSpec(steps, tf.float32),
-                tf.TensorSpec((steps[1], *actions.shape), actions.dtype),
-            ],
-        )
-
-    @property
-    def traces(self) -> int:
-        """How often its graph was traced."""
-        return self._graph.traces
 
     def assign_target(self, target: WeightSnapshot) -> None:
         """Set the target network, unless it is that version already."""
@@ -55,19 +55,38 @@ class RolloutGradient:
             self._assign_target(target.parameters)
             self._target_version = target.version
 
-    def __call__(self, rollout: Rollout) -> tuple[Float32Array, dict[str, float]]:
-        """The gradient float32 [P] of the rollout's loss, and the method's statistics by name."""
-        gradient, statistics = self._graph(*rollout)
-        return as_array(gradient), dict(zip(self._statistics, statistics.numpy().tolist(), strict=True))
+    @property
+    @abstractmethod
+    def traces(self) -> int:
+        """How often its graphs were traced."""
 
-    def _gradient_graph(self, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        network = self._policy.network
-        # Arrays reach this function as they are when graphs are run eagerly, to debug.
-        tensors = RolloutTensors(*(tf.convert_to_tensor(x) for x in rollout))
-        tensors = tensors._replace(activations=self._policy.activations)
-        with tf.GradientTape() as tape:
-            loss = self._policy.method.loss(network, self._target_network, tensors)
-        by_variable = tape.gradient(loss.total, network.trainable_variables)
+    @property
+    @abstractmethod
+    def rollout_is_done(self) -> bool:
+        """Whether the last rollout has given all its gradients: it is time for a new one."""
+
+    def keep(self, t: int, acted: Acted) -> None:  # noqa: B027
+        """Take in what was acted at time `t` of the rollout that is being played. Nothing, unless it is needed."""
+
+    @abstractmethod
+    def begin(self, rollout: Rollout) -> None:
+        """Begin a rollout. It stays as it is until it is done. The weights are still those that acted."""
+
+    @abstractmethod
+    def next(self) -> RolloutPart:
+        """The next gradient of the rollout, at the present weights."""
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]] | None:
+        """What it takes, beside the rollout, to go on with one that is not done. None between two rollouts."""
+        return None
+
+    def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
+        """Go on with a rollout that was not done."""
+        raise AssertionError("a rollout of one gradient is never half done")
+
+    def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:
+        """Graph code: the flat gradient of a loss float32 [P], and its statistics, whose names it notes."""
+        by_variable = tape.gradient(loss.total, self._policy.network.trainable_variables)
         # A weight that the loss does not look at has gradient 0. So have running moments, the last in the layout, which
         # no gradient trains.
         by_variable += [None] * (len(self._policy.layout.sizes) - len(by_variable))
@@ -75,3 +94,59 @@ class RolloutGradient:
         flat = tf.concat([tf.zeros(size) if g is None else tf.reshape(g, [-1]) for g, size in pieces], axis=0)
         self._statistics = tuple(loss.statistics)
         return flat, tf.stack(list(loss.statistics.values()))
+
+    def _named(self, statistics: tf.Tensor) -> dict[str, float]:
+        return dict(zip(self._statistics, statistics.numpy().tolist(), strict=True))
+
+
+class RolloutGradient(Gradients):
+    """One gradient of each rollout, over all of it, at the weights that acted, from what acting has computed."""
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
+        super().__init__(config, spec, policy)
+        self._graph = Graph(self._gradient_graph, rollout_signature(config, spec))
+        self._rollout: Rollout | None = None
+
+    @property
+    def traces(self) -> int:
+        return self._graph.traces
+
+    @property
+    def rollout_is_done(self) -> bool:
+        return self._rollout is None
+
+    def begin(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+
+    def next(self) -> RolloutPart:
+        assert self._rollout is not None, "a rollout begins first"
+        gradient, statistics = self._graph(*self._rollout)
+        agent_steps = int(self._rollout.mask.sum())
+        self._rollout = None
+        return RolloutPart(as_array(gradient), self._named(statistics), agent_steps, agent_steps)
+
+    def _gradient_graph(self, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        tensors = rollout_tensors(rollout)._replace(activations=self._policy.activations)
+        with tf.GradientTape() as tape:
+            loss = self._policy.method.loss(self._policy.network, self._target_network, tensors)
+        return self._differentiated(tape, loss)
+
+
+def rollout_signature(config: RunConfig, spec: EnvironmentSpec) -> list[tf.TensorSpec]:
+    """Shapes and dtypes of a `Rollout`, for a graph that takes one."""
+    steps = (config.actor.unroll_length, config.actor.environments)
+    actions = spec.actions
+    return [
+        tf.TensorSpec((steps[0] + 1, steps[1], *spec.observation_shape), spec.observation_dtype),
+        tf.TensorSpec((*steps, *actions.shape), actions.dtype),
+        tf.TensorSpec(steps, tf.float32),
+        tf.TensorSpec(steps, tf.float32),
+        tf.TensorSpec(steps, tf.float32),
+        tf.TensorSpec((steps[1], *actions.shape), actions.dtype),
+    ]
+
+
+def rollout_tensors(rollout: Sequence[tf.Tensor]) -> RolloutTensors:
+    """The arguments of a graph that takes a rollout."""
+    # Arrays reach it as they are when graphs are run eagerly, to debug.
+    return RolloutTensors(*(tf.convert_to_tensor(x) for x in rollout))

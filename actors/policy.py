@@ -19,13 +19,15 @@ from shared.types import Float32Array
 class Acted(NamedTuple):
     """What one call of a policy gives for a batch of B observations.
 
-    `actions` are int32 [B] or float32 [B, D]. `log_probs` are float32 [B], log π of the actions as they were drawn;
-    None for methods whose loss takes none, and where nothing is drawn. `state` is the network's for the next call,
-    one array [B, …] each: empty for networks without one.
+    `actions` are int32 [B] or float32 [B, D]. `values` and `log_probs` are float32 [B]: `Method.value`, and log π of
+    the actions as they were drawn. They are there for an actor that differentiates its rollouts more than once; log π
+    also only where π has a density. `state` is the network's for the next call, one array [B, …] each: empty for
+    networks without one.
     """
 
     actions: npt.NDArray[np.generic]
-    log_probs: Float32Array | None
+    values: Float32Array | None = None
+    log_probs: Float32Array | None = None
     state: tuple[npt.NDArray[np.generic], ...] = ()
 
 
@@ -58,8 +60,11 @@ class Policy:
         observations = tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)
         self._assign = assign_graph(self.network, self.layout)
         self._stored: list[tf.Variable] = []
-        # The first action of a rollout that carries one over was taken with other weights.
-        if unroll_length is not None and not self.method.needs_next_actions:
+        reuses = config.actor.gradients_per_rollout > 1
+        self._gives_values = training and reuses
+        # The first action of a rollout that carries one over was taken with other weights. And of a rollout that is
+        # reused, acting's activations would serve only the first of its gradients: storing them costs what they save.
+        if unroll_length is not None and not self.method.needs_next_actions and not reuses:
             for shape, dtype in self.network.activations:
                 zeros = tf.zeros((unroll_length, environments, *shape), dtype)
                 self._stored.append(tf.Variable(zeros, trainable=False, name="activations"))
@@ -104,30 +109,32 @@ class Policy:
         With a time `t` of a rollout, the network's activations are stored for the rollout's gradient.
         """
         output = self._act(observations) if t is None else self._act_and_store(observations, np.int32(t))
-        # Without log-probabilities the graph returns the actions alone.
-        return Acted(output[0].numpy(), output[1].numpy() if len(output) > 1 else None)
+        # What the graph does not compute it does not return.
+        return Acted(*(tensor.numpy() for tensor in output))
 
     def greedy(self, observations: npt.NDArray[np.generic]) -> Acted:
         """Take the action that the method holds best for each of observations [B, …], without exploration."""
-        return Acted(self._greedy(observations)[0].numpy(), None)
+        return Acted(self._greedy(observations)[0].numpy())
 
     def values(self, observations: npt.NDArray[np.generic]) -> Float32Array:
         """What the network expects from observations [B, …]: float32 [B], see `Method.value`."""
         return self._values(observations)[0].numpy()
 
-    def _act_graph(self, observations: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def _act_graph(self, observations: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         return self._sample(self.network(observations))
 
-    def _act_and_store_graph(self, observations: tf.Tensor, t: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def _act_and_store_graph(self, observations: tf.Tensor, t: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         output = self.network(observations)
         for variable, activation in zip(self._stored, output.activations, strict=False):
             tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=t, updates=activation)
         return self._sample(output)
 
-    def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor | None, ...]:
         actions = self._explorer.sample(output)
-        # A tenth of the time of a small network's call, so only for a loss that takes it.
-        return actions, self.method.log_prob(output, actions) if self.method.needs_log_probs else None
+        if not self._gives_values:
+            # They take a tenth of the time of a small network's call.
+            return (actions,)
+        return actions, self.method.value(output), self.method.log_prob(output, actions)
 
     def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self.method.greedy(self.network(observations))

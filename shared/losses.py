@@ -6,18 +6,33 @@ import tensorflow as tf
 
 Reduction = Literal["sum", "mean"]
 
+_LOG_RATIO = 20.0
+
+
+class PolicyDrift(NamedTuple):
+    """How far a policy π is from the one that acted, π': means over agent steps, float32 scalars.
+
+    With the ratio r = π(a | s) / π'(a | s): of |r - 1|; the share of steps whose r is outside of what it is clipped to;
+    and r - 1 - log r, an estimate of KL(π' || π) in nats that is never negative.
+    """
+
+    ratio_deviation: tf.Tensor
+    clipped_share: tf.Tensor
+    approximate_kl: tf.Tensor
+
 
 class ActorCriticLoss(NamedTuple):
     """The loss to minimise and its parts. Scalars float32.
 
     `policy`, `value` and `entropy` are means over agent steps, whatever the reduction of `total` is, so that
-    curves of different settings can be compared.
+    curves of different settings can be compared. `drift` is None where the policy is the one that acted.
     """
 
     total: tf.Tensor
     policy: tf.Tensor
     value: tf.Tensor
     entropy: tf.Tensor
+    drift: PolicyDrift | None
 
 
 def actor_critic_loss(
@@ -25,34 +40,42 @@ def actor_critic_loss(
     entropies: tf.Tensor,
     values: tf.Tensor,
     returns: tf.Tensor,
+    advantages: tf.Tensor,
     mask: tf.Tensor,
     *,
     value_cost: float,
     entropy_cost: float,
     reduction: Reduction,
-    standardise_advantages: bool,
+    acting_log_probs: tf.Tensor | None = None,
+    clip_ratio: float = 0.0,
 ) -> ActorCriticLoss:
     """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, section 4 and Algorithm S3).
 
         loss = Σ_t -log π(a_t | s_t) · A_t + value_cost · (R_t - V(s_t))² - entropy_cost · H(π(s_t))
 
-    with A_t = R_t - V(s_t) held constant, and R_t held constant too. The sum runs over agent steps (mask = 1); it
-    is divided by their number when the reduction is "mean". The paper sums over the t_max steps of one
-    environment; with many environments per actor a mean keeps the scale of the gradient, and with it the meaning
-    of RMSProp's epsilon, independent of their number.
+    with A_t and R_t held constant. The sum runs over agent steps (mask = 1); it is divided by their number when the
+    reduction is "mean". The paper sums over the t_max steps of one environment; with many environments per actor a
+    mean keeps the scale of the gradient, and with it the meaning of RMSProp's epsilon, independent of their number.
+
+    Where the weights are not those that acted, the policy's term is the clipped surrogate of Schulman et al. 2017
+    (arXiv 1707.06347, eq. 7), with r_t = π(a_t | s_t) / π_acting(a_t | s_t):
+
+        Σ_t -min(r_t · A_t, clip(r_t, 1 - ε, 1 + ε) · A_t)
+
+    At r_t = 1 its gradient is that of the plain term.
 
     Args:
-        log_probs: float32 [T, B], log π(a_t | s_t) of the policy that is being learned, from `shared.distributions`.
-        entropies: float32 [T, B], H(π(s_t)).
-        values: float32 [T, B].
-        returns: float32 [T, B], from `shared.returns`.
-        mask: float32 [T, B].
+        log_probs: float32 [...], log π(a_t | s_t) of the policy that is being learned, from `shared.distributions`.
+        entropies: float32 [...], H(π(s_t)).
+        values: float32 [...].
+        returns: float32 [...], from `shared.returns`.
+        advantages: float32 [...], R_t - V(s_t) as it was acted; `standardised` or not.
+        mask: float32 [...].
         value_cost: weight of the squared error; the paper's is 0.5.
         entropy_cost: weight of the entropy bonus; the paper's β is 0.01.
         reduction: "sum" (the paper's) or "mean" over agent steps.
-        standardise_advantages: shift and scale A_t to mean 0 and standard deviation 1 over the rollout's agent
-            steps, for the policy's term only. It makes the policy's gradient as large beside the entropy's while
-            rewards are rare as when they are frequent. Not in the paper.
+        acting_log_probs: float32 [...], log π_acting(a_t | s_t). None: the policy is the one that acted.
+        clip_ratio: ε, where the policy is another one.
 
     Returns:
         ActorCriticLoss. Gradient flows into `log_probs`, `entropies` and `values` only.
@@ -60,25 +83,46 @@ def actor_critic_loss(
     Raises:
         ValueError: shapes that do not fit each other: (N,) against (N, 1) would broadcast to (N, N).
     """
-    _refuse_other_shapes(values, log_probs=log_probs, entropies=entropies, returns=returns, mask=mask)
-    returns = tf.stop_gradient(returns)
+    _refuse_other_shapes(
+        values, log_probs=log_probs, entropies=entropies, returns=returns, advantages=advantages, mask=mask
+    )
+    returns, advantages = tf.stop_gradient(returns), tf.stop_gradient(advantages)
     agent_steps = tf.maximum(tf.reduce_sum(mask), 1.0)
 
     def mean(x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(mask * x) / agent_steps
 
-    advantages = tf.stop_gradient(returns - values)
-    if standardise_advantages:
-        centred = advantages - mean(advantages)
-        # 1e-8 only keeps constant advantages finite: they become 0.
-        advantages = centred * tf.math.rsqrt(mean(tf.square(centred)) + 1e-8)
-    policy = -mean(log_probs * advantages)
+    drift = None
+    if acting_log_probs is None:
+        policy = -mean(log_probs * advantages)
+    else:
+        _refuse_other_shapes(values, acting_log_probs=acting_log_probs)
+        # Bounded so that its exponential is finite: an action that was all but impossible must not lose the gradient.
+        log_ratios = tf.clip_by_value(log_probs - tf.stop_gradient(acting_log_probs), -_LOG_RATIO, _LOG_RATIO)
+        ratios = tf.exp(log_ratios)
+        clipped = tf.clip_by_value(ratios, 1.0 - clip_ratio, 1.0 + clip_ratio)
+        policy = -mean(tf.minimum(ratios * advantages, clipped * advantages))
+        deviations = tf.abs(ratios - 1.0)
+        outside = tf.cast(deviations > clip_ratio, tf.float32)
+        drift = PolicyDrift(mean(deviations), mean(outside), mean(ratios - 1.0 - log_ratios))
     value = mean(tf.square(returns - values))
     entropy = mean(entropies)
     total = policy + value_cost * value - entropy_cost * entropy
     if reduction == "sum":
         total *= agent_steps
-    return ActorCriticLoss(total, policy, value, entropy)
+    return ActorCriticLoss(total, policy, value, entropy, drift)
+
+
+def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Advantages float32 [...] shifted and scaled to mean 0 and standard deviation 1 over agent steps.
+
+    It makes the policy's gradient as large beside the entropy's while rewards are rare as when they are frequent. Not
+    in the paper.
+    """
+    agent_steps = tf.maximum(tf.reduce_sum(mask), 1.0)
+    centred = advantages - tf.reduce_sum(mask * advantages) / agent_steps
+    # 1e-8 only keeps constant advantages finite: they become 0.
+    return centred * tf.math.rsqrt(tf.reduce_sum(mask * tf.square(centred)) / agent_steps + 1e-8)
 
 
 class ActionValueLoss(NamedTuple):

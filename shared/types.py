@@ -92,11 +92,12 @@ class StageSeconds(NamedTuple):
 class GradientReport(NamedTuple):
     """What an actor sends to the learner: one gradient, and the account of the agent steps behind it.
 
-    `version` is that of the weights that acted and that the gradient was computed with: the log-probabilities in a
-    loss are those that the actions were sampled by. `(actor_id, sequence)` is unique in a run: a replaced actor gets
-    a new `actor_id`. `statistics` are means over the agent steps of the rollout, by the names of the method.
-    `observation_moments` are there where observations are scaled by running moments. `unfinished_environments` counts
-    those of the actor's environments that have ended no episode yet.
+    `version` is that of the weights that the gradient was computed with; they acted, too, unless the rollout had been
+    differentiated before. `(actor_id, sequence)` is unique in a run: a replaced actor gets a new `actor_id`. `samples`
+    are the agent steps that the gradient is over, and `agent_steps` those of them that no gradient was over before.
+    `statistics` are means over the samples, by the names of the method. `observation_moments` are there where
+    observations are scaled by running moments. `unfinished_environments` counts those of the actor's environments
+    that have ended no episode yet.
     """
 
     actor_id: int
@@ -105,6 +106,7 @@ class GradientReport(NamedTuple):
     layout_fingerprint: str
     gradient: Float32Array
     agent_steps: int
+    samples: int
     episodes: EpisodeStats
     stage_seconds: StageSeconds
     statistics: dict[str, float]

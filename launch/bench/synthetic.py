@@ -34,6 +34,7 @@ class SyntheticActor:
             layout_fingerprint=layout.fingerprint,
             gradient=np.random.default_rng(actor_id).normal(0.0, 1e-3, layout.size).astype(np.float32),
             agent_steps=config.actor.environments * config.actor.unroll_length,
+            samples=config.actor.environments * config.actor.unroll_length,
             episodes=EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64)),
             stage_seconds=StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0),
             statistics={},

@@ -7,7 +7,7 @@ from typing import Any
 from shared.config import RunConfig
 from shared.errors import setting_error
 
-_SHAPES_OF_ACTIONS = ("actor.environments", "actor.unroll_length")
+_OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "actor.minibatches")
 
 
 def check_exact_resume(before: RunConfig, config: RunConfig, actors: int, state: Mapping[str, Any]) -> None:
@@ -20,13 +20,13 @@ def check_exact_resume(before: RunConfig, config: RunConfig, actors: int, state:
         state: the plain values of the checkpoint.
 
     Raises:
-        ConfigurationError: the resume is to be exact, and there are fewer actors, or they have other shapes.
+        ConfigurationError: the resume is to be exact, and there are fewer actors, or their rollouts are others.
     """
     saved = state.get("executor")
     if not config.checkpoint.exact or saved is None:
         return
     advice = "leave it as it was, or give --checkpoint.no-exact"
-    for setting in _SHAPES_OF_ACTIONS:
+    for setting in _OF_ROLLOUTS:
         was, now = attrgetter(setting)(before), attrgetter(setting)(config)
         if was != now:
             raise setting_error(setting, now, f"an exact resume goes on with {was}; {advice}")

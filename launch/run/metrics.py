@@ -31,6 +31,7 @@ class Metrics:
         """Take in one outcome."""
         report = outcome.report
         self._agent_steps += report.agent_steps
+        self._samples += report.samples
         self._gradients += 1
         self._learner_seconds += outcome.seconds
         self._stages += report.stage_seconds
@@ -76,6 +77,7 @@ class Metrics:
             learner_milliseconds=1e3 * self._learner_seconds / max(self._gradients, 1),
             learning_rate=learner.account.learning_rate,
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
+            passes=self._samples / agent_steps,
             evaluation_return=self._evaluation_return,
             statistics={name: total / self._accepted for name, total in self._statistics.items()},
         )
@@ -96,7 +98,7 @@ class Metrics:
 
     def _start_interval(self, elapsed_seconds: float) -> None:
         self._started = elapsed_seconds
-        self._agent_steps = self._gradients = self._updates = 0
+        self._agent_steps = self._samples = self._gradients = self._updates = 0
         self._learner_seconds = 0.0
         self._stages = np.zeros(len(StageSeconds._fields))
         self._lags: Counter[int] = Counter()

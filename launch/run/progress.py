@@ -11,7 +11,7 @@ class Progress:
 
     Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
     `learner_milliseconds` what one gradient costs the learner. `policy_lag_counts` says how many gradients had which
-    lag. `statistics` are the method's own.
+    lag. `passes` is in how many gradients an agent step was, on average. `statistics` are the method's own.
     """
 
     frames: int = 0
@@ -34,6 +34,7 @@ class Progress:
     learner_milliseconds: float = 0.0
     learning_rate: float = 0.0
     gradient_norm: float | None = None
+    passes: float = 0.0
     evaluation_return: float | None = None
     statistics: dict[str, float] = field(default_factory=dict)
 

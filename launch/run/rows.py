@@ -25,6 +25,7 @@ _GROUPS = {
     "actor_restarts": "asynchrony/actor_restarts",
     "learning_rate": "learning/learning_rate",
     "gradient_norm": "learning/gradient_norm",
+    "passes": "learning/passes",
 }
 
 

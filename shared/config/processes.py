@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shared.config.checks import at_least, between, positive
+from shared.errors import setting_error
 from shared.wire import WirePrecision
 
 
@@ -15,6 +16,12 @@ class ActorConfig:
     """Environments that one actor steps as a batch."""
     unroll_length: int = 20
     """Steps of each environment between two gradients, t_max in the paper (where it is 5)."""
+    epochs: int = 1
+    """E: times that each rollout is differentiated. After the first, at the newest weights, by a clipped ratio; see
+    --method.clip-ratio."""
+    minibatches: int = 1
+    """M: parts, of agent steps drawn at random, that a rollout is differentiated in. An actor reports E x M gradients
+    of each rollout. M divides the environments times the unroll length."""
     calls_in_flight: int = 1
     """Rollouts asked of one actor at a time. 2 hides the learner's latency, and adds a version of lag."""
     cores: float = 1.0
@@ -31,11 +38,24 @@ class ActorConfig:
     def __post_init__(self) -> None:
         at_least("actor.environments", self.environments, 1)
         at_least("actor.unroll_length", self.unroll_length, 1)
+        at_least("actor.epochs", self.epochs, 1)
+        at_least("actor.minibatches", self.minibatches, 1)
+        if self.environments * self.unroll_length % self.minibatches:
+            raise setting_error(
+                "actor.minibatches",
+                self.minibatches,
+                f"does not divide the {self.environments} x {self.unroll_length} steps of a rollout",
+            )
         between("actor.calls_in_flight", self.calls_in_flight, 1, 2)
         positive("actor.cores", self.cores)
         positive("actor.gpus", self.gpus)
         at_least("actor.environment_threads", self.environment_threads, 1)
         at_least("actor.tensorflow_threads", self.tensorflow_threads, 1)
+
+    @property
+    def gradients_per_rollout(self) -> int:
+        """E x M: gradients that an actor reports of each rollout."""
+        return self.epochs * self.minibatches
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,15 @@ from shared.distributions import (
     state_dependent_log_std,
 )
 from shared.exploration import CategoricalSampler, GaussianNoise, StateDependentNoise
-from shared.losses import actor_critic_loss
+from shared.losses import actor_critic_loss, standardised
 from shared.methods.method import (
     Explorer,
     Method,
     MethodLoss,
     RolloutTensors,
+    Samples,
+    Targets,
     dead_units,
-    evaluate_rollout,
     explained_variance,
 )
 from shared.networks import Head, Network, NetworkOutput
@@ -33,6 +34,9 @@ class ActorCritic(Method):
     whose log σ is a free parameter per action dimension, or, with state-dependent noise, per hidden unit and action
     dimension (Raffin et al. 2022, arXiv 2005.05719). The density is that of the action as it was sampled; clipping
     to the environment's bounds happens in the environment.
+
+    A rollout that is differentiated again, with newer weights than those that acted, is so by the clipped ratio of
+    Schulman et al. 2017 (arXiv 1707.06347, eq. 7).
     """
 
     def heads(self) -> tuple[Head, ...]:
@@ -74,38 +78,54 @@ class ActorCritic(Method):
             return categorical_entropy(output.heads["policy"])
         return gaussian_entropy(tf.broadcast_to(self._log_std(output), tf.shape(output.heads["policy"])))
 
-    def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:  # noqa: ARG002
-        settings, mask = self.config.method, rollout.mask
-        output = evaluate_rollout(network, rollout)
-        values = tf.squeeze(output.heads["value"], axis=-1)
-        bootstrap_value = tf.squeeze(network(rollout.observations[-1]).heads["value"], axis=-1)
+    def targets(
+        self,
+        network: Network,
+        target_network: Network | None,  # noqa: ARG002
+        rollout: RolloutTensors,
+        values: tf.Tensor,
+    ) -> Targets:
+        settings = self.config.method
+        bootstrap_value = self.value(network(rollout.observations[-1]))
         returns = lambda_returns(
             rollout.rewards,
             rollout.discounts,
-            tf.stop_gradient(values),
+            values,
             tf.stop_gradient(bootstrap_value),
-            mask,
+            rollout.mask,
             return_lambda=settings.return_lambda,
             n_step=settings.n_step,
         )
+        advantages = returns - values
+        return Targets(
+            returns, standardised(advantages, rollout.mask) if settings.standardise_advantages else advantages
+        )
+
+    def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
+        settings = self.config.method
+        values = self.value(output)
         loss = actor_critic_loss(
-            self.log_prob(output, rollout.actions),
+            self.log_prob(output, samples.actions),
             self.entropy(output),
             values,
-            returns,
-            mask,
+            samples.returns,
+            samples.advantages,
+            samples.mask,
             value_cost=settings.value_cost,
             entropy_cost=settings.entropy_cost,
             reduction=settings.reduction,
-            standardise_advantages=settings.standardise_advantages,
+            acting_log_probs=samples.log_probs,
+            clip_ratio=settings.clip_ratio,
         )
         statistics = {
             "policy_loss": loss.policy,
             "value_loss": loss.value,
             "entropy": loss.entropy,
-            "explained_variance": explained_variance(returns, values, mask),
+            "explained_variance": explained_variance(samples.returns, values, samples.mask),
             "dead_units": dead_units(output.features),
         }
+        if loss.drift is not None:
+            statistics |= loss.drift._asdict()
         return MethodLoss(loss.total, statistics)
 
     def _log_std(self, output: NetworkOutput) -> tf.Tensor:

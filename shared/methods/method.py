@@ -29,6 +29,30 @@ class RolloutTensors(NamedTuple):
     activations: tuple[tf.Tensor, ...] = ()
 
 
+class Targets(NamedTuple):
+    """What a rollout teaches, float32 [T, B] each, held constant however often the rollout is differentiated.
+
+    `returns` are the targets of the value or of the chosen action's value; `advantages` weigh the policy's term, and
+    are zeros for methods without one.
+    """
+
+    returns: tf.Tensor
+    advantages: tf.Tensor
+
+
+class Samples(NamedTuple):
+    """Agent steps that a loss is over: [T, B] of a rollout, or [N] of one minibatch of it.
+
+    `log_probs` are log π(a | s) as the actions were drawn; None where the weights are still those that drew them.
+    """
+
+    actions: tf.Tensor
+    mask: tf.Tensor
+    returns: tf.Tensor
+    advantages: tf.Tensor
+    log_probs: tf.Tensor | None = None
+
+
 class MethodLoss(NamedTuple):
     """`total` is the float32 scalar to minimise. `statistics` are float32 scalars, logged under their names."""
 
@@ -69,9 +93,6 @@ class Method(ABC):
     needs_next_actions: ClassVar[bool] = False
     """Whether the loss bootstraps from the action that is taken in the last observation of the rollout."""
 
-    needs_log_probs: ClassVar[bool] = False
-    """Whether acting computes `log_prob` of what it draws, for a loss that takes it."""
-
     def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
         self.config = config
         self.actions = actions
@@ -101,8 +122,20 @@ class Method(ABC):
         """Graph code: the discounted return float32 [B] that is expected, in units of training's rewards."""
 
     @abstractmethod
+    def targets(
+        self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
+    ) -> Targets:
+        """Graph code: what a rollout teaches. `values` float32 [T, B] are `value` at times 0 … T-1, as it was acted."""
+
+    @abstractmethod
+    def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
+        """Graph code: the loss over samples, whose observations gave `output`."""
+
     def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
-        """Graph code: the loss of a rollout. It is differentiated by the variables of `network`."""
+        """Graph code: the loss of a whole rollout by the network that acted, with the weights that acted."""
+        output = evaluate_rollout(network, rollout)
+        targets = self.targets(network, target_network, rollout, tf.stop_gradient(self.value(output)))
+        return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
 
 
 def method_class(name: str) -> type[Method]:
@@ -142,7 +175,7 @@ def _time_major(output: NetworkOutput, steps: tf.TensorShape) -> NetworkOutput:
 
 
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Mean of float32 [T, B] over agent steps: float32 scalar, 0 where all is masked."""
+    """Mean of float32 [...] over agent steps: float32 scalar, 0 where all is masked."""
     return tf.reduce_sum(mask * x) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
@@ -157,6 +190,6 @@ def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -
 
 
 def dead_units(features: tf.Tensor) -> tf.Tensor:
-    """Share of the units of float [T, B, H] that are 0 for every observation, a scalar. Tanh units never count."""
-    dead = tf.reduce_all(tf.equal(features, 0), axis=(0, 1))
+    """Share of the units of float [..., H] that are 0 for every observation, a scalar. Tanh units never count."""
+    dead = tf.reduce_all(tf.equal(features, 0), axis=tuple(range(len(features.shape) - 1)))
     return tf.reduce_mean(tf.cast(dead, tf.float32))

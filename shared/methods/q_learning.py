@@ -9,9 +9,10 @@ from shared.methods.method import (
     Method,
     MethodLoss,
     RolloutTensors,
+    Samples,
+    Targets,
     dead_units,
     evaluate,
-    evaluate_rollout,
     explained_variance,
     masked_mean,
 )
@@ -42,28 +43,43 @@ class QLearning(Method):
     def value(self, output: NetworkOutput) -> tf.Tensor:
         return tf.reduce_max(output.heads["action_values"], axis=-1)
 
-    def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
+    def targets(
+        self,
+        network: Network,
+        target_network: Network | None,
+        rollout: RolloutTensors,
+        values: tf.Tensor,  # noqa: ARG002
+    ) -> Targets:
         assert target_network is not None
-        settings, mask = self.config.method, rollout.mask
-        output = evaluate_rollout(network, rollout)
-        action_values = output.heads["action_values"]
+        settings = self.config.method
         bootstrap_values = self._bootstrap_values(network, target_network, rollout)
         returns = lambda_returns(
             rollout.rewards,
             rollout.discounts,
             bootstrap_values[:-1],
             bootstrap_values[-1],
-            mask,
+            rollout.mask,
             return_lambda=settings.return_lambda,
             n_step=settings.n_step,
         )
+        return Targets(returns, tf.zeros_like(returns))
+
+    def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
+        settings = self.config.method
+        action_values = output.heads["action_values"]
         loss = action_value_loss(
-            action_values, rollout.actions, returns, mask, error=settings.error, reduction=settings.reduction
+            action_values,
+            samples.actions,
+            samples.returns,
+            samples.mask,
+            error=settings.error,
+            reduction=settings.reduction,
         )
+        of_actions = chosen(action_values, samples.actions)
         statistics = {
             "value_loss": loss.value,
-            "mean_action_value": masked_mean(tf.reduce_max(action_values, axis=-1), mask),
-            "explained_variance": explained_variance(returns, chosen(action_values, rollout.actions), mask),
+            "mean_action_value": masked_mean(self.value(output), samples.mask),
+            "explained_variance": explained_variance(samples.returns, of_actions, samples.mask),
             "dead_units": dead_units(output.features),
         }
         return MethodLoss(loss.total, statistics)

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
+from rollouts import recording
 
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
-from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.actor_critic import ActorCritic
 from shared.methods.method import RolloutTensors, method_class
@@ -60,16 +60,8 @@ def test_rewards_are_scaled_for_training_and_returns_are_not(pendulum: RunConfig
 
 def recorded(config: RunConfig, monkeypatch: pytest.MonkeyPatch, runs: int) -> list:
     """The rollouts that an actor differentiates in `runs` runs."""
-    rollouts = []
+    rollouts = recording(monkeypatch)
     actor = Actor(config, environment_spec(config.environment), 0)
-    gradient = actor._gradient
-    monkeypatch.setattr(
-        type(gradient),
-        "__call__",
-        lambda _self, rollout: (
-            rollouts.append(type(rollout)(*(np.copy(x) for x in rollout))) or (np.zeros(1, np.float32), {})
-        ),
-    )
     for version in range(runs):
         actor.run(snapshot(config, version), target(config))
     return rollouts
@@ -95,10 +87,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
     gradient = RolloutGradient(config, spec, again)
     weights, random = again.initial_parameters(), np.random.default_rng(0)
     actor = Actor(config, spec, 0)
-    finish, rollouts = RolloutBuilder.finish, []
-    monkeypatch.setattr(
-        RolloutBuilder, "finish", lambda *arguments: rollouts.append(finish(*arguments)) or rollouts[-1]
-    )
+    rollouts = recording(monkeypatch)
     for version in range(3):
         changed = (weights + random.normal(0.0, 0.003, weights.shape)).astype(np.float32)
         frozen = WeightSnapshot(version, changed)
@@ -106,7 +95,8 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
         again.assign(changed)
         if again.method.uses_target_network:
             gradient.assign_target(frozen)
-        expected, _ = gradient(rollouts[-1])
+        gradient.begin(rollouts[-1])
+        expected = gradient.next().gradient
         assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
@@ -135,13 +125,13 @@ def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_an
 
 
 @pytest.mark.parametrize("noise", [None, "independent", "state_dependent"])
-def test_what_is_drawn_comes_with_its_log_probability_if_the_loss_takes_it(
-    noise: str | None, cartpole: RunConfig, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_is_reused(
+    noise: str | None, cartpole: RunConfig, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(ActorCritic, "needs_log_probs", True)
     config = cartpole
     if noise is not None:
         config = replace(request.getfixturevalue("pendulum"), exploration=ExplorationConfig(noise=noise))
+    config = replace(config, actor=replace(config.actor, epochs=2))
     spec = environment_spec(config.environment)
     policy = Policy(config, spec, environments=6, unroll_length=2)
     observations = np.random.default_rng(0).normal(size=(6, *spec.observation_shape)).astype(np.float32)
@@ -151,15 +141,20 @@ def test_what_is_drawn_comes_with_its_log_probability_if_the_loss_takes_it(
         assert (acted.log_probs.shape, acted.log_probs.dtype) == ((6,), np.float32)
         expected = policy.method.log_prob(policy.network(observations), tf.constant(acted.actions))
         np.testing.assert_allclose(acted.log_probs, expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(acted.values, policy.values(observations), rtol=1e-5, atol=1e-6)
         assert acted.state == ()
     assert policy.greedy(observations).log_probs is None
+    evaluating = Policy(config, spec, environments=6, training=False).act(observations)
+    assert evaluating.values is None
+    assert evaluating.log_probs is None
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_whose_loss_takes_no_log_probabilities_computes_none(name: str, cartpole: RunConfig) -> None:
+def test_where_a_rollout_is_differentiated_once_acting_computes_actions_only(name: str, cartpole: RunConfig) -> None:
     config = replace(cartpole, method=MethodConfig(name=name))
     acted = Policy(config, environment_spec(config.environment)).act(np.zeros((1, 4), np.float32))
     assert acted.actions.shape == (1,)
+    assert acted.values is None
     assert acted.log_probs is None
 
 

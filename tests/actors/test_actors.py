@@ -110,11 +110,12 @@ def test_gradient_descends_the_loss_and_traces_once(cartpole: RunConfig) -> None
         rollouts.add(random.integers(0, 2, 3).astype(np.int32), result)
     rollout = rollouts.finish()
     flat = policy.initial_parameters()
-    first, before = gradient(rollout)
-    assert np.linalg.norm(first) > 0
-    policy.assign(flat - 0.02 * first)
-    _, after = gradient(rollout)
-    assert after["value_loss"] < before["value_loss"]
+    gradient.begin(rollout)
+    before = gradient.next()
+    assert np.linalg.norm(before.gradient) > 0
+    policy.assign(flat - 0.02 * before.gradient)
+    gradient.begin(rollout)
+    assert gradient.next().statistics["value_loss"] < before.statistics["value_loss"]
     assert gradient.traces == 1
 
 

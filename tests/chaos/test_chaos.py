@@ -18,7 +18,8 @@ pytestmark = pytest.mark.chaos
 
 FAULTS = Path(__file__).parent / "faults"
 SETTINGS = (
-    "--actors 3 --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None "
+    "--actors 3 --actor.environments 4 --actor.unroll-length 10 --actor.epochs 2 --actor.minibatches 2 "
+    "--evaluation.every-frames 0 --stop-at-return None "
     "--stop-measure training --log-every-seconds 0.5 --checkpoint.every-seconds 1 --learner.max-policy-lag 100000 "
     "--supervision.hang-seconds 4 --supervision.start-seconds 25 --supervision.max-restarts 100"
 )

@@ -7,6 +7,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import tensorflow as tf
+from rollouts import recording
 
 from actors.actor import Actor
 from actors.environments import environment_spec
@@ -21,7 +22,6 @@ from shared.config import (
     RunConfig,
 )
 from shared.layout import ParameterLayout
-from shared.types import Rollout
 
 FILE = Path(__file__).parents[2] / "docs" / "examples" / "one_page.py"
 
@@ -69,11 +69,7 @@ def test_ten_updates_of_the_page_are_those_of_the_system(page: ModuleType, monke
     spec = environment_spec(config.environment)
     policy = Policy(config, spec)
     learner, actor = Learner(config, policy.layout, policy.initial_parameters()), Actor(config, spec, 0)
-    rollouts: list[Rollout] = []
-    differentiate = actor._gradient
-    monkeypatch.setattr(
-        actor, "_gradient", lambda rollout: rollouts.append(Rollout(*map(np.copy, rollout))) or differentiate(rollout)
-    )
+    rollouts = recording(monkeypatch)
     start = as_on_the_page(policy.layout, policy.initial_parameters())
     shared = page.Learner([tf.Variable(values) for values in start])
     for _ in range(10):

@@ -22,6 +22,7 @@ def report(actor_id: int, sequence: int, version: int) -> GradientReport:
         LAYOUT.fingerprint,
         np.ones(2, np.float32),
         1,
+        1,
         EpisodeStats(np.empty(0), np.empty(0, np.int64)),
         StageSeconds(0, 0, 0, 0, 0),
         {},

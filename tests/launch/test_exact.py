@@ -62,20 +62,22 @@ def interrupt_while_it_trains(run: Path) -> threading.Thread:
 
 
 @pytest.mark.parametrize(
-    ("actors", "gradients_per_update"),
+    ("actors", "gradients_per_update", "epochs"),
     [
-        (1, 1),
-        # Saved in the middle of an update, to which an actor has given more than another.
-        (2, 3),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 3), (2, 1), (3, 1), (3, 3))),
+        (1, 1, 1),
+        # Saved in the middle of an update, to which an actor has given more than another, and of a rollout.
+        (2, 3, 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 3, 2), (2, 1, 1), (2, 3, 1), (3, 1, 2))),
     ],
 )
 def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
-    actors: int, gradients_per_update: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    actors: int, gradients_per_update: int, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By frames, by Ctrl-C, by time and by return, one after another."""
     monkeypatch.setattr("launch.commands.train._VIEW_SECONDS", 0.05)
     settings = f"--actors {actors} --learner.gradients-per-update {gradients_per_update}"
+    if epochs > 1:
+        settings += f" --actor.epochs {epochs} --actor.minibatches 4"
     run, whole = tmp_path / "run", tmp_path / "whole"
     summaries = [train(f"{settings} --total-frames 700", run)]
 
@@ -114,7 +116,12 @@ def test_an_exact_resume_with_other_actors_is_refused_in_one_line(
     train("--actors 2 --total-frames 300", run)
     config = (run / "config.json").read_text()
     capsys.readouterr()
-    for other, was in (("--actors 1", 2), ("--actor.environments 4", 8), ("--actor.unroll-length 10", 5)):
+    for other, was in (
+        ("--actors 1", 2),
+        ("--actor.environments 4", 8),
+        ("--actor.unroll-length 10", 5),
+        ("--actor.epochs 2", 1),
+    ):
         assert main(["train", "--resume", str(run), "--total-frames", "600", *other.split()]) == 2
         advice = "leave it as it was, or give --checkpoint.no-exact"
         assert capsys.readouterr().err == f"error: {other}: an exact resume goes on with {was}; {advice}\n"

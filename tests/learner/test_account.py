@@ -13,7 +13,16 @@ from shared.types import EpisodeStats, GradientReport, StageSeconds
 def report(agent_steps: int = 10, returns: tuple[float, ...] = ()) -> GradientReport:
     episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
     return GradientReport(
-        0, 1, 0, "layout", np.empty(0, np.float32), agent_steps, episodes, StageSeconds(0, 0, 0, 0, 0), {}
+        0,
+        1,
+        0,
+        "layout",
+        np.empty(0, np.float32),
+        agent_steps,
+        agent_steps,
+        episodes,
+        StageSeconds(0, 0, 0, 0, 0),
+        {},
     )
 
 

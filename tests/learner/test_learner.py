@@ -31,6 +31,7 @@ def report(sequence: int = 1, version: int = 0, actor_id: int = 0, returns: tupl
         LAYOUT.fingerprint,
         np.full(5, 0.5, np.float32),
         10,
+        10,
         episodes,
         StageSeconds(0, 0, 0, 0, 0),
         {},

@@ -3,11 +3,11 @@ import pytest
 import tensorflow as tf
 
 from shared.distributions import categorical_entropy, categorical_log_prob, categorical_sample
-from shared.losses import actor_critic_loss
+from shared.losses import actor_critic_loss, standardised
 from shared.schedules import linear_anneal
 
 T, B, A = 3, 2, 4
-SETTINGS = {"value_cost": 0.5, "entropy_cost": 0.01, "reduction": "mean", "standardise_advantages": False}
+SETTINGS = {"value_cost": 0.5, "entropy_cost": 0.01, "reduction": "mean"}
 
 
 def batch(seed: int = 0) -> dict[str, np.ndarray]:
@@ -21,10 +21,13 @@ def batch(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def loss(data: dict[str, np.ndarray], **changes):
+def loss(data: dict[str, np.ndarray], standardise: bool = False, **changes):
     tensors = {name: tf.convert_to_tensor(value) for name, value in data.items()}
     logits, actions = tensors.pop("logits"), tensors.pop("actions")
     log_probs, entropies = categorical_log_prob(logits, actions), categorical_entropy(logits)
+    if "advantages" not in tensors:
+        advantages = tensors["returns"] - tensors["values"]
+        tensors["advantages"] = standardised(advantages, tensors["mask"]) if standardise else advantages
     return actor_critic_loss(log_probs, entropies, **tensors, **{**SETTINGS, **changes})
 
 
@@ -52,8 +55,8 @@ def naive(
 def test_equals_the_written_out_sum(standardise: bool) -> None:
     data = batch()
     expected = naive(data, standardise=standardise)
-    summed = loss(data, reduction="sum", standardise_advantages=standardise)
-    mean = loss(data, reduction="mean", standardise_advantages=standardise)
+    summed = loss(data, reduction="sum", standardise=standardise)
+    mean = loss(data, reduction="mean", standardise=standardise)
     assert float(summed.total) == pytest.approx(expected, rel=1e-5)
     assert float(mean.total) == pytest.approx(expected / 5, rel=1e-5)
     assert float(mean.policy) == float(summed.policy)
@@ -72,7 +75,7 @@ def test_a_wholly_masked_rollout_has_no_loss_and_no_gradient() -> None:
     logits = tf.constant(data["logits"])
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        total = loss({**data, "logits": logits}, standardise_advantages=True).total
+        total = loss({**data, "logits": logits}, standardise=True).total
     assert float(total) == 0.0
     np.testing.assert_array_equal(tape.gradient(total, logits), np.zeros((T, B, A)))
 
@@ -108,7 +111,7 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r"actions of shape \(6,\) do not fit logits of shape \(3, 2, 4\)"):
         loss({**data, "actions": data["actions"].ravel()})
     with pytest.raises(ValueError, match=r"returns of shape \(3, 2, 1\) do not fit values of shape \(3, 2\)"):
-        loss({**data, "returns": data["returns"][..., None]})
+        loss({**data, "advantages": data["returns"], "returns": data["returns"][..., None]})
     with pytest.raises(ValueError, match=r"actions of shape \(2, 1\)"):
         categorical_log_prob(tf.zeros((2, 3)), tf.zeros((2, 1), tf.int32))
 
@@ -131,3 +134,71 @@ def test_samples_follow_the_policy() -> None:
 
 def test_learning_rate_is_annealed_by_frames_and_stays_at_zero() -> None:
     assert [linear_anneal(8.0, 0.0, f, 100) for f in (0, 25, 100, 200)] == [8.0, 6.0, 0.0, 0.0]
+
+
+def drifted(data: dict[str, np.ndarray], scale: float = 0.4) -> np.ndarray:
+    """log π(a) of another policy, as if that one had acted: float32 [T, B]."""
+    other = data["logits"] + scale * np.random.default_rng(7).normal(size=data["logits"].shape).astype(np.float32)
+    return categorical_log_prob(tf.constant(other), tf.constant(data["actions"])).numpy()
+
+
+def test_a_policy_that_has_moved_is_judged_by_the_clipped_ratio() -> None:
+    """Equation 7 of arXiv 1707.06347, written out; and how far the policy has moved."""
+    data, epsilon = batch(3), 0.2
+    acting = drifted(data)
+    now = categorical_log_prob(tf.constant(data["logits"]), tf.constant(data["actions"])).numpy().astype(np.float64)
+    terms, deviations, outside, divergences = [], [], [], []
+    for i in np.ndindex(T, B):
+        if not data["mask"][i]:
+            continue
+        ratio = np.exp(now[i] - acting[i])
+        advantage = float(data["returns"][i] - data["values"][i])
+        terms.append(min(ratio * advantage, np.clip(ratio, 1 - epsilon, 1 + epsilon) * advantage))
+        deviations.append(abs(ratio - 1))
+        outside.append(abs(ratio - 1) > epsilon)
+        divergences.append(ratio - 1 - np.log(ratio))
+    result = loss(data, acting_log_probs=tf.constant(acting), clip_ratio=epsilon)
+    assert 0 < sum(outside) < len(outside)
+    assert float(result.policy) == pytest.approx(-np.mean(terms), rel=1e-5)
+    assert result.drift is not None
+    expected = [np.mean(deviations), np.mean(outside), np.mean(divergences)]
+    np.testing.assert_allclose([float(x) for x in result.drift], expected, rtol=1e-4)
+
+
+def test_where_the_policy_has_not_moved_the_clipped_ratio_has_the_plain_gradient() -> None:
+    data = batch(4)
+    logits = tf.constant(data["logits"])
+    acting = categorical_log_prob(logits, tf.constant(data["actions"]))
+    gradients = []
+    for changes in ({}, {"acting_log_probs": acting, "clip_ratio": 0.1}):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            total = loss({**data, "logits": logits}, **changes).total
+        gradients.append(tape.gradient(total, logits).numpy())
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-5, atol=1e-7)
+    assert loss(data).drift is None
+
+
+def test_a_step_whose_ratio_has_left_the_bounds_in_its_favour_gets_no_gradient_of_the_policy() -> None:
+    data = {**batch(5), "mask": np.ones((T, B), np.float32)}
+    logits = tf.constant(data["logits"])
+    now = categorical_log_prob(logits, tf.constant(data["actions"])).numpy()
+    good = data["returns"] > data["values"]
+    # The ratio is 2 where the advantage is positive, and 1/2 where it is negative; at [0, 0] the other way round.
+    acting = now - np.where(good, 1, -1).astype(np.float32) * np.float32(np.log(2.0))
+    acting[0, 0] = 2 * now[0, 0] - acting[0, 0]
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        total = loss({**data, "logits": logits}, acting_log_probs=acting, clip_ratio=0.2, entropy_cost=0.0).total
+    reached = np.any(tape.gradient(total, logits).numpy() != 0, axis=-1)
+    assert reached[0, 0]
+    assert reached.sum() == 1
+
+
+def test_an_action_that_was_all_but_impossible_leaves_the_gradient_finite() -> None:
+    data = batch(6)
+    logits = tf.constant(data["logits"])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        total = loss({**data, "logits": logits}, acting_log_probs=tf.fill((T, B), -200.0), clip_ratio=0.2).total
+    assert np.isfinite(tape.gradient(total, logits).numpy()).all()

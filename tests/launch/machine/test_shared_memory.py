@@ -87,6 +87,7 @@ class EchoRunner:
             "",
             gradient,
             1,
+            1,
             EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64)),
             StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0),
             {},

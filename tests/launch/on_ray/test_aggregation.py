@@ -27,6 +27,7 @@ def report(actor_id: int, sequence: int, *gradient: float) -> GradientReport:
         "layout",
         np.array(gradient, np.float32),
         5,
+        5,
         EpisodeStats(np.empty(0), np.empty(0, np.int64)),
         StageSeconds(0, 0, 0, 0, 0),
         {},

@@ -1,0 +1,135 @@
+"""A rollout that is differentiated more than once, in parts, while the weights go on changing."""
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from actors.environments import EnvironmentSpec
+from actors.gradient import Gradients, RolloutPart, rollout_signature, rollout_tensors
+from actors.policy import Acted, Policy
+from shared.config import RunConfig
+from shared.graph import Graph, as_array
+from shared.methods.method import Samples
+from shared.types import Float32Array, Rollout
+
+
+class Minibatches(Gradients):
+    """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
+
+    Values and log-probabilities are those of acting; returns and advantages are computed once, with the weights that
+    acted. Where a method has probabilities, a gradient is that of the clipped ratio (Schulman et al. 2017, arXiv
+    1707.06347, eq. 7) to those of acting: it corrects for every update in between, of other actors too.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        policy: whose network is differentiated.
+        seed: of the order of agent steps. With the number of the rollout and the epoch it gives the order, so that
+            there is no random state to keep.
+    """
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
+        super().__init__(config, spec, policy)
+        self._seed = seed
+        self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
+        shape = (config.actor.unroll_length, config.actor.environments)
+        self._values: Float32Array = np.zeros(shape, np.float32)
+        self._log_probs: Float32Array = np.zeros(shape, np.float32)
+        self._returns: Float32Array = np.zeros(shape, np.float32)
+        self._advantages: Float32Array = np.zeros(shape, np.float32)
+        self._rollout: Rollout | None = None
+        self._rollouts = self._reported = 0
+        self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        signature = rollout_signature(config, spec)
+        a_float = tf.TensorSpec(shape, tf.float32)
+        minibatch = tf.TensorSpec((shape[0] * shape[1] // self._minibatches,), tf.int32)
+        self._targets = Graph(self._targets_graph, [*signature, a_float])
+        self._gradient = Graph(self._gradient_graph, [*signature[:2], a_float, a_float, a_float, a_float, minibatch])
+
+    @property
+    def traces(self) -> int:
+        return self._targets.traces + self._gradient.traces
+
+    @property
+    def rollout_is_done(self) -> bool:
+        return self._rollout is None
+
+    def keep(self, t: int, acted: Acted) -> None:
+        assert acted.values is not None, "the policy gives values where rollouts are differentiated again"
+        self._values[t] = acted.values
+        if acted.log_probs is not None:
+            self._log_probs[t] = acted.log_probs
+
+    def begin(self, rollout: Rollout) -> None:
+        returns, advantages = self._targets(*rollout, self._values)
+        self._returns, self._advantages = returns.numpy(), advantages.numpy()
+        self._rollout, self._reported = rollout, 0
+        self._rollouts += 1
+
+    def next(self) -> RolloutPart:
+        rollout = self._rollout
+        assert rollout is not None, "a rollout begins first"
+        epoch, part = divmod(self._reported, self._minibatches)
+        if part == 0:
+            self._order = self._order_of(epoch)
+        indices = np.split(self._order, self._minibatches)[part]
+        gradient, statistics = self._gradient(
+            rollout.observations, rollout.actions, rollout.mask, self._returns, self._advantages, self._log_probs,
+            indices,
+        )  # fmt: skip
+        samples = int(rollout.mask.reshape(-1)[indices].sum())
+        self._reported += 1
+        if self._reported == self._epochs * self._minibatches:
+            self._rollout = None
+        return RolloutPart(as_array(gradient), self._named(statistics), samples if epoch == 0 else 0, samples)
+
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        return {
+            "rollouts": np.array(self._rollouts),
+            "reported": np.array(0 if self._rollout is None else self._reported),
+            "log_probs": self._log_probs.copy(),
+            "returns": self._returns,
+            "advantages": self._advantages,
+        }
+
+    def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        self._rollouts, self._reported = int(state["rollouts"]), int(state["reported"])
+        self._log_probs[...] = state["log_probs"]
+        self._returns, self._advantages = (state[name].astype(np.float32) for name in ("returns", "advantages"))
+        if self._reported:
+            self._rollout = rollout
+            self._order = self._order_of(self._reported // self._minibatches)
+
+    def _order_of(self, epoch: int) -> npt.NDArray[np.int32]:
+        """Indices of the agent steps of a rollout, time-major, in the order of an epoch."""
+        if self._minibatches == 1:
+            return np.arange(self._values.size, dtype=np.int32)
+        random = np.random.default_rng((self._seed, self._rollouts, epoch))
+        return random.permutation(self._values.size).astype(np.int32)
+
+    def _targets_graph(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        *rollout, values = arguments
+        network = self._policy.network
+        return self._policy.method.targets(
+            network, self._target_network, rollout_tensors(rollout), tf.convert_to_tensor(values)
+        )
+
+    def _gradient_graph(
+        self,
+        observations: tf.Tensor,
+        actions: tf.Tensor,
+        mask: tf.Tensor,
+        returns: tf.Tensor,
+        advantages: tf.Tensor,
+        log_probs: tf.Tensor,
+        indices: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        def drawn(x: tf.Tensor) -> tf.Tensor:
+            return tf.gather(tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:])), indices)
+
+        method, network = self._policy.method, self._policy.network
+        samples = Samples(*(drawn(tf.convert_to_tensor(x)) for x in (actions, mask, returns, advantages, log_probs)))
+        observations = drawn(tf.convert_to_tensor(observations))
+        with tf.GradientTape() as tape:
+            loss = method.sample_loss(network(observations), samples)
+        return self._differentiated(tape, loss)

@@ -1,0 +1,187 @@
+"""A rollout that is differentiated more than once: which steps, at which weights, and how they are counted."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rollouts import recording
+
+from actors.actor import Actor
+from actors.environments import environment_spec
+from actors.gradient import RolloutGradient
+from actors.minibatches import Minibatches
+from actors.policy import Policy
+from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
+from shared.distributions import categorical_entropy, categorical_log_prob
+from shared.types import GradientReport, WeightSnapshot
+
+
+def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int = 24) -> RunConfig:
+    actor = ActorConfig(environments=4, unroll_length=unroll_length, epochs=epochs, minibatches=minibatches)
+    return replace(config, actor=actor)
+
+
+def initial(config: RunConfig) -> np.ndarray:
+    return Policy(config, environment_spec(config.environment)).initial_parameters()
+
+
+@pytest.mark.parametrize("name", ["actor_critic", "q_learning", "sarsa"])
+def test_at_the_weights_that_acted_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
+    name: str, pong: RunConfig, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for base in (cartpole, pong):
+        config = reused(replace(base, method=MethodConfig(name=name)), epochs=2, minibatches=4, unroll_length=8)
+        spec = environment_spec(config.environment)
+        rollouts = recording(monkeypatch)
+        actor = Actor(config, spec, 0)
+        snapshot = WeightSnapshot(0, initial(config))
+        target = snapshot if actor._policy.method.uses_target_network else None
+        reports = [actor.run(snapshot, target) for _ in range(8)]
+        (rollout,) = rollouts
+        once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
+        whole = RolloutGradient(once, spec, Policy(once, spec))
+        if target is not None:
+            whole.assign_target(target)
+        whole.begin(rollout)
+        expected = whole.next().gradient
+        for epoch in (reports[:4], reports[4:]):
+            parts = [report.samples * report.gradient for report in epoch]
+            total = sum(parts) / rollout.mask.sum()
+            assert np.abs(total - expected).max() <= 1e-5 * np.abs(expected).max()
+            # They are parts: none alone is the whole.
+            assert all(np.abs(report.gradient - expected).max() > 0.01 * np.abs(expected).max() for report in epoch)
+        if name == "actor_critic":
+            assert all(report.statistics["ratio_deviation"] < 1e-5 for report in reports)
+        else:
+            assert "ratio_deviation" not in reports[0].statistics
+
+
+def test_each_agent_step_counts_once_and_is_in_each_epoch_once(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rollouts of E = 3, M = 2. Episodes are reported with the first gradient of the rollout they ended in."""
+    config = reused(cartpole, epochs=3, minibatches=2, unroll_length=40)
+    rollouts = recording(monkeypatch)
+    actor = Actor(config, environment_spec(config.environment), 0)
+    weights = initial(config)
+    reports = [actor.run(WeightSnapshot(version, weights)) for version in range(12)]
+    assert [report.version for report in reports] == list(range(12))
+    assert [report.sequence for report in reports] == list(range(1, 13))
+    assert len(rollouts) == 2
+    for rollout, of_rollout in zip(rollouts, (reports[:6], reports[6:]), strict=True):
+        live = int(rollout.mask.sum())
+        assert live < rollout.mask.size
+        assert sum(report.agent_steps for report in of_rollout) == live
+        assert [report.agent_steps for report in of_rollout[2:]] == [0] * 4
+        for epoch in (of_rollout[0:2], of_rollout[2:4], of_rollout[4:6]):
+            assert sum(report.samples for report in epoch) == live
+        assert len(of_rollout[0].episodes.returns) > 0
+        assert all(len(report.episodes.returns) == 0 for report in of_rollout[1:])
+        assert all(report.stage_seconds.environment == 0.0 for report in of_rollout[1:])
+        assert of_rollout[0].stage_seconds.environment > 0.0
+    # Another order in each epoch, and in each rollout.
+    gradients = [report.gradient for report in reports]
+    assert not any(np.array_equal(gradients[0], other) for other in gradients[1:])
+
+
+def test_later_gradients_are_at_the_newest_weights_against_what_acting_knew(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written out for one whole-rollout minibatch: returns, advantages and probabilities are those of acting."""
+    config = reused(replace(cartpole, method=MethodConfig(return_lambda=0.9, clip_ratio=0.1)), 2, 1)
+    spec = environment_spec(config.environment)
+    rollouts = recording(monkeypatch)
+    actor = Actor(config, spec, 0)
+    weights = initial(config)
+    moved = weights + np.random.default_rng(1).normal(0.0, 0.1, weights.shape).astype(np.float32)
+    actor.run(WeightSnapshot(0, weights))
+    report = actor.run(WeightSnapshot(1, moved))
+    (rollout,) = rollouts
+    policy = Policy(config, spec)
+
+    def evaluated(observations: np.ndarray):
+        output = policy.network(tf.constant(observations.reshape(-1, 4)))
+        shape = observations.shape[:2]
+        return tf.reshape(output.heads["policy"], (*shape, 2)), tf.reshape(output.heads["value"], shape)
+
+    policy.assign(weights)
+    logits, values = (x.numpy() for x in evaluated(rollout.observations))
+    acted = categorical_log_prob(tf.constant(logits[:-1]), tf.constant(rollout.actions)).numpy()
+    returns = np.zeros_like(rollout.rewards)
+    ahead = values[-1]
+    for t in reversed(range(len(returns))):
+        blended = 0.1 * values[t + 1] + 0.9 * ahead
+        target = rollout.rewards[t] + rollout.discounts[t] * blended
+        returns[t] = ahead = np.where(rollout.mask[t] > 0, target, values[t])
+    advantages = returns - values[:-1]
+    policy.assign(moved)
+    with tf.GradientTape() as tape:
+        logits, values = evaluated(rollout.observations[:-1])
+        ratio = tf.exp(categorical_log_prob(logits, tf.constant(rollout.actions)) - acted)
+        surrogate = tf.minimum(ratio * advantages, tf.clip_by_value(ratio, 0.9, 1.1) * advantages)
+        losses = -surrogate + 0.5 * tf.square(returns - values) - 0.01 * categorical_entropy(logits)
+        total = tf.reduce_sum(rollout.mask * losses) / rollout.mask.sum()
+    pieces = tape.gradient(total, policy.network.trainable_variables)
+    expected = np.concatenate([np.ravel(piece) for piece in pieces])
+    assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
+    deviation = (rollout.mask * np.abs(ratio - 1.0)).sum() / rollout.mask.sum()
+    assert report.statistics["ratio_deviation"] == pytest.approx(deviation, rel=1e-4)
+    assert 0.0 < report.statistics["clipped_share"] < 1.0
+    assert report.statistics["approximate_kl"] > 0.0
+
+
+def test_a_gaussian_policy_with_noise_that_persists_is_reused_too(cartpole: RunConfig) -> None:
+    environment = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
+    noise = ExplorationConfig(noise="state_dependent")
+    config = reused(replace(cartpole, environment=environment, exploration=noise), 2, 2)
+    actor = Actor(config, environment_spec(config.environment), 0)
+    snapshot = WeightSnapshot(0, initial(config))
+    for report in (actor.run(snapshot) for _ in range(4)):
+        assert report.statistics["ratio_deviation"] < 1e-3
+        assert np.isfinite(report.gradient).all()
+
+
+@pytest.mark.parametrize("name", ["actor_critic", "q_learning", "sarsa"])
+@pytest.mark.parametrize("reported", [1, 3, 4, 6])
+def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, reported: int, cartpole: RunConfig) -> None:
+    config = replace(cartpole, method=MethodConfig(name=name, return_lambda=0.9))
+    exact = replace(config.checkpoint, exact=True)
+    config = reused(replace(config, executor="inline", checkpoint=exact), 2, 2)
+    spec = environment_spec(config.environment)
+    weights = initial(config)
+    random = np.random.default_rng(2)
+    snapshots = [
+        WeightSnapshot(i, weights + random.normal(0.0, 0.05, weights.shape).astype(np.float32)) for i in range(12)
+    ]
+
+    def run(actor: Actor, snapshot: WeightSnapshot) -> GradientReport:
+        return actor.run(snapshot, None if name == "actor_critic" else snapshots[0])
+
+    one = Actor(config, spec, 3)
+    for snapshot in snapshots[:reported]:
+        run(one, snapshot)
+    other = Actor(config, spec, 3)
+    other.restore(one.state())
+    for snapshot in snapshots[reported:]:
+        expected, got = run(one, snapshot), run(other, snapshot)
+        np.testing.assert_array_equal(got.gradient, expected.gradient)
+        assert (got.sequence, got.agent_steps, got.samples) == (
+            expected.sequence,
+            expected.agent_steps,
+            expected.samples,
+        )
+        np.testing.assert_array_equal(got.episodes.returns, expected.episodes.returns)
+
+
+def test_its_graphs_are_traced_once(cartpole: RunConfig) -> None:
+    config = reused(cartpole, 2, 2)
+    actor = Actor(config, environment_spec(config.environment), 0)
+    snapshot = WeightSnapshot(0, initial(config))
+    for _ in range(4):
+        actor.run(snapshot)
+    traced = actor.traces
+    for _ in range(8):
+        actor.run(snapshot)
+    assert actor.traces == traced
+    assert isinstance(actor._gradients, Minibatches)
