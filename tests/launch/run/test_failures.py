@@ -14,6 +14,7 @@ from launch.loop.coordinator import Coordinator, TrainingStoppedError
 from launch.loop.inline_executor import InlineExecutor
 from launch.run.counts import LearnerDeath
 from launch.run.session import TrainingSession
+from launch.run.summary import write_summary
 from shared.config import CheckpointConfig, RunConfig
 
 
@@ -116,3 +117,9 @@ def test_what_a_dead_learner_had_taken_in_since_its_checkpoint_is_counted(cartpo
     # As far as anybody saw it had not come beyond its checkpoint: nothing is played again.
     summary = session(config, tmp_path, resume=True, after=LearnerDeath(killed, 3)).run()
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (2, 120)
+
+
+def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    said: list[str] = []
+    write_summary({"updates": 3}, tmp_path / "gone" / "summary.json", said.append)
+    assert said == ["warning: summary.json could not be written: No such file or directory"]

@@ -8,15 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
 from launch.run.progress import Progress
 from launch.run.rows import JsonLines, scalars
 from launch.run.tracker_runs import TrackerRuns
-from launch.run.trackers import MLflow, WeightsAndBiases, check_trackers
+from launch.run.trackers import MLflow, TensorBoard, WeightsAndBiases, check_trackers
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError
+from shared.types import Video
 
 ROW = Progress(
     frames=400,
@@ -47,6 +49,15 @@ def test_a_row_of_json(tmp_path: Path) -> None:
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert row["entropy"] == 1.5
     assert row["policy_lag_counts"] == {"0": 3, "2": 1}
+
+
+def test_tensorboard_is_given_a_video_as_a_picture_of_its_size(tmp_path: Path) -> None:
+    tracker = TensorBoard(tmp_path, RunConfig())
+    tracker.write_video(Video(b"GIF89a", width=160, height=210), frames=400)
+    tracker.close()
+    (shown,) = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0}).Reload().Tensors("evaluation/episode")
+    assert shown.step == 400
+    assert list(shown.tensor_proto.string_val) == [b"160", b"210", b"GIF89a"]
 
 
 def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
