@@ -26,6 +26,12 @@ def children_take_signals() -> Iterator[None]:
 
 
 @pytest.fixture
+def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean observation is that of 40 vector steps of random play. Of a run it is 400, which take seconds."""
+    monkeypatch.setattr("actors.environments.observation_mean._STEPS", 40)
+
+
+@pytest.fixture
 def cartpole() -> RunConfig:
     """CartPole with a network and rollouts small enough for hundreds of updates a second."""
     return RunConfig(

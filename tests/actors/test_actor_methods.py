@@ -231,7 +231,7 @@ def test_a_planted_leak_is_above_the_limits_below(calls: int, leaked_bytes: int,
     assert grown(lambda: bytearray(leaked_bytes), warm_up=100, calls=calls)[1] < limit
 
 
-@pytest.mark.parametrize("task", ["cartpole", "pendulum"])
+@pytest.mark.parametrize("task", ["cartpole", pytest.param("pendulum", marks=pytest.mark.slow)])
 def test_50_000_policy_steps_add_no_objects_traces_or_memory(task: str, request: pytest.FixtureRequest) -> None:
     config = request.getfixturevalue(task)
     spec = environment_spec(config.environment)

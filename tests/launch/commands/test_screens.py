@@ -37,7 +37,8 @@ def trained(folder: Path) -> tuple[RunConfig, EnvironmentSpec, Policy, Float32Ar
     return config, spec, policy, load_weights(run, "latest", policy.layout)[0].parameters
 
 
-@pytest.mark.parametrize(("frame_stack", "screen_size"), [(1, 84), (2, 36)])
+@pytest.mark.usefixtures("short_random_play")
+@pytest.mark.parametrize(("frame_stack", "screen_size"), [(1, 36), pytest.param(2, 84, marks=pytest.mark.slow)])
 def test_a_run_on_another_screen_learns_resumes_and_is_evaluated(
     frame_stack: int, screen_size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

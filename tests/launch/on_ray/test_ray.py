@@ -67,24 +67,10 @@ def summary_of(run: Path) -> dict:
     return summary
 
 
-def test_2_actors_and_k_3_account_for_every_agent_step(tmp_path: Path) -> None:
+def test_2_actors_and_k_3_account_for_every_agent_step_beyond_a_killed_actor_and_a_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = start(f"{SMALL} --actors 2 --learner.gradients-per-update 3 --total-frames 8k", run)
-    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
-    assert process.returncode == 0, output
-    summary = summary_of(run)
-    assert summary["status"] == "frames_reached"
-    assert summary["frames"] >= 8_000
-    assert summary["gradients_applied"] == 3 * summary["updates"]
-    assert set(summary["agent_steps_dropped"]) <= {"unfinished_update"}
-    assert "mean return of the last" in output
-    for noise in ("oneDNN", "cuda", "absl", "Traceback", "pid="):
-        assert noise not in output, output
-
-
-def test_a_killed_actor_is_replaced_and_ctrl_c_saves_for_a_resume(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = start(f"{SMALL} --actors 2 --total-frames 100M --log-every-seconds 0.5", run)
+    settings = f"{SMALL} --actors 2 --learner.gradients-per-update 3"
+    process = start(f"{settings} --total-frames 100M --log-every-seconds 0.5", run)
     wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 0, process)
     os.kill(actor_processes(process.pid)[0], signal.SIGKILL)
     wait_for(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
@@ -94,21 +80,30 @@ def test_a_killed_actor_is_replaced_and_ctrl_c_saves_for_a_resume(tmp_path: Path
     output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
     assert process.returncode == 130, output
     assert "actor 2 replaces actor" in output
-    summary = summary_of(run)
-    assert summary["status"] == "interrupted"
-    assert summary["actor_restarts"] == 1
+    interrupted = summary_of(run)
+    assert interrupted["status"] == "interrupted"
+    assert interrupted["actor_restarts"] == 1
 
+    total_frames = interrupted["frames"] + 5000
     resumed = subprocess.run(
-        [*TRIBUTARY, "train", "--resume", str(run), "--total-frames", str(summary["frames"] + 5000)],
+        [*TRIBUTARY, "train", "--resume", str(run), "--total-frames", str(total_frames)],
         capture_output=True,
         text=True,
         timeout=_DEADLINE_SECONDS,
         check=False,
     )
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    after = summary_of(run)
-    assert after["updates"] > summary["updates"]
-    assert after["frames"] >= summary["frames"] + 5000
+    output = resumed.stdout + resumed.stderr
+    assert resumed.returncode == 0, output
+    summary = summary_of(run)
+    assert summary["status"] == "frames_reached"
+    assert summary["frames"] >= total_frames
+    assert summary["updates"] > interrupted["updates"]
+    for ended in (interrupted, summary):
+        assert ended["gradients_applied"] == 3 * ended["updates"]
+        assert set(ended["agent_steps_dropped"]) <= {"unfinished_update"}
+    assert "mean return of the last" in output
+    for noise in ("oneDNN", "cuda", "absl", "Traceback", "pid="):
+        assert noise not in output, output
 
 
 def parameters_of(run: Path) -> np.ndarray:

@@ -91,7 +91,8 @@ def test_a_gradient_of_weights_that_were_updated_already_is_seen(monkeypatch: py
     assert fused_step.is_wrong(fused_step._by_numpy(problem), expected, problem.weights)
 
 
-def test_eager_and_graph_start_alike() -> None:
+def test_eager_and_graph_start_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning_speed, "_ROLLOUTS", 3)
     finding = learning_speed.run(seeds=1, threshold=15.0)
     assert finding.holds
     trained = finding.figures["trainings"]

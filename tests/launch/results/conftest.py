@@ -36,4 +36,7 @@ def cartpole_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few updates of Pong; an episode is 1,000 frames at most."""
     settings = "pong --total-frames 1500 --environment.max-episode-frames 1000 --evaluation.environments 2"
-    return _train(tmp_path_factory.mktemp("pong") / "run", settings)
+    with pytest.MonkeyPatch.context() as patch:
+        # As `short_random_play`, which is of one test only.
+        patch.setattr("actors.environments.observation_mean._STEPS", 40)
+        return _train(tmp_path_factory.mktemp("pong") / "run", settings)

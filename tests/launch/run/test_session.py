@@ -16,6 +16,7 @@ from launch.run.progress import Progress
 from launch.run.session import TrainingSession
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
+from shared.methods.names import METHODS
 
 
 def parameters_after(config: RunConfig, updates: int) -> bytes:
@@ -34,6 +35,7 @@ def parameters_after(config: RunConfig, updates: int) -> bytes:
     return learner.snapshot().parameters.tobytes()
 
 
+@pytest.mark.usefixtures("short_random_play")
 @pytest.mark.parametrize("task", ["cartpole", "pong"])
 def test_200_updates_are_bit_equal_for_a_seed(task: str, request: pytest.FixtureRequest) -> None:
     config = request.getfixturevalue(task)
@@ -117,8 +119,14 @@ def test_a_resume_with_another_k_counts_as_applied_only_what_was(
     assert any("dropped 2 gradients" in message for message in after.view().messages) is not kept
 
 
-@pytest.mark.parametrize("task", ["cartpole", "pong"])
-@pytest.mark.parametrize("method", ["actor_critic", "q_learning", "sarsa"])
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [
+        *(("cartpole", method) for method in METHODS),
+        ("pong", "actor_critic"),
+        *(pytest.param("pong", method, marks=pytest.mark.slow) for method in ("q_learning", "sarsa")),
+    ],
+)
 def test_n_updates_save_resume_and_n_updates_are_bit_equal_to_2n(
     task: str, method: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
