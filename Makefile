@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs
 
 .DEFAULT_GOAL := help
-.PHONY: help train test slow-test chaos cluster-test tracker-test soak browser-test lint format settings clean
+.PHONY: help train agent test slow-test chaos cluster-test tracker-test soak browser-test lint format settings clean
 
 help:
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
@@ -18,6 +18,7 @@ help:
 	@echo "make browser-test   look at the report in a headless Chromium"
 	@echo "make lint     check style and types"
 	@echo "make format   format the code"
+	@echo "make agent    pack a run as an agent that ships: RUN=runs/… NAME=pong, for zoo:pong"
 	@echo "make settings write docs/settings.md from the docstrings of the settings"
 	@echo "make clean    remove the environment and the caches"
 
@@ -30,6 +31,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 train: $(INSTALLED)
 	$(BIN)/tributary train $(ARGS)
+
+agent: $(INSTALLED)
+	$(BIN)/python -m launch.results.pack $(RUN) $(NAME) $(ARGS)
+	$(BIN)/python -m launch.commands.zoo > docs/zoo.md
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(ARGS)

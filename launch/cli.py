@@ -45,6 +45,7 @@ COMMANDS: dict[str, Command] = {
         ("plan", "", "launch.bench.plan:plan", "predict what a cluster of so many actors would give"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
         ("presets", "", "launch.commands.presets:presets", "list the presets"),
+        ("zoo", "", "launch.commands.zoo:list_zoo", "list the agents that ship: zoo:NAME stands where RUN does"),
     )
 }
 

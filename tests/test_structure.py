@@ -40,6 +40,7 @@ ROOMS = (
     "output",
     "machine",
     "presets",
+    "zoo",
     "loop",
     "film",
     "run",

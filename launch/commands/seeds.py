@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.commands.interrupts import Interrupts
+from launch.commands.train import TrainArguments
 from launch.commands.training_process import training_process
 from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
-from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 _POLL_SECONDS = 0.5
@@ -43,9 +43,7 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def train_seeds(
-    config: RunConfig, seeds: Sequence[int], side_by_side: int, folder: Path, preset: str, json_file: Path | None
-) -> int:
+def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, preset: str) -> int:
     """Train once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
 
     Each run is in `folder`/seed-N. Alone a run shows its own progress; side by side its output goes to seed-N.log.
@@ -53,32 +51,32 @@ def train_seeds(
     Raises:
         ConfigurationError: the folder is in use, or no run could start.
     """
-    if side_by_side < 1:
-        raise setting_error("side_by_side", side_by_side, "must be at least 1")
+    if arguments.side_by_side < 1:
+        raise setting_error("side_by_side", arguments.side_by_side, "must be at least 1")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise setting_error("run_dir", folder, "exists; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     console = Console()
     with Interrupts() as interrupts:
-        codes = _train_each(config, seeds, side_by_side, folder, preset, console, interrupts)
+        codes = _train_each(arguments, seeds, folder, preset, console, interrupts)
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)
-        if json_file is not None:
-            write_json(json_file, result)
+        if arguments.json is not None:
+            write_json(arguments.json, result)
         _show(console, result, folder)
         return EXIT_INTERRUPTED if interrupts.asked.is_set() else max(codes.values(), default=EXIT_FAILED)
 
 
 def _train_each(
-    config: RunConfig,
+    arguments: TrainArguments,
     seeds: Sequence[int],
-    side_by_side: int,
     folder: Path,
     preset: str,
     console: Console,
     interrupts: Interrupts,
 ) -> dict[int, int]:
     """The exit codes of those that ran: all, unless an interrupt came."""
+    side_by_side = arguments.side_by_side
     waiting, codes = list(seeds), dict[int, int]()
     running: dict[int, Popen[str]] = {}
     passed_on = False
@@ -96,7 +94,8 @@ def _train_each(
                     output = None
                     if side_by_side > 1:
                         output = stack.enter_context((folder / f"seed-{seed}.log").open("w"))
-                    run = training_process(replace(config, seed=seed), folder / f"seed-{seed}", preset, output)
+                    config, own = replace(arguments.config, seed=seed), folder / f"seed-{seed}"
+                    run = training_process(config, own, preset, output, arguments.start_from)
                     running[seed] = stack.enter_context(run)
                 time.sleep(_POLL_SECONDS)
                 for seed in [seed for seed, process in running.items() if process.poll() is not None]:

@@ -26,6 +26,7 @@ from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.run.annealing import annealing_warning
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
+from launch.run.first_weights import FirstWeights, weights_to_start_from
 from launch.run.folder import RunFolder, centres_observations
 from launch.run.latest import RunPath
 from launch.run.manifest import manifest
@@ -47,6 +48,9 @@ class TrainArguments:
     """Folder of the run. Default: runs/<preset>-<time>."""
     resume: RunPath | None = None
     """Folder of a run to go on with from its last checkpoint. Its settings are the defaults."""
+    start_from: RunPath | None = None
+    """Run whose best weights a new run starts from: its folder, latest, or zoo:NAME. Its settings are the defaults
+    where no PRESET is named. Optimizer, schedules and counts start anew."""
     seeds: str | None = None
     """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
     side_by_side: int = 1
@@ -77,6 +81,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
         config = replace(config, record_arrivals=None, replay_arrivals=None)
     here = config.executor == "inline" or config.address == "local"
     budget = thread_budget(config) if here else None
+    first: FirstWeights | None = None
     check_arrivals(config, budget)
     if arguments.resume is not None:
         folder = RunFolder(arguments.resume)
@@ -97,10 +102,13 @@ def train(arguments: TrainArguments, preset: str) -> int:
     else:
         folder = RunFolder(arguments.run_dir or default_run_dir(preset))
         folder.check_free()
-        if centres_observations(config, spec):
+        if arguments.start_from is not None:
+            first = weights_to_start_from(config, spec, RunFolder(arguments.start_from))
+            spec = first.spec
+        elif centres_observations(config, spec):
             spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
     with Interrupts() as interrupts:
-        run = _Run(arguments, config, spec, folder, preset, console, interrupts)
+        run = _Run(arguments, config, spec, folder, preset, console, interrupts, first)
         if config.executor == "inline":
             assert budget is not None
             return _train_inline(run, budget)
@@ -117,6 +125,7 @@ class _Run(NamedTuple):
     preset: str
     console: Console
     interrupts: Interrupts
+    first: FirstWeights | None
 
 
 def _train_inline(run: _Run, budget: ThreadBudget) -> int:
@@ -236,9 +245,16 @@ def _open_folder(run: _Run, budget: ThreadBudget) -> None:
         with folder:
             folder.write_config(config)
     else:
-        folder.create(config, run.spec, manifest(config, run.spec, run.preset, budget.describe()))
+        made = manifest(config, run.spec, run.preset, budget.describe())
+        if run.first is not None:
+            made["started_from"] = {"run": run.first.run, "weights": run.first.source}
+        folder.create(config, run.spec, made)
+        if run.first is not None:
+            run.first.write(folder)
     print_line(run.console, f"run folder:   {folder.path}")
     print_line(run.console, f"threads:      {budget.describe()}")
+    if run.first is not None:
+        print_line(run.console, f"starts from:  {run.first.run}: {run.first.source}")
     for warning in (budget.warning(), annealing_warning(config)):
         if warning is not None:
             print_line(run.console, f"warning: {warning}")

@@ -1,6 +1,6 @@
 """Train by resolved settings in a process of its own.
 
-`python -m launch.commands.training_process SETTINGS RUN PRESET ARGV…`
+`python -m launch.commands.training_process SETTINGS RUN PRESET START_FROM ARGV…`
 """
 
 import signal
@@ -19,19 +19,25 @@ from launch.run.folder import RunFolder
 from shared.config import RunConfig
 
 
-def main(settings: str, run: str, preset: str, *arguments: str) -> int:
+def main(settings: str, run: str, preset: str, start_from: str, *arguments: str) -> int:
     """Train with the settings in one folder, into another. Returns the exit code.
 
-    `arguments` are those of the command that asked for it: the run's manifest names it.
+    `start_from` is the folder of a run, or empty. `arguments` are those of the command that asked for it: the run's
+    manifest names it.
     """
     sys.argv = ["tributary", *arguments]
     config = RunFolder(Path(settings)).read_config("settings")
-    return exit_code(lambda: train(TrainArguments(config, run_dir=Path(run)), preset))
+    start = Path(start_from) if start_from else None
+    return exit_code(lambda: train(TrainArguments(config, run_dir=Path(run), start_from=start), preset))
 
 
 @contextmanager
 def training_process(
-    config: RunConfig, run: Path, preset: str, output: IO[str] | int | None = None
+    config: RunConfig,
+    run: Path,
+    preset: str,
+    output: IO[str] | int | None = None,
+    start_from: Path | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """A process that trains, with its output to `output`, or here. At the end it is waited for, as long as it takes.
 
@@ -39,7 +45,8 @@ def training_process(
     """
     with tempfile.TemporaryDirectory(prefix="tributary-settings-") as folder:
         RunFolder(Path(folder)).write_config(config)
-        command = module_command("launch.commands.training_process", folder, str(run), preset, *sys.argv[1:])
+        start = str(start_from or "")
+        command = module_command("launch.commands.training_process", folder, str(run), preset, start, *sys.argv[1:])
         errors = None if output is None else subprocess.STDOUT
         process = subprocess.Popen(
             command, stdout=output, stderr=errors, text=True, process_group=0, env=module_environment()

@@ -30,7 +30,7 @@ class EvaluateArguments:
     """Play whole episodes with the weights of a run. Every score comes with the protocol that it was made by."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
-    """Folder of the run, or latest: the newest below runs/."""
+    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     episodes: int = 100
     """Episodes to play."""
     protocol: ProtocolName = "training"
@@ -44,7 +44,7 @@ class EvaluateArguments:
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
     json: Path | None = None
-    """File to write the result to, besides evaluation-PROTOCOL.json in the run folder."""
+    """File to write the result to, besides evaluation-PROTOCOL.json in the run folder, or in runs/zoo-NAME."""
 
 
 def evaluate(arguments: EvaluateArguments) -> int:
@@ -58,6 +58,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
     config = folder.read_config("run")
+    output = folder.output(f"evaluation-{arguments.protocol}.json")
     if arguments.seed is not None:
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
@@ -101,7 +102,9 @@ def evaluate(arguments: EvaluateArguments) -> int:
     }
     for line in result_lines(result):
         print_line(console, line)
-    write_json(folder.evaluation(arguments.protocol), result)
+    write_json(output, result)
+    if folder.ships:
+        print_line(console, f"result: {output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_DONE

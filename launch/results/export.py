@@ -28,9 +28,10 @@ class ExportArguments:
     """Write a run's network as model.keras and as a SavedModel, with model.json that says what goes in and out."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
-    """Folder of the run, or latest: the newest below runs/."""
+    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     output: Path | None = None
-    """Folder to write, which must not exist yet. Default: export-update-N in the run folder, which is replaced."""
+    """Folder to write, which must not exist yet. Default: export-update-N in the run folder, or in runs/zoo-NAME, which
+    is replaced."""
     weights: WeightsName = "auto"
     """best: of the best evaluation, or without evaluations of the best training return. latest: of the last checkpoint.
     auto: best if there is one."""
@@ -56,7 +57,7 @@ def export(arguments: ExportArguments) -> int:
     policy = Policy(config, spec, training=False)
     snapshot, source = load_weights(folder, arguments.weights, policy.layout)
     policy.assign(snapshot.parameters)
-    output = arguments.output or folder.path / f"export-update-{snapshot.version}"
+    output = arguments.output or folder.output(f"export-update-{snapshot.version}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,6 +13,7 @@ from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from launch.results.curves import Band, XAxis, bands, read_curve
+from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from shared.errors import ConfigurationError, setting_error
 
@@ -22,7 +23,7 @@ class PlotArguments:
     """Draw learning curves of one or more runs. Runs that differ in their seed only become one median with a band."""
 
     runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
-    """Folders of runs, or folders that hold such folders."""
+    """Folders of runs, folders that hold such folders, latest, or zoo:NAME."""
     x: XAxis = "frames"
     """frames, agent_steps, or seconds of training."""
     y: str = "mean_return_100"
@@ -48,7 +49,7 @@ def plot(arguments: PlotArguments) -> int:
     from launch.output.pictures import figure, save
     from launch.results.curve_picture import draw_curves
 
-    paths = [output] if output is not None else [default_folder(runs) / f"curve.{kind}" for kind in ("png", "svg")]
+    paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with figure() as (drawn, (axes,)):
         draw_curves(axes, groups, arguments.x, arguments.y)
         save(drawn, paths, runs=[str(run) for run in runs])
@@ -79,13 +80,15 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
     return found
 
 
-def default_folder(runs: list[Path]) -> Path:
-    """Where what is made of these runs goes: into the run's folder; of several, into the one that holds them all side
-    by side, or else the working directory. The first one's folder would say of itself what is true of all."""
+def default_output(runs: list[Path], name: str) -> Path:
+    """Where the file `name` that is made of these runs goes: into the run's folder; of several, into the one that holds
+    them all side by side, or else the working directory. The first one's folder would say of itself what is true of
+    all."""
     if len(runs) == 1:
-        return runs[0]
+        return RunFolder(runs[0]).output(name)
     parents = {run.absolute().parent for run in runs}
-    return parents.pop() if len(parents) == 1 else Path.cwd()
+    in_one = len(parents) == 1 and not RunFolder(runs[0]).ships
+    return (parents.pop() if in_one else Path.cwd()) / name
 
 
 def band_lines(groups: list[Band]) -> list[str]:

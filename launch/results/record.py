@@ -27,11 +27,11 @@ class RecordArguments:
     """Write whole episodes of a run's agent as a video. Ctrl-C keeps what was played."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
-    """Folder of the run, or latest: the newest below runs/."""
+    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     episodes: int = 1
     """Episodes to play, one after another in one video."""
     output: Path | None = None
-    """File to write, .mp4 or .gif. Default: videos/update-N.mp4 in the run folder."""
+    """File to write, .mp4 or .gif. Default: videos/update-N.mp4 in the run folder, or in runs/zoo-NAME."""
     format: Literal["mp4", "gif"] = "mp4"
     """Of the default file."""
     overlay: bool = False
@@ -78,8 +78,7 @@ def record(arguments: RecordArguments) -> int:
         stage = make_stage(environment)
     except Exception as error:
         raise setting_error("run", folder.path, f"{environment.id} cannot be shown: {error}") from error
-    output = arguments.output or folder.videos / f"update-{snapshot.version}.{arguments.format}"
-    output.parent.mkdir(exist_ok=True)
+    output = arguments.output or folder.output(f"videos/update-{snapshot.version}.{arguments.format}")
     made: dict[str, Any] = {
         "environment": environment.id,
         "protocol": describe_protocol(environment, arguments.protocol, spec),

@@ -21,7 +21,7 @@ from launch.output.provenance import provenance
 from launch.output.words import duration
 from launch.results.curves import bands, read_curve, read_rows
 from launch.results.evaluate import published_scores
-from launch.results.plot import default_folder, find_runs
+from launch.results.plot import default_output, find_runs
 from launch.results.protocols import protocol_line
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
@@ -38,7 +38,7 @@ class ReportArguments:
     """Write one self-contained HTML page about one or more runs."""
 
     runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
-    """Folders of runs, or folders that hold such folders."""
+    """Folders of runs, folders that hold such folders, latest, or zoo:NAME."""
     output: Path | None = None
     """File to write. Default: report.html in the folder of the run; of several runs, in the folder that they are in, or
     else in the working directory."""
@@ -55,7 +55,7 @@ def report(arguments: ReportArguments) -> int:
     check_json_file(arguments.json)
     check_output(arguments.output, (".html",))
     runs = [_Run(path) for path in find_runs(arguments.runs)]
-    output = arguments.output or default_folder([run.folder.path for run in runs]) / "report.html"
+    output = arguments.output or default_output([run.folder.path for run in runs], "report.html")
     page = _page(runs)
     part = output.with_name(output.name + ".part")
     part.write_text(page)
@@ -75,7 +75,10 @@ class _Run:
         self.rows = read_rows(self.folder)
         self.manifest = _read(self.folder.path / "manifest.json")
         self.summary = _read(self.folder.summary)
-        self.evaluations = [_read(file) for file in sorted(self.folder.path.glob("evaluation-*.json"))]
+        # Of an agent that ships, those of this user count.
+        places = (self.folder.path, self.folder.outputs)
+        evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
+        self.evaluations = [_read(evaluations[name]) for name in sorted(evaluations)]
         log = self.folder.log
         self.log = log.read_text().splitlines() if log.is_file() else []
 
@@ -107,7 +110,7 @@ class _Run:
         last = self.rows[-1]
         mean, p95, most = lag_summary(self.lags())
         return {
-            "run": str(self.folder.path),
+            "run": self.folder.name,
             "environment": self.config.environment.id,
             "seed": self.config.seed,
             "status": self.summary.get("status", "running, or ended without a summary"),

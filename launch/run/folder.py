@@ -11,18 +11,50 @@ import msgspec
 import numpy as np
 
 from actors.environments import EnvironmentSpec
+from launch import zoo
 from launch.output.json_file import write_json
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 
 class RunFolder:
-    """The folder of one run. Use as a context: it is locked while the run is alive."""
+    """The folder of one run. Use as a context: it is locked while the run is alive.
+
+    The folder of an agent that ships is read like any other, and never written to.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._lock: IO[str] | None = None
         self._made: list[Path] = []
+
+    @property
+    def name(self) -> str:
+        """What to type for it: its path, or zoo:NAME."""
+        return zoo.agent_name(self.path) or str(self.path)
+
+    @property
+    def ships(self) -> bool:
+        """Whether it is an agent's of the zoo."""
+        return zoo.agent_name(self.path) is not None
+
+    @property
+    def outputs(self) -> Path:
+        """Where commands put what they make of the run: its folder; for an agent that ships, runs/zoo-NAME."""
+        return Path("runs", f"zoo-{self.path.name}") if self.ships else self.path
+
+    def output(self, name: str) -> Path:
+        """Where a command puts the file or folder `name`; what it is in is made.
+
+        Raises:
+            ConfigurationError: it cannot be made.
+        """
+        path = self.outputs / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise setting_error("output", path, f"{path.parent} cannot be made: {error.strerror}") from error
+        return path
 
     @property
     def checkpoints(self) -> Path:
@@ -33,6 +65,11 @@ class RunFolder:
     def best_weights(self) -> Path:
         """The weights of the best evaluation, or without evaluations of the best training return, if there was one."""
         return self.path / "best.npz"
+
+    @property
+    def first_weights(self) -> Path:
+        """The weights that a run started from, if they were another run's."""
+        return self.path / "first.npz"
 
     @property
     def summary(self) -> Path:
@@ -49,14 +86,10 @@ class RunFolder:
         """What the run said while it went on, with the time."""
         return self.path / "log.txt"
 
-    def evaluation(self, protocol: str) -> Path:
-        """The last result of `tributary evaluate` by this protocol."""
-        return self.path / f"evaluation-{protocol}.json"
-
     @property
     def videos(self) -> Path:
         """Folder of the videos."""
-        return self.path / "videos"
+        return self.outputs / "videos"
 
     @property
     def observation_mean(self) -> Path:
@@ -126,6 +159,19 @@ class RunFolder:
                 f"--environment as it was"
             )
         return replace(spec, observation_mean=mean.astype(np.float32))
+
+    def check_goes_on(self) -> None:
+        """Refuse to resume an agent that ships.
+
+        Raises:
+            ConfigurationError: it is one.
+        """
+        if self.ships:
+            raise setting_error(
+                "resume",
+                self.name,
+                f"has weights only, and is never written to; start a new run from them: --start-from {self.name}",
+            )
 
     def write_config(self, config: RunConfig) -> None:
         """Write the resolved settings."""

@@ -1,11 +1,12 @@
-"""`latest` as the name of a run: the newest one below runs/."""
+"""Names of runs: `latest` is the newest one below runs/, `zoo:NAME` an agent that ships."""
 
 from pathlib import Path
 from typing import Annotated
 
 from tyro.constructors import PrimitiveConstructorSpec
 
-from shared.errors import ConfigurationError
+from launch import zoo
+from shared.errors import ConfigurationError, setting_error
 
 LATEST = "latest"
 _RUNS = Path("runs")
@@ -27,9 +28,23 @@ def run_path(text: str) -> Path:
     """The folder that a command's argument names.
 
     Raises:
-        ConfigurationError: it is `latest`, and there is no run.
+        ConfigurationError: it is `latest`, and there is no run, or an agent that does not ship.
     """
-    return newest_run() if text == LATEST and not Path(LATEST).exists() else Path(text)
+    if text.startswith(zoo.PREFIX):
+        return zoo.agent_folder(text)
+    path = Path(text)
+    if path.exists():
+        return path
+    if text == LATEST:
+        return newest_run()
+    if zoo.PREFIX + text in zoo.agents():
+        raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
+    return path
+
+
+def run_name(path: Path) -> str:
+    """What to type for a folder."""
+    return zoo.agent_name(path) or str(path)
 
 
 RunPath = Annotated[
@@ -39,7 +54,7 @@ RunPath = Annotated[
         metavar="RUN",
         instance_from_str=lambda texts: run_path(texts[0]),
         is_instance=lambda value: isinstance(value, Path),
-        str_from_instance=lambda path: [str(path)],
+        str_from_instance=lambda path: [run_name(path)],
     ),
 ]
-"""The folder of a run on the command line, or `latest`."""
+"""The folder of a run on the command line, `latest`, or `zoo:NAME`."""

@@ -12,6 +12,7 @@ from launch.loop.executor import Executor, Failed, Replaced
 from launch.run.arrival_record import ArrivalRecord
 from launch.run.counts import LearnerDeath, RunCounts
 from launch.run.evaluations import Evaluations
+from launch.run.first_weights import first_weights
 from launch.run.folder import RunFolder
 from launch.run.messages import DroppedReports, Messages
 from launch.run.metrics import Metrics
@@ -61,7 +62,8 @@ class TrainingSession:
         self._messages = Messages(self._folder.log)
         self._say = self._messages.say
         policy = Policy(config, spec)
-        self.learner = Learner(config, policy.layout, policy.initial_parameters())
+        first = first_weights(self._folder, policy.layout)
+        self.learner = Learner(config, policy.layout, policy.initial_parameters() if first is None else first)
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
         self._mark: ReturnMark | None = None

@@ -1,0 +1,104 @@
+"""`tributary zoo`: the agents that ship. `python -m launch.commands.zoo` prints the page docs/zoo.md."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from launch import zoo
+from launch.output.exit_codes import EXIT_DONE
+from launch.output.json_file import check_json_file, write_json
+from launch.results.protocols import ProtocolName
+from launch.run.finished import read_summary
+from launch.run.folder import RunFolder
+
+_PAGE = """\
+# Agents that ship
+
+`zoo:NAME` stands wherever a command takes a run: `tributary watch zoo:pong`, and `evaluate`, `record`, `plot`,
+`report`, `export`, `train --start-from`. What these write goes to `runs/zoo-NAME` in the working directory; the agents
+themselves are never written to. `tributary zoo` lists them, and `--json FILE` writes the list.
+
+Each score is the mean unclipped return of whole episodes ± its standard error, from the weights as they ship, by the
+[protocol](scores.md) that stands beside it. The command repeats it. On another processor sampled actions, and so the
+games, may differ.
+
+| agent | environment | agent steps of training | protocol | score | command |
+|---|---|---|---|---|---|
+"""
+_MAKE = """
+`make agent RUN=runs/NAME NAME=pong` packs a run as such an agent: it stores the weights as float16 unless the score
+suffers, plays the evaluations, and writes this page.
+"""
+
+
+@dataclass(frozen=True)
+class ZooArguments:
+    """List the agents that ship. zoo:NAME stands wherever a command takes a run."""
+
+    json: Path | None = None
+    """File to write the list to, with how each score was made."""
+
+
+def list_zoo(arguments: ZooArguments) -> int:
+    """Run `tributary zoo`. Returns the exit code."""
+    check_json_file(arguments.json)
+    agents = described_agents()
+    table = Table(box=None, pad_edge=False)
+    for heading in ("agent", "environment", "agent steps", "protocol", "score"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading == "agent steps" else "left")
+    for name, agent in agents.items():
+        first = name, agent["environment"], f"{agent['agent_steps']:,}"
+        for evaluation in agent["evaluations"]:
+            table.add_row(*first, evaluation["protocol"]["name"], score(evaluation))
+            first = "", "", ""
+    console = Console()
+    console.print(table, highlight=False)
+    if arguments.json is not None:
+        write_json(arguments.json, agents)
+    return EXIT_DONE
+
+
+def described_agents() -> dict[str, dict[str, Any]]:
+    """What there is to say of each agent, by its zoo:NAME."""
+    return {name: _described(RunFolder(zoo.agent_folder(name))) for name in zoo.agents()}
+
+
+def score(evaluation: dict[str, Any]) -> str:
+    """An evaluation in a few words."""
+    error = evaluation["standard_error"]
+    return f"{evaluation['mean_return']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def page() -> str:
+    """docs/zoo.md."""
+    rows = []
+    for name, agent in described_agents().items():
+        first = f"`{name}`", agent["environment"], f"{agent['agent_steps']:,}"
+        for made in agent["evaluations"]:
+            cells = (*first, made["protocol"]["name"], score(made), f"`{made['command']}`")
+            rows.append(f"| {' | '.join(cells)} |\n")
+            first = "", "", ""
+    return _PAGE + "".join(rows) + _MAKE
+
+
+def _described(folder: RunFolder) -> dict[str, Any]:
+    files = (folder.path / f"evaluation-{protocol}.json" for protocol in get_args(ProtocolName))
+    evaluations = [json.loads(file.read_text()) for file in files if file.is_file()]
+    return {
+        "environment": folder.read_config("run").environment.id,
+        "agent_steps": read_summary(folder)["agent_steps_sampled"],
+        "weights_bytes": folder.best_weights.stat().st_size,
+        "trained_by": json.loads((folder.path / "manifest.json").read_text())["command"],
+        "evaluations": [
+            {name: value for name, value in evaluation.items() if name not in ("returns", "lengths_agent_steps")}
+            for evaluation in evaluations
+        ],
+    }
+
+
+if __name__ == "__main__":
+    print(page(), end="")

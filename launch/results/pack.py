@@ -1,0 +1,161 @@
+"""Packs a run's agent so that it ships: `python -m launch.results.pack RUN NAME`.
+
+A packed folder holds what is read of a run: weights, as float16 where the score does not suffer, settings and manifest
+without paths, the metrics thinned out, the summary, and evaluations, each with the command that repeats it.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from actors.environments import adapter_of, environment_spec
+from launch import zoo
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.output.exit_codes import EXIT_DONE, exit_code
+from launch.output.json_file import write_json
+from launch.output.provenance import revision
+from launch.results.curves import read_rows
+from launch.results.evaluate import EvaluateArguments, evaluate
+from launch.run.finished import read_summary
+from launch.run.folder import RunFolder
+from launch.run.latest import RunPath
+from launch.run.weights import WeightsName, load_weights, write_weights
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, setting_error
+
+_MOST_BYTES = 3_500_000
+_ROWS = 100
+_SIGNIFICANT_DIGITS = 5
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/\"']+/)*([^\s/\"']+)")
+# Options of a command that name files or machines and say nothing about what was learned.
+_OWN_OPTIONS = ("--run-dir", "--json", "--storage", "--address", "--record-arrivals", "--resume")
+
+
+@dataclass(frozen=True)
+class PackArguments:
+    """Pack a run's agent as zoo:NAME, evaluated by each published protocol of its environment."""
+
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, or latest."""
+    name: Annotated[str, tyro.conf.Positional]
+    """Of the agent: lower-case letters, digits and hyphens. An agent that there is is replaced."""
+    weights: WeightsName = "auto"
+    """As in tributary evaluate."""
+    episodes: int = 100
+    """Of each evaluation."""
+
+
+def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
+    """Pack a run below the folder `into`. Returns the agent's folder, which is there whole or not at all.
+
+    Raises:
+        ConfigurationError: the folder holds no run, no weights that fit it, or the weights are too large to ship.
+    """
+    if not _NAME.fullmatch(arguments.name):
+        raise setting_error("name", arguments.name, "must be of lower-case letters, digits and hyphens")
+    run = RunFolder(arguments.run)
+    config = _without_paths(run.read_config("run"))
+    spec = run.with_observation_mean(config, environment_spec(config.environment))
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+
+    layout = Policy(config, spec, training=False).layout
+    snapshot, source = load_weights(run, arguments.weights, layout)
+    rows = _thinned(read_rows(run))
+    with tempfile.TemporaryDirectory(prefix="tributary-pack-") as parent:
+        agent = RunFolder(Path(parent) / arguments.name)
+        agent.path.mkdir()
+        agent.write_config(config)
+        if spec.observation_mean is not None:
+            np.save(agent.observation_mean, spec.observation_mean, allow_pickle=False)
+        write_json(agent.summary, _scrubbed(read_summary(run)))
+        agent.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        first, *others = list(adapter_of(config.environment).protocols) or ["training"]
+        means: dict[str, float] = {}
+        for dtype in ("float32", "float16"):
+            write_weights(agent.best_weights, snapshot, layout, source, dtype)
+            result = _evaluated(agent, first, arguments)
+            means[dtype] = result["mean_return"]
+            if dtype == "float16" and means["float16"] < means["float32"] - 2 * (result["standard_error"] or 0.0):
+                write_weights(agent.best_weights, snapshot, layout, source)
+                _evaluated(agent, first, arguments)
+        for protocol in others:
+            _evaluated(agent, protocol, arguments)
+        with np.load(agent.best_weights, allow_pickle=False) as packed:
+            dtype = str(packed["parameters"].dtype)
+        made = {"dtype": dtype, "weights": source, "protocol": first, "mean_returns": means, "revision": revision()}
+        write_json(agent.path / "manifest.json", _manifest(run) | {"packed": made})
+        size = agent.best_weights.stat().st_size
+        if size > _MOST_BYTES:
+            raise ConfigurationError(f"{run.path}: its weights are {size:,} bytes, and may be {_MOST_BYTES:,} at most")
+        shutil.rmtree(into / arguments.name, ignore_errors=True)
+        return Path(shutil.copytree(agent.path, into / arguments.name))
+
+
+def _evaluated(agent: RunFolder, protocol: Any, arguments: PackArguments) -> dict[str, Any]:
+    """Evaluate what is packed so far, and keep the result with the command that repeats it."""
+    evaluate(EvaluateArguments(agent.path, episodes=arguments.episodes, protocol=protocol))
+    file = agent.output(f"evaluation-{protocol}.json")
+    result: dict[str, Any] = json.loads(file.read_text())
+    episodes = "" if arguments.episodes == EvaluateArguments.episodes else f" --episodes {arguments.episodes}"
+    result["command"] = f"tributary evaluate {zoo.PREFIX}{arguments.name} --protocol {protocol}{episodes}"
+    write_json(file, result)
+    return result
+
+
+def _without_paths(config: RunConfig) -> RunConfig:
+    return replace(config, storage=None, record_arrivals=None, replay_arrivals=None, address="local", trackers=())
+
+
+def _manifest(run: RunFolder) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((run.path / "manifest.json").read_text())
+    words = iter(shlex.split(manifest["command"]))
+    kept = []
+    for word in words:
+        if word in _OWN_OPTIONS:
+            next(words, None)
+        elif word.partition("=")[0] not in _OWN_OPTIONS:
+            kept.append(word)
+    return _scrubbed(manifest | {"command": shlex.join(kept)})
+
+
+def _scrubbed(values: Any) -> Any:
+    """Plain values, and of each absolute path in their texts only the last part."""
+    if isinstance(values, dict):
+        return {key: _scrubbed(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_scrubbed(value) for value in values]
+    return _ABSOLUTE_PATH.sub(r"\1", values) if isinstance(values, str) else values
+
+
+def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
+    """At most so many rows, the first and the last among them, their numbers shortened."""
+    chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
+    return [_shortened(rows[i]) for i in chosen]
+
+
+def _shortened(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _shortened(value) for key, value in values.items()}
+    return float(f"{values:.{_SIGNIFICANT_DIGITS}g}") if isinstance(values, float) else values
+
+
+def main() -> int:
+    """Run `python -m launch.results.pack`. Returns the exit code."""
+    print(f"packed: {pack(tyro.cli(PackArguments, prog='pack'))}")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

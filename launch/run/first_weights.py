@@ -1,0 +1,71 @@
+"""The weights of another run that a run starts from: its folder keeps them, for the learner wherever it starts."""
+
+from dataclasses import fields
+from typing import NamedTuple
+
+from actors.environments import EnvironmentSpec, environment_spec
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.run.folder import RunFolder
+from launch.run.weights import load_weights, read_weights, write_weights
+from shared.config import RunConfig
+from shared.errors import setting_error
+from shared.layout import ParameterLayout
+from shared.types import Float32Array, WeightSnapshot
+
+# The same weights can be computed with in either.
+_MAY_DIFFER = ("precision",)
+
+
+class FirstWeights(NamedTuple):
+    """What a run starts from. `run` and `source` say it in words; `spec` has the mean that the network subtracts."""
+
+    run: str
+    source: str
+    snapshot: WeightSnapshot
+    layout: ParameterLayout
+    spec: EnvironmentSpec
+
+    def write(self, folder: RunFolder) -> None:
+        """Keep them in the folder of the run that starts."""
+        write_weights(folder.first_weights, self.snapshot, self.layout, self.source)
+
+
+def weights_to_start_from(config: RunConfig, spec: EnvironmentSpec, other: RunFolder) -> FirstWeights:
+    """The best weights of another run, for a new one with these settings.
+
+    Raises:
+        ConfigurationError: the other one has none, or its network is another one.
+    """
+    before = other.read_config("start_from")
+    for field in fields(before.network):
+        was, now = getattr(before.network, field.name), getattr(config.network, field.name)
+        if was != now and field.name not in _MAY_DIFFER:
+            raise setting_error(f"network.{field.name}", now, f"{other.name} was trained with {was}; leave it so")
+    trained = _in_and_out(environment_spec(before.environment))
+    if trained != _in_and_out(spec):
+        raise setting_error(
+            "environment.id",
+            config.environment.id,
+            f"has {_in_and_out(spec)}, and {other.name} was trained with {trained}; start from another run",
+        )
+    spec = other.with_observation_mean(config, spec)
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+
+    layout = Policy(config, spec).layout
+    snapshot, source = load_weights(other, "auto", layout)
+    return FirstWeights(other.name, source, snapshot, layout, spec)
+
+
+def first_weights(folder: RunFolder, layout: ParameterLayout) -> Float32Array | None:
+    """The weights float32 [P] that a run was given to start from; None if it was given none.
+
+    Raises:
+        ConfigurationError: they are damaged, or of another network.
+    """
+    return read_weights(folder.first_weights, layout)[0].parameters if folder.first_weights.is_file() else None
+
+
+def _in_and_out(spec: EnvironmentSpec) -> str:
+    actions = f"a vector of {spec.actions.size}" if spec.actions.continuous else f"{spec.actions.size} of them"
+    return f"observations of shape {spec.observation_shape} and as actions {actions}"

@@ -1,0 +1,173 @@
+"""The agents that ship: they load, play and say how good they are, and nothing writes to them."""
+
+import json
+import re
+import shlex
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.environments import environment_spec
+from actors.policy import Policy
+from launch import zoo
+from launch.cli import main
+from launch.commands.zoo import page
+from launch.results.curves import read_rows
+from launch.run.folder import RunFolder
+from launch.run.latest import run_path
+from launch.run.weights import load_weights
+from shared.errors import ConfigurationError
+
+ROOT = Path(__file__).parents[3]
+
+
+def content() -> dict[str, tuple[int, bytes]]:
+    """Every file that ships, and when it was written."""
+    files = [file for file in zoo.FOLDER.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    return {str(file): (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", zoo.agents())
+def test_an_agent_is_whole(name: str) -> None:
+    folder = RunFolder(run_path(name))
+    assert folder.name == name
+    config = folder.read_config("run")
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    policy = Policy(config, spec, training=False)
+    # The layout's fingerprint is in the file: weights of another network are refused.
+    snapshot, source = load_weights(folder, "auto", policy.layout)
+    assert np.isfinite(snapshot.parameters).all()
+    assert f"(update {snapshot.version})" in source
+    assert folder.best_weights.stat().st_size <= 3_500_000
+    with np.load(folder.best_weights, allow_pickle=False) as weights:
+        assert str(weights["layout"]) == policy.layout.fingerprint
+    assert 2 <= len(read_rows(folder)) <= 100
+    atari = config.environment.id.startswith("ALE/")
+    evaluations = {file.stem: json.loads(file.read_text()) for file in folder.path.glob("evaluation-*.json")}
+    assert evaluations.keys() == ({"evaluation-noop", "evaluation-machado"} if atari else {"evaluation-training"})
+    for made in evaluations.values():
+        assert made["episodes"] == 100
+        assert made["version"] == snapshot.version
+        protocol = made["protocol"]["name"]
+        assert shlex.split(made["command"]) == ["tributary", "evaluate", name, "--protocol", protocol]
+
+
+def test_what_ships_names_no_place_and_is_in_the_package() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    packaged = tool["setuptools"]["package-data"]["launch.zoo"]
+    files = [Path(name) for name in content() if not name.endswith(".py")]
+    assert len(files) > 10
+    for file in files:
+        assert any(fnmatch(str(file.relative_to(zoo.FOLDER)), pattern) for pattern in packaged), file
+        if file.suffix in (".json", ".jsonl"):
+            assert not re.search(r"(?<![\w.:/])/\w+/", file.read_text()), file
+
+
+def test_the_page_of_the_agents_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "zoo.md").read_text() == page(), "run python -m launch.commands.zoo > docs/zoo.md"
+
+
+def test_they_are_listed(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["zoo", "--json", "zoo.json"]) == 0
+    shown, listed = capsys.readouterr().out, json.loads((elsewhere / "zoo.json").read_text())
+    assert listed.keys() == set(zoo.agents()) >= {"zoo:pong", "zoo:cartpole"}
+    pong = listed["zoo:pong"]
+    assert pong["environment"] == "ALE/Pong-v5"
+    noop = next(made for made in pong["evaluations"] if made["protocol"]["name"] == "noop")
+    assert f"{noop['mean_return']:.2f} ± {noop['standard_error']:.2f}" in shown
+
+
+@pytest.mark.parametrize("command", ["evaluate zoo:pnog", "plot zoo:", "train --start-from zoo:pnog"])
+def test_an_agent_that_does_not_ship_is_answered_with_those_that_do(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(name in line for name in zoo.agents())
+
+
+def test_a_name_without_its_prefix_is_helped(elsewhere: Path) -> None:
+    with pytest.raises(ConfigurationError, match="the agent that ships is zoo:pong"):
+        run_path("pong")
+    (elsewhere / "pong").mkdir()
+    assert run_path("pong") == Path("pong")
+
+
+def test_every_command_takes_an_agent_and_none_writes_to_it(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content()
+    version = load_version("zoo:cartpole")
+    for command in ("evaluate zoo:cartpole --episodes 2", "record zoo:cartpole --format gif", "plot zoo:cartpole"):
+        assert main(command.split()) == 0
+    for command in ("report zoo:cartpole", "export zoo:cartpole", "plot zoo:cartpole zoo:cartpole"):
+        assert main(command.split()) == 0
+    out = elsewhere / "runs" / "zoo-cartpole"
+    made = {path.name for path in out.iterdir()}
+    assert made == {
+        "evaluation-training.json",
+        "videos",
+        "curve.png",
+        "curve.svg",
+        "report.html",
+        f"export-update-{version}",
+    }
+    assert (out / "videos" / f"update-{version}.gif").is_file()
+    # Of several runs.
+    assert (elsewhere / "curve.png").is_file()
+    shown = capsys.readouterr().out
+    assert all(f"runs/zoo-cartpole/{name}" in shown for name in made - {"videos"})
+    result = json.loads((out / "evaluation-training.json").read_text())
+    assert result["episodes"] == 2
+    # The report is of this user's evaluation.
+    assert ">2 / 2<" in (out / "report.html").read_text()
+    assert content() == before
+
+
+def load_version(name: str) -> int:
+    with np.load(RunFolder(run_path(name)).best_weights, allow_pickle=False) as weights:
+        return int(weights["version"])
+
+
+@pytest.mark.parametrize("command", ["train --resume zoo:pong", "train --resume=zoo:pong --total-frames 50M"])
+def test_an_agent_that_ships_is_not_resumed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = content()
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("start a new run from them: --start-from zoo:pong")
+    assert content() == before
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_there_is_one_set_of_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "zoo:cartpole", "--weights", "latest"]) == 2
+    assert "leave --weights out" in capsys.readouterr().err
+
+
+def test_an_agent_that_ships_plays_as_well_as_is_said(elsewhere: Path) -> None:
+    said = json.loads((zoo.FOLDER / "pong" / "evaluation-noop.json").read_text())
+    assert main(["evaluate", "zoo:pong", "--protocol", "noop", "--episodes", "2", "--json", "result.json"]) == 0
+    result = json.loads((elsewhere / "result.json").read_text())
+    assert min(result["returns"]) >= said["minimum_return"] - 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", zoo.agents())
+def test_the_commands_repeat_the_scores(name: str, elsewhere: Path) -> None:
+    for file in zoo.agent_folder(name).glob("evaluation-*.json"):
+        said = json.loads(file.read_text())
+        assert main([*shlex.split(said["command"])[1:], "--json", "result.json"]) == 0
+        result = json.loads((elsewhere / "result.json").read_text())
+        # To the game on the same processor; on another one rounding may draw other actions.
+        error = max(said["standard_error"] or 0.0, result["standard_error"] or 0.0)
+        assert abs(result["mean_return"] - said["mean_return"]) <= 4 * error
