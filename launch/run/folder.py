@@ -188,7 +188,7 @@ class RunFolder:
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
             return msgspec.json.decode(file.read_bytes(), type=RunConfig)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
 
     def __enter__(self) -> "RunFolder":
