@@ -57,8 +57,12 @@ class ScalingArguments:
     """Network."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the layers."""
+    epochs: int = 1
+    """Times that each rollout is differentiated."""
+    minibatches: int = 1
+    """Parts that a rollout is differentiated in."""
     calls_in_flight: int = 1
-    """Rollouts asked of one actor at a time."""
+    """Gradients asked of one actor at a time."""
     seconds: float = 15.0
     """Seconds that each point is measured for, after its warm-up."""
     repeats: int = 3
@@ -201,6 +205,8 @@ def bench_config(arguments: ScalingArguments, point: Point) -> RunConfig:
             preset.actor,
             environments=arguments.envs,
             unroll_length=point.unroll,
+            epochs=arguments.epochs,
+            minibatches=arguments.minibatches,
             calls_in_flight=arguments.calls_in_flight,
         ),
     )
@@ -279,7 +285,8 @@ def measure_throughput(arguments: ScalingArguments, point: Point) -> dict[str, A
     lags: Counter[int] = Counter()
     for row in rows:
         lags.update({int(lag): count for lag, count in row["policy_lag_counts"].items()})
-    gradients = measured["agent_steps_per_second"] / (arguments.envs * point.unroll)
+    rollouts = measured["agent_steps_per_second"] / (arguments.envs * point.unroll)
+    gradients = rollouts * config.actor.gradients_per_rollout
     return {
         **measured,
         "frames_per_second": measured["agent_steps_per_second"] * config.frames_per_agent_step,

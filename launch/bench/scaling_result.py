@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from launch.bench.throughput import DRIFT
 from launch.output.json_file import write_json
 from launch.output.provenance import provenance
 
@@ -55,6 +56,11 @@ def summarise(
                     name: float(np.median([m[name] for m in made]))
                     for name in ("frames_per_second", "updates_per_second", "policy_lag_mean", "learner_utilisation")
                 },
+                # Measurements of older versions, and those without reuse, have none.
+                **{
+                    name: float(np.median([m["drift"][name] for m in made])) if made[0].get("drift") else None
+                    for name in DRIFT
+                },
                 "policy_lag_p95": max(m["policy_lag_p95"] for m in made),
                 "policy_lag_max": max(m["policy_lag_max"] for m in made),
                 "stage_microseconds": {
@@ -63,7 +69,7 @@ def summarise(
                 },
                 "agent_steps_dropped": dict(sum((Counter(m["agent_steps_dropped"]) for m in made), Counter())),
                 **_bounds(point, by_kind.get("components", [])),
-                "learner_ceiling": None if ceiling is None else ceiling * settings["envs"] * point.unroll,
+                "learner_ceiling": None if ceiling is None else ceiling * _agent_steps_per_gradient(settings, point),
                 "seconds_to_return": until["seconds"] if until else None,
                 "frames_to_return": until["frames"] if until else None,
             }
@@ -82,6 +88,11 @@ def summarise(
         "settings": settings,
         **provenance(),
     }
+
+
+def _agent_steps_per_gradient(settings: dict[str, Any], point: Point) -> float:
+    gradients = settings.get("epochs", 1) * settings.get("minibatches", 1)
+    return settings["envs"] * point.unroll / gradients
 
 
 def _bounds(point: Point, measurements: Sequence[dict[str, Any]]) -> dict[str, float | None]:
@@ -150,6 +161,7 @@ _COLUMNS = (
     "policy_lag_mean",
     "policy_lag_p95",
     "policy_lag_max",
+    *DRIFT,
     "seconds_to_return",
     "frames_to_return",
 )
@@ -176,9 +188,11 @@ def write(folder: Path, result: dict[str, Any]) -> None:
 def show(console: Console, result: dict[str, Any], folder: Path) -> None:
     """The table, the words, and where the files are."""
     table = Table(box=None, pad_edge=False)
-    headings = (
-        "actors", "K", "T", "agent\nsteps/s", "times", "efficiency", "of bound", "busy", "lag", "dropped",
+    headings: tuple[str, ...] = (
+        "actors", "K", "T", "agent\nsteps/s", "times", "efficiency", "of bound", "busy", "lag", "drift", "dropped",
     )  # fmt: skip
+    drifts = any(row["ratio_deviation"] is not None for row in result["points"])
+    headings = tuple(heading for heading in headings if drifts or heading != "drift")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result["points"]:
@@ -193,12 +207,14 @@ def show(console: Console, result: dict[str, Any], folder: Path) -> None:
             "/".join("-" if fraction is None else f"{fraction:.2f}" for fraction in fractions),
             f"{row['learner_utilisation']:.0%}",
             f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
+            *([f"{row['ratio_deviation']:.3f}"] if drifts else []),
             f"{sum(row['agent_steps_dropped'].values()):,}",
         )
     console.print(table, highlight=False)
     legend = (
         "medians; T unroll, times: speed-up over the fewest actors, of bound: share of what the cores could do, each "
         "alone/all at once, busy: learner, lag: mean/95 %/most, in updates"
+        + ("; drift: mean |ratio - 1| of the policy to the one that acted" if drifts else "")
     )
     console.print(legend, style="dim", highlight=False)
     for line in (*result["verdict"], f"table, figures and pictures: {folder}"):

@@ -35,6 +35,8 @@ from shared.types import StageSeconds
 # Seconds after the actors' first reports that are not counted: first traces, first updates.
 WARM_UP_SECONDS = 4.0
 _POLL_SECONDS = 0.5
+# How far policies have moved from those that acted, in rows of runs that differentiate rollouts again.
+DRIFT = ("ratio_deviation", "clipped_share", "approximate_kl")
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ def _covers(rows: list[dict[str, Any]], seconds: float) -> bool:
 def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Rates and costs between the warm-up and `seconds` later, from a run's rows of metrics.
 
+    `drift` is how far policies were from those that acted, where rollouts are differentiated again.
+
     Raises:
         ConfigurationError: the rows cover too little time.
     """
@@ -200,8 +204,19 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
         "policy_lag_mean": float(np.mean([row["policy_lag_mean"] for row in rows])),
         "policy_lag_max": max(row["policy_lag_max"] for row in rows),
         "stage_seconds_per_step": stages,
+        "drift": {name: float(np.mean([row[name] for row in rows])) for name in DRIFT if name in rows[0]},
         "measured_seconds": elapsed,
     }
+
+
+def drift_lines(drift: dict[str, float]) -> list[str]:
+    """One line for the screen; none where the weights that act are those that differentiate."""
+    if not drift:
+        return []
+    return [
+        f"policy drift       mean |ratio - 1| {drift['ratio_deviation']:.3f}, clipped {drift['clipped_share']:.1%}, "
+        f"KL about {drift['approximate_kl']:.4f} nats"
+    ]
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
@@ -229,6 +244,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         f"learner            {1e3 * result['learner_seconds_per_update']:.2f} ms per gradient, "
         f"{result['updates_per_second']:.1f} updates/s",
         f"policy lag         mean {result['policy_lag_mean']:.2f}, max {result['policy_lag_max']}",
+        *drift_lines(result["drift"]),
     )
     for line in lines:
         console.print(line, highlight=False)

@@ -2,16 +2,20 @@
 
 import csv
 import json
+import re
 from collections import Counter
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from launch.bench import scaling as module
 from launch.bench.scaling import ScalingArguments
-from launch.bench.scaling_result import Point, summarise, verdict
+from launch.bench.scaling_result import Point, show, summarise, verdict
+from launch.bench.throughput import DRIFT
 from launch.cli import main
 from launch.run.progress import lag_summary
 
@@ -66,6 +70,22 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_bound(
     assert two["learner_ceiling"] == pytest.approx(100.0 * 32 * 20)
     assert two["agent_steps_dropped"] == {"too_old": 3}
     assert two["bound_under_load"] is None
+
+
+def test_how_far_policies_move_from_those_that_acted_stands_beside_the_actors() -> None:
+    """With four gradients of each rollout, each is of a quarter of its agent steps."""
+    settings = {"envs": 32, "epochs": 2, "minibatches": 2}
+    drifts = {POINTS[0]: (0.05, 0.01, 0.001), POINTS[1]: (0.09, 0.15, 0.012)}
+    made = [measured(p, 2_000) | {"drift": dict(zip(DRIFT, drifts[p], strict=True))} for p in POINTS]
+    made += [{"kind": "ceiling", "gradients_per_second": {"1": 100.0}}]
+    rows = summarise(settings, POINTS, made)["points"]
+    assert [tuple(row[name] for name in DRIFT) for row in rows] == list(drifts.values())
+    assert {row["learner_ceiling"] for row in rows} == {100.0 * 32 * 20 / 4}
+    console = Console(file=StringIO(), width=120)
+    show(console, {"points": rows, "verdict": []}, Path("folder"))
+    assert re.search(r"drift .*\n.*0\.050.*\n.*0\.090", console.file.getvalue())
+    plain = summarise({"envs": 32}, POINTS, [measured(p, 2_000) for p in POINTS])["points"]
+    assert all(row[name] is None for row in plain for name in DRIFT)
 
 
 def test_the_bound_under_load_is_of_as_many_processes_as_the_point_has_cores() -> None:
@@ -150,4 +170,8 @@ def test_a_point_that_does_not_reach_the_return_says_so(monkeypatch: pytest.Monk
 def test_one_real_point() -> None:
     row = module.measure_throughput(ScalingArguments(envs=2, seconds=2.0), Point(1, 2, 5))
     assert row["agent_steps_per_second"] > 0
+    assert 0 < row["learner_utilisation"] < 1
+    assert row["drift"] == {}
+    row = module.measure_throughput(ScalingArguments(envs=4, seconds=2.0, epochs=2, minibatches=2), Point(1, 1, 5))
+    assert 0 < row["drift"]["ratio_deviation"] < 1
     assert 0 < row["learner_utilisation"] < 1
