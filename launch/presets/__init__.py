@@ -17,7 +17,9 @@ PRESETS: dict[str, Preset] = {
     "pong": Preset("Pong to a mean return of 18; the default", atari.PONG),
     "pong-q": Preset("Pong to a mean return of 10 by n-step Q-learning", atari.PONG_Q),
     "breakout": Preset("Breakout, 40 M frames; training treats a lost life as terminal", atari.BREAKOUT),
-    "atari": Preset("any game: --environment.id ALE/…-v5; 80 M frames", atari.ATARI),
+    "atari": Preset("any game: --environment.id ALE/…-v5; 40 M frames, a lost life is terminal", atari.ATARI),
+    "atari-sticky": Preset("any game by Machado et al. 2018: sticky actions, all 18 actions", atari.ATARI_STICKY),
+    "impala-shallow": Preset("any game by the settings of IMPALA, shallow; 200 M frames", atari.IMPALA_SHALLOW),
     "cartpole": Preset("CartPole-v1 to a mean of 475 over 100 evaluation episodes", classic.CARTPOLE),
     "cartpole-q": Preset("the same by n-step Q-learning", classic.CARTPOLE_Q),
     "cartpole-tutorial": Preset(

@@ -8,6 +8,7 @@ from shared.config import (
     EvaluationConfig,
     ExplorationConfig,
     MethodConfig,
+    NetworkConfig,
     OptimizerConfig,
     RunConfig,
 )
@@ -19,7 +20,7 @@ PONG = RunConfig(
     environment=EnvironmentConfig(id="ALE/Pong-v5"),
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True),
     optimizer=OptimizerConfig(learning_rate=5e-4, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=8, unroll_length=16),
+    actor=ActorConfig(environments=16, unroll_length=64, epochs=2, minibatches=4),
 )
 
 PONG_Q = replace(
@@ -29,13 +30,39 @@ PONG_Q = replace(
     # The paper's final ε of 0.5 in three tenths of the environments would hold the mean training return below 0.
     exploration=ExplorationConfig(final_epsilons=(0.05, 0.02, 0.01), annealing_frames=1_000_000),
     optimizer=replace(PONG.optimizer, learning_rate=3e-4, max_gradient_norm=5.0),
+    actor=ActorConfig(environments=8, unroll_length=16),
     evaluation=EvaluationConfig(policy="greedy"),
 )
 
-ATARI = replace(PONG, total_frames=80_000_000, stop_at_return=None)
-
-BREAKOUT = replace(
-    ATARI,
+ATARI = replace(
+    PONG,
     total_frames=40_000_000,
-    environment=EnvironmentConfig(id="ALE/Breakout-v5", terminal_on_life_loss=True),
+    stop_at_return=None,
+    environment=replace(PONG.environment, terminal_on_life_loss=True),
+)
+
+BREAKOUT = replace(ATARI, environment=replace(ATARI.environment, id="ALE/Breakout-v5"))
+
+# The training protocol of Machado et al. 2018 (arXiv 1709.06009, section 5): nothing is known of lives, any action may
+# be repeated, and all 18 can be taken.
+ATARI_STICKY = replace(
+    ATARI,
+    environment=EnvironmentConfig(
+        sticky_action_probability=0.25,
+        full_action_space=True,
+        max_noops=0,
+        fire_on_reset=False,
+        max_episode_frames=18_000,
+    ),
+)
+
+# Espeholt et al. 2018 (arXiv 1802.01561, Table G.1), with the Nature network; V-trace would correct nothing, as the
+# weights that differentiate are those that acted.
+IMPALA_SHALLOW = RunConfig(
+    total_frames=200_000_000,
+    environment=EnvironmentConfig(terminal_on_life_loss=True),
+    network=NetworkConfig(name="nature_cnn", centre_observations=False),
+    method=MethodConfig(reduction="sum", value_cost=0.5, entropy_cost=0.01, discount=0.99),
+    optimizer=OptimizerConfig(learning_rate=6e-4, epsilon=0.01, max_gradient_norm=40.0),
+    actor=ActorConfig(environments=32, unroll_length=20),
 )

@@ -24,7 +24,7 @@ MISTAKES = {
     "train --environment.id Pong": "ALE/Pong-v5",
     "train cartpole --environment.id Pendulum-v1 --method.name sarsa": "has continuous actions; use actor_critic",
     "train --method.name dqn": "no such method; there are actor_critic, q_learning, sarsa",
-    "train --method.n-step 17": "--method.n-step 17: is more than --actor.unroll-length 16",
+    "train --method.n-step 65": "--method.n-step 65: is more than --actor.unroll-length 64",
     "train --method.target-interval-agent-steps 0": "must be at least 1",
     "train cartpole --network.observation-scaling bounds": "no finite bounds in observation [1, 3]; use running",
     "train pong --network.observation-scaling running": "is for mlp",
