@@ -126,10 +126,8 @@ class Coordinator:
             now = self._clock()
             if now - self._checked >= _CHECK_SECONDS:
                 self._checked = now
-                for actor_id, reason in self._watchdog.hung(now).items():
-                    # After a pause of this process itself, reports may lie there that were not taken yet.
-                    if not self._executor.has_completed(actor_id):
-                        yield self._fail(Failed(actor_id, reason))
+                for actor_id, reason in self._watchdog.hung(now, self._executor.has_completed).items():
+                    yield self._fail(Failed(actor_id, reason))
                 yield from self._follow_cluster()
             yield from self._replace_due(now)
         # Where an id stands for several actors, only the call is waited for, and not the rollouts of those that have

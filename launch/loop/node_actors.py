@@ -96,10 +96,8 @@ class NodeActors:
         now = self._clock()
         if now - self._checked < _CHECK_SECONDS:
             return None
-        for actor_id, reason in self._watchdog.hung(now).items():
-            # After a pause of this process itself, reports may lie there that were not taken yet.
-            if not self._executor.has_completed(actor_id):
-                return Failed(actor_id, reason)
+        for actor_id, reason in self._watchdog.hung(now, self._executor.has_completed).items():
+            return Failed(actor_id, reason)
         self._checked = now
         return None
 

@@ -1,6 +1,7 @@
 """When an actor counts as hung, when its replacement starts, and when a run has lost too many. No clock in it."""
 
 from collections import deque
+from collections.abc import Callable
 
 from shared.config import SupervisionConfig
 
@@ -46,12 +47,16 @@ class Watchdog:
         for known in (self._waiting, self._working_since, self._longest):
             known.pop(actor_id, None)
 
-    def hung(self, now: float) -> dict[int, str]:
-        """The actors that have worked on one rollout for longer than they may, and a reason for each."""
+    def hung(self, now: float, has_completed: Callable[[int], bool]) -> dict[int, str]:
+        """The actors that have worked on one rollout for longer than they may, and a reason for each.
+
+        `has_completed` says whether a report of an actor lies there and was not taken yet: so it is after a pause of
+        this process itself, and the actor does not hang.
+        """
         reasons = {}
         for actor_id, waiting in self._waiting.items():
             silent = now - self._working_since[actor_id]
-            if not waiting or silent <= self._deadline(actor_id):
+            if not waiting or silent <= self._deadline(actor_id) or has_completed(actor_id):
                 continue
             longest = self._longest.get(actor_id)
             history = "it has not reported yet" if longest is None else f"its longest rollout took {longest:.1f} s"

@@ -104,8 +104,9 @@ def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConf
     clock = Clock()
     executor, _, coordinator = make(cartpole, 1, clock=clock, start_seconds=10.0)
     executor.completed_unseen = {0}
-    executor.completions += [None, report(0, 1, 0)]
+    executor.completions += [None, None, report(0, 1, 0)]
     events = coordinator.run()
+    assert next(events) is None, "it was asked for a rollout now, at 0 s"
     clock.now = 1_000.0
     assert next(events) is None
     assert isinstance(next(events), Outcome)
