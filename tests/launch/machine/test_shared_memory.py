@@ -102,8 +102,14 @@ def local_ray():
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("shared_memory", [True, False])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("shared_memory", "precision"),
+    [
+        (True, "bfloat16"),
+        (False, "float32"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((True, "float32"), (False, "bfloat16"))),
+    ],
+)
 def test_each_rollout_gets_the_weights_of_its_dispatch_and_each_gradient_arrives(
     shared_memory: bool, precision: str
 ) -> None:
