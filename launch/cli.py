@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command] = {
         ),
         ("report", "RUN…", "launch.results.report:report", "write one HTML page: what was run, and what came of it"),
         ("export", "RUN", "launch.results.export:export", "write the network as a Keras model and a SavedModel"),
-        ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learner"),
+        ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning, learner"),
         ("parity", "", "launch.parity.command:parity", "answer questions about TensorFlow's numbers by experiment"),
         ("plan", "", "launch.bench.plan:plan", "predict what a cluster of so many actors would give"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
@@ -58,6 +58,7 @@ _BENCHES: dict[str, Command] = {
             "agent steps per second, beside the bound of the cores",
         ),
         ("scaling", "launch.bench.scaling:scaling", "throughput against the number of actors, and what limits it"),
+        ("learning", "launch.bench.learning:learning_line", "time and frames to a return, or the return after a time"),
         ("learner", "launch.bench.learner:bench_learner", "gradients per second that one learner takes in"),
     )
 }

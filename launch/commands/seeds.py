@@ -1,29 +1,24 @@
 """`tributary train --seeds 1,2,3`: the same settings with several seeds, and one summary of them all."""
 
 import json
-import signal
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from launch.commands.in_turn import PlannedRun, check_side_by_side, train_in_turn
 from launch.commands.interrupts import Interrupts
 from launch.commands.train import TrainArguments
-from launch.commands.training_process import training_process
-from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
-from shared.errors import ConfigurationError, setting_error
-
-_POLL_SECONDS = 0.5
+from shared.errors import setting_error
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -51,76 +46,27 @@ def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, p
     Raises:
         ConfigurationError: the folder is in use, or no run could start.
     """
-    if arguments.side_by_side < 1:
-        raise setting_error("side_by_side", arguments.side_by_side, "must be at least 1")
+    check_side_by_side(arguments.side_by_side)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise setting_error("run_dir", folder, "exists; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     console = Console()
     with Interrupts() as interrupts:
-        codes = _train_each(arguments, seeds, folder, preset, console, interrupts)
+        config, start_from = arguments.config, arguments.start_from
+        runs = [
+            PlannedRun(f"seed {s}", replace(config, seed=s), folder / f"seed-{s}", preset, start_from=start_from)
+            for s in seeds
+        ]
+        try:
+            codes = train_in_turn(runs, arguments.side_by_side, console, interrupts)
+        finally:
+            _discard_if_no_run_started(folder)
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)
         if arguments.json is not None:
             write_json(arguments.json, result)
         _show(console, result, folder)
-        return EXIT_INTERRUPTED if interrupts.asked.is_set() else max(codes.values(), default=EXIT_FAILED)
-
-
-def _train_each(
-    arguments: TrainArguments,
-    seeds: Sequence[int],
-    folder: Path,
-    preset: str,
-    console: Console,
-    interrupts: Interrupts,
-) -> dict[int, int]:
-    """The exit codes of those that ran: all, unless an interrupt came."""
-    side_by_side = arguments.side_by_side
-    waiting, codes = list(seeds), dict[int, int]()
-    running: dict[int, Popen[str]] = {}
-    passed_on = False
-    with ExitStack() as stack, interrupts.watched():
-        stack.callback(_discard_if_no_run_started, folder)
-        while waiting or running:
-            try:
-                if interrupts.asked.is_set() and not passed_on:
-                    # Those that run save and end.
-                    passed_on, waiting = True, []
-                    _interrupt(running)
-                while waiting and len(running) < side_by_side:
-                    seed = waiting.pop(0)
-                    print_line(console, f"seed {seed}: {folder / f'seed-{seed}'}")
-                    output = None
-                    if side_by_side > 1:
-                        output = stack.enter_context((folder / f"seed-{seed}.log").open("w"))
-                    config, own = replace(arguments.config, seed=seed), folder / f"seed-{seed}"
-                    run = training_process(config, own, preset, output, arguments.start_from)
-                    running[seed] = stack.enter_context(run)
-                time.sleep(_POLL_SECONDS)
-                for seed in [seed for seed, process in running.items() if process.poll() is not None]:
-                    codes[seed] = running.pop(seed).returncode
-                    if codes[seed] == EXIT_USAGE:
-                        raise _cannot_start(folder, seed)
-                    if side_by_side > 1:
-                        console.print(f"seed {seed}: ended with exit code {codes[seed]}", highlight=False)
-            except KeyboardInterrupt:
-                # They leave at once.
-                _interrupt(running)
-    return codes
-
-
-def _interrupt(running: dict[int, Popen[str]]) -> None:
-    for process in running.values():
-        process.send_signal(signal.SIGINT)
-
-
-def _cannot_start(folder: Path, seed: int) -> ConfigurationError:
-    """The error for a run that ended with a mistake in the settings."""
-    log, reason = folder / f"seed-{seed}.log", "see the message above"
-    if log.is_file():
-        reason = (log.read_text().splitlines() or [""])[-1].removeprefix("error: ")
-    return ConfigurationError(f"seed {seed} could not start: {reason}")
+        return EXIT_INTERRUPTED if interrupts.asked.is_set() else max(codes, default=EXIT_FAILED)
 
 
 def _discard_if_no_run_started(folder: Path) -> None:

@@ -1,12 +1,14 @@
 """Train by resolved settings in a process of its own.
 
-`python -m launch.commands.training_process SETTINGS RUN PRESET START_FROM ARGV…`
+`python -m launch.commands.training_process SETTINGS RUN PRESET new|resume START_FROM ARGV…`
 """
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,16 +21,30 @@ from launch.run.folder import RunFolder
 from shared.config import RunConfig
 
 
-def main(settings: str, run: str, preset: str, start_from: str, *arguments: str) -> int:
-    """Train with the settings in one folder, into another. Returns the exit code.
+def main(settings: str, run: str, preset: str, how: str, start_from: str, *arguments: str) -> int:
+    """Train with the settings in one folder, into another, or go on there. Returns the exit code.
 
     `start_from` is the folder of a run, or empty. `arguments` are those of the command that asked for it: the run's
     manifest names it.
     """
     sys.argv = ["tributary", *arguments]
-    config = RunFolder(Path(settings)).read_config("settings")
-    start = Path(start_from) if start_from else None
-    return exit_code(lambda: train(TrainArguments(config, run_dir=Path(run), start_from=start), preset))
+    config, folder = RunFolder(Path(settings)).read_config("settings"), Path(run)
+    wanted = TrainArguments(config, run_dir=folder, start_from=Path(start_from) if start_from else None)
+    if how == "resume":
+        wanted = TrainArguments(config, resume=folder)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    return exit_code(lambda: train(wanted, preset))
+
+
+def _end_with_parent() -> None:
+    """Interrupt this process when the one that asked for it has gone, however it ended: nobody would stop it.
+
+    Standard input is a pipe that the other one holds open. It is read without `sys.stdin`, whose lock a thread that
+    waits would hold when the interpreter ends.
+    """
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @contextmanager
@@ -37,19 +53,23 @@ def training_process(
     run: Path,
     preset: str,
     output: IO[str] | int | None = None,
+    *,
+    resume: bool = False,
     start_from: Path | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """A process that trains, with its output to `output`, or here. At the end it is waited for, as long as it takes.
 
-    It is no part of this process's group: an interrupt reaches it from here, once, so that it saves and ends.
+    It is no part of this process's group: an interrupt reaches it from here, once, so that it saves and ends. So it
+    does when this process is killed.
     """
-    with tempfile.TemporaryDirectory(prefix="tributary-settings-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tributary-settings-") as folder, _held_pipe() as held:
         RunFolder(Path(folder)).write_config(config)
-        start = str(start_from or "")
-        command = module_command("launch.commands.training_process", folder, str(run), preset, start, *sys.argv[1:])
+        how, start = "resume" if resume else "new", str(start_from or "")
+        module = "launch.commands.training_process"
+        command = module_command(module, folder, str(run), preset, how, start, *sys.argv[1:])
         errors = None if output is None else subprocess.STDOUT
         process = subprocess.Popen(
-            command, stdout=output, stderr=errors, text=True, process_group=0, env=module_environment()
+            command, stdin=held, stdout=output, stderr=errors, text=True, process_group=0, env=module_environment()
         )
         try:
             yield process
@@ -62,6 +82,17 @@ def training_process(
                     process.wait()
                 except KeyboardInterrupt:
                     process.send_signal(signal.SIGINT)
+
+
+@contextmanager
+def _held_pipe() -> Iterator[int]:
+    """A pipe to read from that ends with this context, or with this process."""
+    read, write = os.pipe()
+    try:
+        yield read
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 if __name__ == "__main__":

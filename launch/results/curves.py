@@ -100,10 +100,11 @@ def bands(curves: Sequence[Curve]) -> list[Band]:
         groups.setdefault(msgspec.json.encode(_without_seed(curve.config)), []).append(curve)
     members = list(groups.values())
     labels = _labels([group[0].config for group in members])
-    return [_band(label, group) for label, group in zip(labels, members, strict=True)]
+    return [make_band(label, group) for label, group in zip(labels, members, strict=True)]
 
 
-def _band(label: str, curves: list[Curve]) -> Band:
+def make_band(label: str, curves: Sequence[Curve]) -> Band:
+    """Median and quartiles of one curve or more, under a name."""
     first = max(curve.x[0] for curve in curves)
     last = min(curve.x[-1] for curve in curves)
     x = np.linspace(first, max(first, last), _BAND_POINTS)

@@ -18,7 +18,8 @@ def newest_run(runs: Path = _RUNS) -> Path:
     Raises:
         ConfigurationError: there is none.
     """
-    found = [file for pattern in ("*/manifest.json", "*/seed-*/manifest.json") for file in runs.glob(pattern)]
+    patterns = ("*/manifest.json", "*/seed-*/manifest.json", "*/*/seed-*/manifest.json")
+    found = [file for pattern in patterns for file in runs.glob(pattern)]
     if not found:
         raise ConfigurationError(f"latest is the newest run below {runs}/, and there is none: name a folder")
     return max(found, key=lambda file: file.stat().st_mtime_ns).parent

@@ -41,8 +41,8 @@ def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path) -> None:
     assert summary.keys() >= {"command", "hardware", "versions"}
 
 
-def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
+def start(folder: Path) -> subprocess.Popen[str]:
+    """Two seeds, until the first one has something to go on from."""
     command = [sys.executable, "-m", "launch.cli", *SMALL.split(), "--seeds", "1,2", "--run-dir", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 120
@@ -50,6 +50,12 @@ def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    return process
+
+
+def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    process = start(folder)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
@@ -57,3 +63,13 @@ def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seeds"]["1"]["status"] == "interrupted"
     assert summary["seeds"]["2"] == {"status": "not run"}
+
+
+def test_the_run_under_way_saves_and_ends_when_the_command_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    process = start(folder)
+    process.kill()
+    # The output closes when the run has ended: nobody could stop it any more.
+    output, _ = process.communicate(timeout=120)
+    assert "Traceback" not in output
+    assert json.loads((folder / "seed-1" / "summary.json").read_text())["status"] == "interrupted"

@@ -1,0 +1,223 @@
+"""What bench learning compares, what it makes of its runs, and that the same command goes on after an interrupt."""
+
+import csv
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.bench.learning import _contenders, _left_to_do
+from launch.bench.learning_result import Contender, Study, markdown, summarise, write
+from launch.cli import main
+from launch.commands.in_turn import PlannedRun
+from launch.presets import PRESETS
+from launch.run.folder import RunFolder
+from shared.errors import ConfigurationError
+
+PONG = PRESETS["pong"].config
+
+
+def test_each_preset_is_compared_as_typed_and_with_each_variant() -> None:
+    typed = ["--mark=5", "--actors", "2", "--compare=--actors 3", "--compare=--optimizer.learning-rate 1e-3"]
+    _, found = _contenders(["pong", "breakout"], typed)
+    variants = ("", " --actors 3", " --optimizer.learning-rate 1e-3")
+    assert [c.name for c in found] == [preset + variant for preset in ("pong", "breakout") for variant in variants]
+    assert [c.config.actors for c in found] == [2, 3, 2, 2, 3, 2]
+    assert [c.config.optimizer.learning_rate for c in found] == [5e-4, 5e-4, 1e-3] * 2
+    assert {c.config.stop_at_return for c in found} == {5.0}
+    assert found[3].config.environment.id == "ALE/Breakout-v5"
+    assert found[2].folder == "pong-optimizer.learning-rate-1e-3"
+
+
+def test_a_run_ends_at_the_mark_or_when_its_time_is_up() -> None:
+    def limits(*typed: str) -> tuple[float | None, float | None]:
+        config = _contenders(["pong"], typed)[1][0].config
+        return config.stop_at_return, config.stop_after_seconds
+
+    assert limits() == (18.0, None), "the preset's own"
+    assert limits("--mark=20") == (20.0, None)
+    # The preset's mark would end a run before its time.
+    assert limits("--minutes=2") == (None, 120.0)
+    assert limits("--mark=20", "--minutes=2") == (20.0, 120.0)
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("atari", "--mark R, the return to reach, or --minutes N"),
+        ("pogn", "unknown preset pogn, did you mean pong?"),
+        ("pong --stop-at-return 3", "--stop-at-return 3.0: is given by --mark here"),
+        ("pong --stop-after-seconds 3", "is given by --minutes here"),
+        ("pong --seed 3", "is given by --seeds here"),
+        ("pong --minutes 0", "must be greater than 0"),
+        ("pong --seeds 1,1", "must name each seed once"),
+        ("pong --side-by-side 0", "must be at least 1"),
+        ("pong --storage s3://bucket/run", "is of one run"),
+        ("pong pong", "would be compared with itself"),
+        ("pong --compare ''", "would be compared with itself"),
+        ("pong --compare '--seeds 3'", "takes settings of training"),
+        ("pong --compare '--actors \"2'", "cannot be read"),
+        ("pong --compare '--actors no'", "--actors"),
+        ("pong --json no-such-folder/x.json", "in a folder that exists"),
+    ],
+)
+def test_mistakes(typed: str, problem: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["bench", "learning", *shlex.split(typed)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert problem in err
+
+
+def ended(folder: Path, status: str, seconds: float | None, mean: float, frames: int = PONG.total_frames) -> None:
+    """A run's summary, and one row of its metrics."""
+    folder.mkdir(parents=True)
+    RunFolder(folder).write_config(PONG)
+    moment = {"seconds": seconds, "frames": 4_000_000, "agent_steps": 1_000_000, "evaluation_mean_return": mean}
+    summary = {
+        "status": status,
+        "confirmed_crossing": None if seconds is None else moment,
+        "mean_return_100": mean,
+        "frames": frames,
+        "agent_steps_sampled": frames // 4,
+        "wall_seconds": 900.0,
+        "agent_steps_per_second": 1_389.0,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    row = {
+        "frames": frames,
+        "agent_steps": frames // 4,
+        "elapsed_seconds": 900.0,
+        "agent_steps_per_second": 1_389.0,
+        "mean_return_100": mean,
+        "stage_microseconds": {},
+        "agent_steps_dropped": {},
+        "actor_restarts": 0,
+    }
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def test_a_seed_that_misses_the_mark_takes_longer_than_any_other(tmp_path: Path) -> None:
+    contender = Contender("pong", "pong", PONG)
+    study = Study(tmp_path, [contender], [1, 2, 3, 4, 5])
+    ended(study.run(contender, 1), "return_reached", 300.0, 18.5)
+    ended(study.run(contender, 2), "return_reached", 240.0, 19.5)
+    ended(study.run(contender, 3), "frames_reached", None, -20.0)
+    ended(study.run(contender, 4), "interrupted", None, 1.0, frames=5_000_000)
+    found = summarise(study)["contenders"][0]
+    assert (found["runs_ended"], found["runs_that_reached_the_mark"]) == (3, 2)
+    assert found["over_seeds"]["seconds_to_mark"] == {"median": 300.0, "least": 240.0, "most": None}
+    # Of those that were evaluated at the mark; a mean return is there of all that have ended.
+    assert found["over_seeds"]["evaluation_mean_return"] == {"median": 19.0, "least": 18.5, "most": 19.5}
+    assert found["over_seeds"]["mean_return_100"]["least"] == -20.0
+    assert [run["status"] for run in found["runs"]][3:] == ["interrupted", "not run"]
+    # Between a time and none there is no median.
+    halves = summarise(study._replace(seeds=[1, 3]))["contenders"][0]["over_seeds"]["seconds_to_mark"]
+    assert halves == {"median": None, "least": 300.0, "most": None}
+
+
+def test_a_study_is_written_as_json_csv_markdown_and_pictures(tmp_path: Path) -> None:
+    contender = Contender("pong", "pong", PONG)
+    study = Study(tmp_path, [contender], [1, 2])
+    ended(study.run(contender, 1), "return_reached", 300.0, 18.5)
+    ended(study.run(contender, 2), "return_reached", 360.0, 19.5)
+    result = summarise(study)
+    write(study, result)
+    assert json.loads((tmp_path / "learning.json").read_text()) == result
+    lines = (tmp_path / "learning.csv").read_text().splitlines()
+    assert json.loads(lines[0].removeprefix("# "))["hardware"]["cores"]
+    assert [row["seconds_to_mark"] for row in csv.DictReader(lines[1:])] == ["300.0", "360.0"]
+    page = (tmp_path / "learning.md").read_text()
+    assert page == markdown(result)
+    row = "| `pong` | 2 of 2 to 18 | 5.5 (5.0 to 6.0) | 4.00 M (4.00 M to 4.00 M) | 1.00 M (1.00 M to 1.00 M) |"
+    assert page.splitlines()[2].startswith(row)
+    assert result["command"] in page
+    for x in ("seconds", "frames"):
+        assert (tmp_path / f"curves-{x}.svg").read_text().endswith("</svg>\n")
+        assert (tmp_path / f"curves-{x}.png").stat().st_size > 0
+
+
+def test_what_is_left_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / "seed-1"
+    run = PlannedRun("pong, seed 1", PONG, folder, "pong")
+    assert _left_to_do(run) == run
+    ended(folder, "return_reached", 300.0, 18.5)
+    assert _left_to_do(run) is None
+    with pytest.raises(ConfigurationError, match="has a run with actors auto, and not 3; name another folder"):
+        _left_to_do(run._replace(config=replace(PONG, actors=3)))
+    shutil.rmtree(folder)
+    ended(folder, "interrupted", None, 1.0, frames=5_000_000)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "1.index").touch()
+    assert _left_to_do(run) == run._replace(resume=True)
+    with RunFolder(folder), pytest.raises(ConfigurationError, match="in use"):
+        _left_to_do(run)
+    (folder / "checkpoints" / "1.index").unlink()
+    # Without a checkpoint nothing can be gone on with: it is trained from its beginning.
+    assert _left_to_do(run) == run
+    assert not folder.exists()
+
+
+class SmallStudy:
+    """Seeds of CartPole, by the command line, in a process that is stopped."""
+
+    def __init__(self, folder: Path, seeds: str) -> None:
+        settings = "--executor inline --actors 1 --evaluation.every-frames 0 --stop-measure training"
+        line = f"bench learning cartpole --minutes 0.06 --seeds {seeds} {settings} --output {folder}"
+        self.command, self._folder = line.split(), folder
+
+    def run(self, seed: int) -> RunFolder:
+        return RunFolder(self._folder / "cartpole" / f"seed-{seed}")
+
+    def manifest(self, seed: int) -> bytes:
+        return (self.run(seed).path / "manifest.json").read_bytes()
+
+    def start(self, *, until_seed: int) -> subprocess.Popen[str]:
+        """Until this seed has something to go on from."""
+        command = [sys.executable, "-m", "launch.cli", *self.command]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        checkpoints = self.run(until_seed).checkpoints
+        deadline = time.monotonic() + 120
+        while not list(checkpoints.glob("*.index")) and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return process
+
+    def result(self) -> dict[str, Any]:
+        return json.loads((self._folder / "learning.json").read_text())["contenders"][0]
+
+
+def test_a_study_that_was_killed_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    study = SmallStudy(tmp_path / "study", seeds="1")
+    bench = study.start(until_seed=1)
+    bench.kill()
+    # Its output closes when the run under way has ended, too.
+    bench.communicate(timeout=120)
+    manifest = study.manifest(1)
+    assert main(study.command) == 0
+    assert study.result()["runs_ended"] == 1
+    assert study.manifest(1) == manifest, "resumed, and not begun anew"
+
+
+@pytest.mark.slow
+def test_an_interrupted_study_goes_on_and_runs_no_seed_twice(tmp_path: Path) -> None:
+    study = SmallStudy(tmp_path / "study", seeds="1,2")
+    for seed, others in ((1, ["not run"]), (2, [])):
+        bench = study.start(until_seed=seed)
+        bench.send_signal(signal.SIGINT)
+        output, _ = bench.communicate(timeout=120)
+        assert bench.returncode == 130, output
+        assert "the same command goes on" in output
+        assert "Traceback" not in output
+        assert [run["status"] for run in study.result()["runs"]][seed:] == others
+    first = study.run(1).summary.read_bytes()
+    assert main(study.command) == 0
+    assert study.result()["runs_ended"] == 2
+    assert study.run(1).summary.read_bytes() == first
