@@ -30,7 +30,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 class Components(NamedTuple):
-    """e, a and g of the bound: seconds of one core per agent step, of each repeat."""
+    """e, a and E·g of the bound: seconds of one core per agent step, of each repeat; with E epochs all of them."""
 
     environment: list[float]
     acting: list[float]
@@ -45,11 +45,11 @@ class Components(NamedTuple):
         return {part: self.median(part) for part in self._fields}
 
     def step_seconds(self) -> float:
-        """e + a + g, each the median of its repeats: seconds of one core for one agent step."""
+        """e + a + E·g, each the median of its repeats: seconds of one core for one agent step."""
         return sum(self.medians().values())
 
     def bound(self, cores: int) -> float:
-        """Agent steps per second that so many cores cannot exceed by doing these three alone: C / (e + a + g)."""
+        """Agent steps per second that so many cores cannot exceed by doing these three alone: C / (e + a + E·g)."""
         return cores / self.step_seconds()
 
     def __add__(self, other: "Components") -> "Components":  # type: ignore[override]

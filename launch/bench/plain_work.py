@@ -1,8 +1,8 @@
 """Environment, acting and gradient of an actor, done plainly: what the system is held against.
 
 Keras layers on uint8 images that lie in memory as tensors with channels last, one forward pass for acting, one forward
-and one backward pass for the gradient. What an actor adds to that (turning images, calls, reading results) counts
-against it, and what it saves counts for it.
+and one backward pass for the gradient in each epoch, by minibatches. What an actor adds to that (turning images, calls,
+reading results) counts against it, and what it saves counts for it.
 """
 
 import itertools
@@ -49,7 +49,8 @@ def _acting(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> W
 
 
 def _gradient(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) -> Work:
-    agent_steps = config.actor.environments * config.actor.unroll_length
+    actor = config.actor
+    agent_steps = actor.environments * actor.unroll_length // actor.minibatches
     images = _images((agent_steps, *spec.observation_shape))
     random = np.random.default_rng(config.seed)
     actions = tf.constant(random.integers(0, spec.actions.size, agent_steps), tf.int32)
@@ -67,7 +68,7 @@ def _gradient(network: keras.Model, config: RunConfig, spec: EnvironmentSpec) ->
         return tape.gradient(loss, network.trainable_variables)
 
     graph = tf.function(gradient, input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
-    return Work(lambda: graph(images), agent_steps)
+    return Work(lambda: [graph(images) for _ in range(actor.epochs)], agent_steps)
 
 
 def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> keras.Model:

@@ -30,7 +30,7 @@ from launch.output.words import duration
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from launch.run.progress import lag_summary
-from shared.config import RunConfig
+from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 # About what components and the start of a run take, to say how long it will be.
@@ -201,8 +201,7 @@ def bench_config(arguments: ScalingArguments, point: Point) -> RunConfig:
         environment=replace(preset.environment, id=arguments.environment),
         network=replace(preset.network, name=arguments.network, precision=arguments.precision),
         learner=replace(preset.learner, gradients_per_update=point.gradients_per_update),
-        actor=replace(
-            preset.actor,
+        actor=ActorConfig(
             environments=arguments.envs,
             unroll_length=point.unroll,
             epochs=arguments.epochs,

@@ -226,6 +226,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         f"{settings['actors']} actors x {settings['actor.environments']} environments, unroll "
         f"{settings['actor.unroll_length']}"
     )
+    if settings["actor.epochs"] * settings["actor.minibatches"] > 1:
+        title += f", {settings['actor.epochs']} epochs x {settings['actor.minibatches']} minibatches"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for heading in ("µs per agent step and core", "alone", "all cores at once", "in the system"):
         table.add_column(heading, justify="left" if heading.startswith("µs") else "right")

@@ -15,6 +15,7 @@ from actors.environments import environment_spec
 from launch.bench import components
 from launch.bench.components import Components
 from launch.bench.learner import sender_counts, summarise
+from launch.bench.plain_work import make_works
 from launch.bench.throughput import steady_state
 from launch.bench.work import Work, seconds_per_agent_step
 from launch.cli import main
@@ -99,6 +100,14 @@ def test_each_component_is_measured_alone_and_at_once(monkeypatch: pytest.Monkey
         assert len(part) > 1
         assert min(part) > 0.0
     assert not multiprocessing.active_children()
+
+
+def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
+    actor = ActorConfig(environments=2, unroll_length=3, epochs=4, minibatches=3)
+    config = replace(PRESETS["pong"].config, actor=actor)
+    gradient = make_works(config, environment_spec(config.environment))["gradient"]
+    assert gradient.agent_steps == 2
+    assert len(gradient.call()) == 4
 
 
 def test_a_process_that_dies_is_said_in_one_line(capfd: pytest.CaptureFixture) -> None:
