@@ -5,9 +5,10 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs
 
 .DEFAULT_GOAL := help
-.PHONY: help train agent test slow-test chaos cluster-test tracker-test soak browser-test lint format settings clean
+.PHONY: help watch train agent test slow-test chaos cluster-test tracker-test soak browser-test lint format settings clean
 
 help:
+	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
 	@echo "make test     install and run the tests"
 	@echo "make slow-test   further cases of the same, which take longer"
@@ -28,6 +29,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+watch: $(INSTALLED)
+	$(BIN)/tributary watch $(ARGS)
 
 train: $(INSTALLED)
 	$(BIN)/tributary train $(ARGS)

@@ -74,11 +74,12 @@ class Policy:
         self._act = Graph(self._act_graph, [observations])
         self._greedy = Graph(self._greedy_graph, [observations])
         self._values = Graph(self._values_graph, [observations])
+        self._preferences = Graph(self._preferences_graph, [observations])
 
     @property
     def traces(self) -> int:
         """How often its graphs were traced."""
-        graphs = (self._assign, self._act, self._act_and_store, self._greedy, self._values)
+        graphs = (self._assign, self._act, self._act_and_store, self._greedy, self._values, self._preferences)
         return sum(graph.traces for graph in graphs)
 
     @property
@@ -120,6 +121,11 @@ class Policy:
         """What the network expects from observations [B, …]: float32 [B], see `Method.value`."""
         return self._values(observations)[0].numpy()
 
+    def preferences(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
+        """How the method weighs its actions in observations [B, …]: float32 [B, A], see `Method.preferences`."""
+        output = self._preferences(observations)
+        return output[0].numpy() if output else None
+
     def _act_graph(self, observations: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         return self._sample(self.network(observations))
 
@@ -138,6 +144,9 @@ class Policy:
 
     def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self.method.greedy(self.network(observations))
+
+    def _preferences_graph(self, observations: tf.Tensor) -> tf.Tensor | None:
+        return self.method.preferences(self.network(observations))
 
     def _values_graph(self, observations: tf.Tensor) -> tf.Tensor:
         return self.method.value(self.network(observations))

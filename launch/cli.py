@@ -32,6 +32,7 @@ COMMANDS: dict[str, Command] = {
         ("train", "[PRESET]", "launch.commands.train_line:train_line", "train an agent, from one of tributary presets"),
         ("evaluate", "RUN", "launch.results.evaluate:evaluate", "play whole episodes by an explicit protocol"),
         ("record", "RUN", "launch.results.record:record", "write whole episodes as a video"),
+        ("watch", "[RUN]", "launch.commands.watch:watch", "watch an agent play in the terminal, zoo:pong by default"),
         (
             "plot",
             "RUN…",

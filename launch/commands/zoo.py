@@ -57,6 +57,7 @@ def list_zoo(arguments: ZooArguments) -> int:
             first = "", "", ""
     console = Console()
     console.print(table, highlight=False)
+    console.print("tributary watch AGENT shows one play.", highlight=False)
     if arguments.json is not None:
         write_json(arguments.json, agents)
     return EXIT_DONE

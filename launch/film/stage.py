@@ -10,35 +10,45 @@ import numpy.typing as npt
 from actors.environments import AtariAdapter, GymnasiumAdapter, VectorEnvironment, atari_game
 from actors.policy import Acted, Policy
 from shared.config import EnvironmentConfig
+from shared.errors import ConfigurationError, one_line, setting_error
+from shared.types import Float32Array
 
 Frame = npt.NDArray[np.uint8]
 
 # The NTSC console's.
 _ATARI_FRAMES_PER_SECOND = 60
 _ATARI_ENLARGEMENT = 3
+# On a television of 4:3.
+_ATARI_PIXEL_ASPECT = 12 / 7
 _DEFAULT_FRAMES_PER_SECOND = 30
 
 
 class PlayedStep(NamedTuple):
     """One agent step: its frames uint8 [height, width, 3], and what had happened by its end.
 
-    `value` is what the network expects from the observation that was acted on, in units of training's rewards.
+    `value` is what the network expects from the observation that was acted on, in units of training's rewards, and
+    `preferences` are how it weighed its actions there, float32 [A]; None for a vector of actions. `action` is what it
+    did, an int32 or float32 [D]; None before the first one.
     """
 
     frames: list[Frame]
     episode_return: float
     value: float
     ended: bool
+    preferences: Float32Array | None
+    action: npt.NDArray[np.generic] | None
 
 
 class Stage(Protocol):
     """An environment that is watched. `reset` gives (observations [1, …], frame), `step` an agent step.
 
-    `enlargement` is how many times as wide and high a video shows its frames.
+    `enlargement` is how many times as wide and high a video shows its frames, and `pixel_aspect` how many times as
+    wide as high a pixel is on the screen that they are made for.
     """
 
     frames_per_second: int
     enlargement: int
+    pixel_aspect: float
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]: ...
     def step(self, actions: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.generic], float, bool, list[Frame]]: ...
@@ -53,6 +63,7 @@ class AtariStage:
 
     frames_per_second = _ATARI_FRAMES_PER_SECOND
     enlargement = _ATARI_ENLARGEMENT
+    pixel_aspect = _ATARI_PIXEL_ASPECT
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._skip = config.frame_skip
@@ -85,14 +96,23 @@ class AtariStage:
 
 
 class RenderedStage:
-    """Any other environment, by its own `rgb_array` rendering."""
+    """Any other environment, by its own `rgb_array` rendering.
+
+    Raises:
+        ConfigurationError: it has none. Some say so only when they are to draw: `reset` and `step` raise it, too.
+    """
 
     enlargement = 1
+    pixel_aspect = 1.0
 
     def __init__(self, config: EnvironmentConfig) -> None:
         # Pictures are drawn in memory, without a display.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
+        self._id = config.id
+        try:
+            self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
+        except Exception as error:
+            raise self._not_shown(one_line(error)) from error
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
         self.frames_per_second = int(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
 
@@ -108,13 +128,24 @@ class RenderedStage:
         self._environment.close()
 
     def _frame(self) -> Frame:
-        frames = self._environment.unwrapped.render()
-        assert frames is not None
+        try:
+            frames = self._environment.unwrapped.render()
+        except Exception as error:
+            raise self._not_shown(one_line(error)) from error
+        if frames is None or frames[0] is None:
+            raise self._not_shown("it draws nothing")
         return np.asarray(frames[0], np.uint8)
+
+    def _not_shown(self, why: str) -> ConfigurationError:
+        return setting_error("environment.id", self._id, f"cannot be shown: {why}")
 
 
 def make_stage(config: EnvironmentConfig) -> Stage:
-    """The environment of a run, to be watched."""
+    """The environment of a run, to be watched.
+
+    Raises:
+        ConfigurationError: it has no pictures.
+    """
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
@@ -123,10 +154,17 @@ def play_episode(
 ) -> Iterator[PlayedStep]:
     """One whole episode, from `seed`. The first step is the picture before any action."""
     observations, frame = stage.reset(seed)
+    value, preferences = _thoughts(policy, observations)
     episode_return, ended = 0.0, False
-    yield PlayedStep([frame], 0.0, float(policy.values(observations)[0]), ended=False)
+    yield PlayedStep([frame], 0.0, value, ended, preferences, None)
     while not ended:
-        value = float(policy.values(observations)[0])
-        observations, reward, ended, frames = stage.step(act(observations).actions)
+        actions = act(observations).actions
+        value, preferences = _thoughts(policy, observations)
+        observations, reward, ended, frames = stage.step(actions)
         episode_return += reward
-        yield PlayedStep(frames, episode_return, value, ended)
+        yield PlayedStep(frames, episode_return, value, ended, preferences, actions[0])
+
+
+def _thoughts(policy: Policy, observations: npt.NDArray[np.generic]) -> tuple[float, Float32Array | None]:
+    preferences = policy.preferences(observations)
+    return float(policy.values(observations)[0]), None if preferences is None else preferences[0]

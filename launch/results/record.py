@@ -74,10 +74,7 @@ def record(arguments: RecordArguments) -> int:
     policy = Policy(config, spec, seed=seeds.actions, training=False)
     snapshot, source = load_weights(folder, arguments.weights, policy.layout)
     policy.assign(snapshot.parameters, snapshot.frames)
-    try:
-        stage = make_stage(environment)
-    except Exception as error:
-        raise setting_error("run", folder.path, f"{environment.id} cannot be shown: {error}") from error
+    stage = make_stage(environment)
     output = arguments.output or folder.output(f"videos/update-{snapshot.version}.{arguments.format}")
     made: dict[str, Any] = {
         "environment": environment.id,

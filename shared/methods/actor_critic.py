@@ -39,6 +39,8 @@ class ActorCritic(Method):
     Schulman et al. 2017 (arXiv 1707.06347, eq. 7).
     """
 
+    preferences_are = "probability"
+
     def heads(self) -> tuple[Head, ...]:
         # Nearly zero at the start: a uniform policy, or a mean at the middle of the range.
         return Head("policy", self.actions.size, gain=0.01), Head("value", 1, gain=1.0)
@@ -65,6 +67,9 @@ class ActorCritic(Method):
 
     def value(self, output: NetworkOutput) -> tf.Tensor:
         return tf.squeeze(output.heads["value"], axis=-1)
+
+    def preferences(self, output: NetworkOutput) -> tf.Tensor | None:
+        return None if self.actions.continuous else tf.nn.softmax(output.heads["policy"])
 
     def log_prob(self, output: NetworkOutput, actions: tf.Tensor) -> tf.Tensor:
         """log π(a | s), or its log-density: float32 of the batch shape of `actions`."""

@@ -90,6 +90,9 @@ class Method(ABC):
     uses_target_network: ClassVar[bool] = False
     """Whether the learner keeps a copy of the weights, refreshed every `target_interval_agent_steps`."""
 
+    preferences_are: ClassVar[str] = ""
+    """What one of `preferences` is."""
+
     needs_next_actions: ClassVar[bool] = False
     """Whether the loss bootstraps from the action that is taken in the last observation of the rollout."""
 
@@ -120,6 +123,10 @@ class Method(ABC):
     @abstractmethod
     def value(self, output: NetworkOutput) -> tf.Tensor:
         """Graph code: the discounted return float32 [B] that is expected, in units of training's rewards."""
+
+    def preferences(self, output: NetworkOutput) -> tf.Tensor | None:  # noqa: ARG002
+        """Graph code: how the method weighs its actions, float32 [B, A], for who watches; None where nothing does."""
+        return None
 
     @abstractmethod
     def targets(

@@ -30,6 +30,7 @@ class QLearning(Method):
     """
 
     uses_target_network = True
+    preferences_are = "action value"
 
     def heads(self) -> tuple[Head, ...]:
         return (Head("action_values", self.actions.size, gain=0.01),)
@@ -42,6 +43,9 @@ class QLearning(Method):
 
     def value(self, output: NetworkOutput) -> tf.Tensor:
         return tf.reduce_max(output.heads["action_values"], axis=-1)
+
+    def preferences(self, output: NetworkOutput) -> tf.Tensor | None:
+        return output.heads["action_values"]
 
     def targets(
         self,

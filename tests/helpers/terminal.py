@@ -9,8 +9,10 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fcntl import ioctl
+
+from screen_reader import ScreenReader
 
 DEADLINE_SECONDS = 120
 
@@ -26,12 +28,25 @@ class Terminal:
     Args:
         command: and its arguments.
         ignoring: signals that are ignored from the start, as nohup ignores SIGHUP.
-        columns: of the terminal.
+        columns, rows: of the terminal.
+        answers: whether it answers where its cursor is.
+        environment: variables to set, or with None to unset.
     """
 
-    def __init__(self, command: list[str], ignoring: tuple[signal.Signals, ...] = (), columns: int = 80) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        ignoring: tuple[signal.Signals, ...] = (),
+        columns: int = 80,
+        rows: int = 24,
+        *,
+        answers: bool = False,
+        environment: Mapping[str, str | None] | None = None,
+    ) -> None:
         self._master, terminal = pty.openpty()
-        ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self._answers = answers
+        self.resize(columns, rows)
+        variables = {**os.environ, "TERM": "xterm-256color", **(environment or {})}
         setup = "import signal; " + "".join(f"signal.signal({int(kind)}, signal.SIG_IGN); " for kind in ignoring)
         self.process = subprocess.Popen(
             [sys.executable, "-c", setup + _AT_THE_TERMINAL, *command],
@@ -39,10 +54,11 @@ class Terminal:
             stdout=terminal,
             stderr=terminal,
             start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color"},
+            env={name: value for name, value in variables.items() if value is not None},
         )
         os.close(terminal)
         self.output = ""
+        self.screen = ScreenReader()
 
     def __enter__(self) -> "Terminal":
         return self
@@ -58,8 +74,26 @@ class Terminal:
         while not condition():
             assert self.process.poll() is None, self.output
             assert time.monotonic() < deadline, self.output
-            if select.select([self._master], [], [], 0.1)[0]:
-                self.output += os.read(self._master, 65536).decode(errors="replace")
+            self._read(0.1)
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._master], [], [], seconds)[0]:
+            return False
+        read = os.read(self._master, 65536)
+        self.output += read.decode(errors="replace")
+        self.screen.feed(read)
+        if self._answers:
+            os.write(self._master, b"\x1b[1;1R" * self.screen.questions)
+            self.screen.questions = 0
+        return True
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give the window another size."""
+        ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def settings(self) -> list:
+        """What `stty` shows of it."""
+        return termios.tcgetattr(self._master)
 
     def type(self, keys: str) -> None:
         """Type at it: `\\x03` is Ctrl-C."""
@@ -72,3 +106,16 @@ class Terminal:
     def wait(self) -> int:
         """The exit code of the command, once it has ended."""
         return self.process.wait(DEADLINE_SECONDS)
+
+    def read_to_the_end(self) -> int:
+        """Read what the command prints until it ends. Its exit code."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            assert time.monotonic() < deadline, self.output
+            ended = self.process.poll() is not None
+            try:
+                if not self._read(0.1) and ended:
+                    return self.process.returncode
+            except OSError:
+                # There is nothing left, and nobody has the terminal open any more.
+                return self.wait()

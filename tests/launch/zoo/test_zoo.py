@@ -86,7 +86,7 @@ def test_they_are_listed(elsewhere: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"{noop['mean_return']:.2f} ± {noop['standard_error']:.2f}" in shown
 
 
-@pytest.mark.parametrize("command", ["evaluate zoo:pnog", "plot zoo:", "train --start-from zoo:pnog"])
+@pytest.mark.parametrize("command", ["evaluate zoo:pnog", "plot zoo:", "train --start-from zoo:pnog", "watch zoo:a/.."])
 def test_an_agent_that_does_not_ship_is_answered_with_those_that_do(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,96 @@
+"""What is played is shown, with what the network thinks of it; what cannot be shown is said in one line."""
+
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+from actors.environments import environment_spec
+from actors.policy import Policy
+from launch.film.stage import make_stage, play_episode
+from launch.presets import PRESETS
+from shared.config import EnvironmentConfig, RunConfig
+from shared.errors import ConfigurationError
+
+
+class Blind(CartPoleEnv):
+    """Takes every mode, and draws nothing."""
+
+    def render(self) -> None:
+        return None
+
+
+class Deaf(CartPoleEnv):
+    """Does not know of modes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@pytest.fixture
+def registered(request: pytest.FixtureRequest) -> str:
+    name = f"{request.param.__name__}-v0"
+    gymnasium.register(name, entry_point=request.param, max_episode_steps=50)
+    yield name
+    del gymnasium.registry[name]
+
+
+@pytest.mark.filterwarnings("ignore:.*RGB-array rendering")
+@pytest.mark.parametrize("registered", [Blind, Deaf], indirect=True)
+def test_an_environment_without_pictures_is_refused(registered: str) -> None:
+    config = EnvironmentConfig(id=registered, frame_skip=1, clip_rewards=False)
+    with pytest.raises(ConfigurationError, match=f"--environment.id {registered}: cannot be shown: ") as raised:
+        make_stage(config).reset(1)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_step_says_what_was_done_and_what_the_network_thought_of_it(cartpole: RunConfig) -> None:
+    policy = Policy(cartpole, environment_spec(cartpole.environment), seed=3, training=False)
+    stage = make_stage(cartpole.environment)
+    observations: list[np.ndarray] = []
+
+    def act(seen: np.ndarray):
+        observations.append(seen.copy())
+        return policy.greedy(seen)
+
+    first, *steps = play_episode(stage, policy, act, 7)
+    stage.close()
+    assert first.action is None
+    assert first.preferences is not None
+    np.testing.assert_allclose(first.preferences, steps[0].preferences)
+    assert len(steps) == len(observations) > 5
+    for step, seen in zip(steps, observations, strict=True):
+        assert step.preferences is not None
+        assert step.preferences.shape == (2,)
+        assert step.action == np.argmax(step.preferences)
+        np.testing.assert_allclose(step.preferences, policy.preferences(seen)[0])
+        assert step.value == policy.values(seen)[0]
+    assert [step.ended for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert steps[-1].episode_return == len(steps)
+
+
+def test_probabilities_are_those_by_which_actions_are_drawn(cartpole: RunConfig) -> None:
+    count = 20_000
+    policy = Policy(cartpole, environment_spec(cartpole.environment), environments=count, seed=3, training=False)
+    weights = np.random.default_rng(0).normal(0, 0.5, policy.layout.size).astype(np.float32)
+    policy.assign(weights)
+    seen = np.repeat(np.array([[0.1, -0.7, 0.05, 0.9]], np.float32), count, axis=0)
+    drawn = np.bincount(policy.act(seen).actions, minlength=2) / count
+    probabilities = policy.preferences(seen)[0]
+    assert 0.05 < probabilities[0] < 0.95
+    np.testing.assert_allclose(drawn, probabilities, atol=4 * 0.5 / np.sqrt(count))
+
+
+def test_q_methods_have_action_values_and_gaussians_nothing_to_weigh(cartpole: RunConfig) -> None:
+    spec = environment_spec(cartpole.environment)
+    policy = Policy(replace(cartpole, method=replace(cartpole.method, name="q_learning")), spec, training=False)
+    seen = np.array([[0.1, -0.7, 0.05, 0.9]], np.float32)
+    preferences = policy.preferences(seen)
+    assert preferences.max() == policy.values(seen)[0]
+    assert np.argmax(preferences) == policy.greedy(seen).actions[0]
+    assert policy.method.preferences_are == "action value"
+    pendulum = PRESETS["pendulum"].config
+    gaussian = Policy(pendulum, environment_spec(pendulum.environment), training=False)
+    assert gaussian.preferences(np.zeros((1, 3), np.float32)) is None
