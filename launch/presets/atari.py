@@ -19,7 +19,7 @@ PONG = RunConfig(
     stop_at_return=18.0,
     environment=EnvironmentConfig(id="ALE/Pong-v5"),
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True),
-    optimizer=OptimizerConfig(learning_rate=5e-4, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
+    optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
     actor=ActorConfig(environments=16, unroll_length=64, epochs=2, minibatches=4),
 )
 
