@@ -133,6 +133,9 @@ def _config(arguments: LearnerArguments) -> RunConfig:
             preset.actor,
             environments=arguments.envs,
             unroll_length=arguments.unroll,
+            # The agent steps of a rollout are those of a gradient.
+            epochs=1,
+            minibatches=1,
             calls_in_flight=arguments.calls_in_flight,
         ),
         transfer=arguments.transfer,

@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-_LONG, _SHORT = (f"--actor.environments {b} --actor.unroll-length {t}" for b, t in ((32, 20), (16, 5)))
+# Peers differentiate each rollout once.
+_ONCE = "--actor.epochs 1 --actor.minibatches 1"
+_LONG, _SHORT = (f"--actor.environments {b} --actor.unroll-length {t} {_ONCE}" for b, t in ((32, 20), (16, 5)))
 OURS = {
     "tributary, 32 x 20, float32": _LONG,
     "tributary, 32 x 20, bfloat16": f"{_LONG} --network.precision bfloat16",
