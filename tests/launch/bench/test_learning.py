@@ -26,15 +26,15 @@ PONG = PRESETS["pong"].config
 
 
 def test_each_preset_is_compared_as_typed_and_with_each_variant() -> None:
-    typed = ["--mark=5", "--actors", "2", "--compare=--actors 3", "--compare=--optimizer.learning-rate 1e-3"]
+    typed = ["--mark=5", "--actors", "2", "--compare=--actors 3", "--compare=--optimizer.learning-rate 2e-3"]
     _, found = _contenders(["pong", "breakout"], typed)
-    variants = ("", " --actors 3", " --optimizer.learning-rate 1e-3")
+    variants = ("", " --actors 3", " --optimizer.learning-rate 2e-3")
     assert [c.name for c in found] == [preset + variant for preset in ("pong", "breakout") for variant in variants]
     assert [c.config.actors for c in found] == [2, 3, 2, 2, 3, 2]
-    assert [c.config.optimizer.learning_rate for c in found] == [5e-4, 5e-4, 1e-3] * 2
+    assert [c.config.optimizer.learning_rate for c in found] == [1e-3, 1e-3, 2e-3] * 2
     assert {c.config.stop_at_return for c in found} == {5.0}
     assert found[3].config.environment.id == "ALE/Breakout-v5"
-    assert found[2].folder == "pong-optimizer.learning-rate-1e-3"
+    assert found[2].folder == "pong-optimizer.learning-rate-2e-3"
 
 
 def test_a_run_ends_at_the_mark_or_when_its_time_is_up() -> None:
