@@ -42,8 +42,12 @@ class PlanArguments:
     """Environments of each actor."""
     unroll: int = 20
     """Unroll length."""
+    epochs: int = 1
+    """Times that each rollout is differentiated."""
+    minibatches: int = 1
+    """Parts that a rollout is differentiated in."""
     calls_in_flight: int = 1
-    """Rollouts asked of one actor at a time."""
+    """Gradients asked of one actor at a time."""
     environment: str = "ALE/Pong-v5"
     """An ALE game."""
     network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
@@ -56,6 +60,11 @@ class PlanArguments:
     """File to write the figures to."""
     output: Path | None = None
     """File for the curve, .png or .svg."""
+
+    @property
+    def agent_steps_per_gradient(self) -> float:
+        """On average: a gradient of a later epoch has none of its own."""
+        return self.envs * self.unroll / (self.epochs * self.minibatches)
 
 
 def plan(arguments: PlanArguments) -> int:
@@ -71,6 +80,8 @@ def plan(arguments: PlanArguments) -> int:
         envs=arguments.envs,
         environment=arguments.environment,
         network=arguments.network,
+        epochs=arguments.epochs,
+        minibatches=arguments.minibatches,
         calls_in_flight=arguments.calls_in_flight,
         seconds=arguments.seconds,
     )
@@ -81,7 +92,7 @@ def plan(arguments: PlanArguments) -> int:
     cores = usable_cores()
     components = measure_components(bench_config(scaling, Point(1, 1, arguments.unroll)), spec, (1, cores))
     alone, loaded = components[1].step_seconds(), components[cores].step_seconds()
-    steps = arguments.envs * arguments.unroll
+    steps = arguments.agent_steps_per_gradient
     console.print("the learner …", style="dim")
     learner = _learner_costs(arguments)
     checks = []
@@ -124,7 +135,7 @@ def plan(arguments: PlanArguments) -> int:
 
 
 def _check(arguments: PlanArguments) -> None:
-    for name in ("actors_per_node", "gradients_per_update", "envs", "unroll"):
+    for name in ("actors_per_node", "gradients_per_update", "envs", "unroll", "epochs", "minibatches"):
         if getattr(arguments, name) < 1:
             raise setting_error(name, getattr(arguments, name), "must be at least 1")
     if min(arguments.cluster_actors, default=0) < 1:
@@ -162,9 +173,9 @@ def _predict_here(arguments: PlanArguments, alone: float, loaded: float, learner
     busy = min(actors, cores)
     # From one process to one on each core, steps get slower in proportion to the cores at work.
     share = (busy - 1) / (cores - 1) if cores > 1 else 1.0
-    rollout = (alone + share * (loaded - alone)) * arguments.envs * arguments.unroll
-    free = predict(Costs(rollout, learner), actors, arguments.gradients_per_update, arguments.calls_in_flight)
-    return min(free.gradients_per_second, cores / (rollout + learner))
+    gradient = (alone + share * (loaded - alone)) * arguments.agent_steps_per_gradient
+    free = predict(Costs(gradient, learner), actors, arguments.gradients_per_update, arguments.calls_in_flight)
+    return min(free.gradients_per_second, cores / (gradient + learner))
 
 
 def cluster_costs(arguments: PlanArguments, loaded: float, learner: dict[str, Any]) -> dict[str, Costs]:
@@ -172,19 +183,19 @@ def cluster_costs(arguments: PlanArguments, loaded: float, learner: dict[str, An
 
     Where the gradients of an update are added on their nodes, K of them cost the learner and its link what one does.
     """
-    rollout = loaded * arguments.envs * arguments.unroll
+    gradient = loaded * arguments.agent_steps_per_gradient
     link = arguments.gigabits * 1e9 / 8.0
     together = arguments.gradients_per_update
     costs = {}
     for precision, size in _BYTES.items():
         seconds, network = learner["objects"][precision], size * learner["parameters"] / link
-        costs[precision] = Costs(rollout, seconds, network)
+        costs[precision] = Costs(gradient, seconds, network)
         if together > 1:
-            costs[f"{precision}, added by node"] = Costs(rollout, seconds / together, network / together)
+            costs[f"{precision}, added by node"] = Costs(gradient, seconds / together, network / together)
     return costs
 
 
-def _row(prediction: Prediction, steps: int, frames_per_agent_step: int) -> dict[str, Any]:
+def _row(prediction: Prediction, steps: float, frames_per_agent_step: int) -> dict[str, Any]:
     rate = prediction.gradients_per_second * steps
     return prediction._asdict() | {
         "agent_steps_per_second": rate,

@@ -16,8 +16,8 @@ class Prediction(NamedTuple):
 class Costs(NamedTuple):
     """Seconds, and bytes per second.
 
-    `actor` is one rollout with its gradient, `learner` what the learner's process spends on one gradient, and
-    `network` what a gradient and the weights for it take on the learner's link, whichever direction takes longer.
+    `actor` is one gradient with its share of a rollout, `learner` what the learner's process spends on one gradient,
+    and `network` what a gradient and the weights for it take on the learner's link, whichever direction takes longer.
     """
 
     actor: float

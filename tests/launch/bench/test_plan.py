@@ -57,6 +57,14 @@ def test_gradients_added_by_node_cost_the_learner_what_one_does() -> None:
     assert set(cluster_costs(PlanArguments(), 1e-3, learner)) == {"float32", "bfloat16"}
 
 
+def test_each_gradient_of_a_reused_rollout_costs_the_learner_what_one_does() -> None:
+    """Two epochs of five minibatches: a gradient has a tenth of the rollout's agent steps, and of its time."""
+    learner = {"objects": {"float32": 4e-3, "bfloat16": 5e-3}, "parameters": 1_000_000}
+    arguments = PlanArguments(gigabits=8.0, envs=10, unroll=10, epochs=2, minibatches=5)
+    assert arguments.agent_steps_per_gradient == 10.0
+    assert cluster_costs(arguments, 1e-3, learner)["float32"] == pytest.approx(Costs(0.01, 4e-3, 4e-3))
+
+
 def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> None:
     row: dict[str, object] = {
         "actors": 2,
