@@ -31,7 +31,8 @@ class Player:
         self._frames_per_second = frames_per_second
         self._pixel_aspect = pixel_aspect
         self._speed = _SPEEDS.index(1)
-        self._paused = self._one_frame = self._next_episode = False
+        self._paused = self._next_episode = False
+        self._single_frames = 0
         self._latest: tuple[Frame, Seen] | None = None
         self._stale = False
         self._due = self._painted = time.monotonic()
@@ -47,7 +48,8 @@ class Player:
             now = time.monotonic()
             if not self._waits_for_a_key and now >= self._due:
                 break
-        self._latest, self._stale, self._one_frame = (frame, seen), True, False
+        self._latest, self._stale = (frame, seen), True
+        self._single_frames = max(0, self._single_frames - 1)
         since = now - self._painted
         in_time = now - self._due <= self._frame_seconds and since > 0.75 / _MOST_PER_SECOND
         if self._paused or in_time or since > _LONGEST_UNSEEN_SECONDS:
@@ -61,7 +63,7 @@ class Player:
 
     @property
     def _waits_for_a_key(self) -> bool:
-        return self._paused and not self._one_frame
+        return self._paused and not self._single_frames
 
     @property
     def _frame_seconds(self) -> float:
@@ -74,7 +76,7 @@ class Player:
         for key in keys:
             self._take(key)
         self.over = self.over or self._screen.interrupted
-        if keys or self._screen.changed or (self._stale and self._paused):
+        if self._screen.changed or (self._stale and (self._paused or keys)):
             self._paint()
 
     def _take(self, key: str) -> None:
@@ -82,9 +84,10 @@ class Player:
             case "q" | "Q" | "\x04":
                 self.over = True
             case " ":
-                self._paused = not self._paused
+                self._paused, self._single_frames = not self._paused, 0
             case ".":
-                self._paused = self._one_frame = True
+                self._paused = True
+                self._single_frames += 1
             case "right" | "+" | "=":
                 self._speed = min(self._speed + 1, len(_SPEEDS) - 1)
             case "left" | "-":
@@ -93,7 +96,7 @@ class Player:
                 self._next_episode = True
             case _:
                 return
-        self._due = time.monotonic()
+        self._due, self._stale = time.monotonic(), True
 
     def _paint(self) -> None:
         if self._latest is None or not self._screen.ready:
