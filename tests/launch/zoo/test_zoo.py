@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -151,6 +152,17 @@ def test_an_agent_that_ships_is_not_resumed(command: str, capsys: pytest.Capture
 def test_there_is_one_set_of_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "zoo:cartpole", "--weights", "latest"]) == 2
     assert "leave --weights out" in capsys.readouterr().err
+
+
+def test_weights_of_another_network_of_the_same_size_are_refused(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(zoo.agent_folder("zoo:cartpole"), elsewhere / "run")
+    file = elsewhere / "run" / "best.npz"
+    with np.load(file, allow_pickle=False) as weights:
+        np.savez(file, **{**weights, "layout": np.array("0123456789abcdef")})
+    assert main(["evaluate", "run", "--episodes", "1"]) == 2
+    assert "another network: it has 9,155 parameters (layout 0123456789abcdef)" in capsys.readouterr().err
 
 
 def test_an_agent_that_ships_plays_as_well_as_is_said(elsewhere: Path) -> None:
