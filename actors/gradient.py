@@ -44,7 +44,7 @@ class Gradients(ABC):
         self._policy = policy
         self._target_network = None
         self._target_version: int | None = None
-        if policy.method.uses_target_network:
+        if config.method.uses_target_network:
             self._target_network = build_network(config, spec, policy.method)
             self._assign_target = assign_graph(self._target_network, policy.layout)
         self._statistics: tuple[str, ...] = ()

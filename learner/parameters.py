@@ -8,7 +8,6 @@ import tensorflow as tf
 from learner.accumulator import GradientAccumulator, PushResult
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.methods.method import method_class
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple
@@ -37,7 +36,7 @@ class Parameters:
         self._restored_snapshot_frames: int | None = None
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
         self._target: tf.Variable | None = None
-        if method_class(config.method.name).uses_target_network:
+        if config.method.uses_target_network:
             self._target = tf.Variable(initial, trainable=False, name="target_parameters")
         self._target_snapshot: WeightSnapshot | None = None
         self.target_updates = 0

@@ -76,7 +76,7 @@ def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder
         ConfigurationError: it does not, or there is none that can be read.
     """
     before = folder.read_config()
-    for setting in ("method.name", "optimizer.name", "optimizer.centred"):
+    for setting in ("method.name", "method.target_network", "optimizer.name", "optimizer.centred"):
         was, now = attrgetter(setting)(before), attrgetter(setting)(config)
         if was != now:
             raise setting_error(setting, now, f"the checkpoint in {folder.path} was made with {was}; start a new run")

@@ -37,6 +37,9 @@ class MethodConfig:
     """q_learning: the online network chooses the action that the target network values."""
     error: Literal["squared", "huber"] = "squared"
     """q_learning, sarsa: squared, or linear beyond an error of 1."""
+    target_network: bool = True
+    """q_learning, sarsa: bootstrap from a target network, as in the paper. Off: from the weights that acted, as in PQN
+    (arXiv 2407.04811)."""
     target_interval_agent_steps: int = 10_000
     """q_learning, sarsa: global agent steps between two copies of the weights into the target network (in the paper
     40,000 frames)."""
@@ -51,6 +54,17 @@ class MethodConfig:
         at_least("method.entropy_cost", self.entropy_cost, 0.0)
         positive("method.clip_ratio", self.clip_ratio)
         at_least("method.target_interval_agent_steps", self.target_interval_agent_steps, 1)
+        if not self.target_network and not METHODS[self.name].target_network:
+            raise setting_error("method.target_network", False, f"{self.name} has none; leave the setting out")
+        if not self.target_network and self.double_q:
+            raise setting_error(
+                "method.double_q", True, "needs the target network; leave --method.no-target-network out"
+            )
+
+    @property
+    def uses_target_network(self) -> bool:
+        """Whether the learner keeps a copy of the weights, refreshed every `target_interval_agent_steps`."""
+        return self.target_network and METHODS[self.name].target_network
 
 
 @dataclass(frozen=True)

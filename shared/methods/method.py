@@ -87,9 +87,6 @@ class Method(ABC):
         actions: what one action is.
     """
 
-    uses_target_network: ClassVar[bool] = False
-    """Whether the learner keeps a copy of the weights, refreshed every `target_interval_agent_steps`."""
-
     preferences_are: ClassVar[str] = ""
     """What one of `preferences` is."""
 
@@ -132,7 +129,11 @@ class Method(ABC):
     def targets(
         self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
     ) -> Targets:
-        """Graph code: what a rollout teaches. `values` float32 [T, B] are `value` at times 0 … T-1, as it was acted."""
+        """Graph code: what a rollout teaches, with the weights that acted.
+
+        `target_network` is None where the run has none, see `MethodConfig.uses_target_network`. `values` float32
+        [T, B] are `value` at times 0 … T-1, as it was acted.
+        """
 
     @abstractmethod
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:

@@ -27,9 +27,11 @@ class QLearning(Method):
 
     Actions are ε-greedy. With `double_q` the online network chooses the action of the bootstrap and the target
     network values it (van Hasselt et al. 2016, arXiv 1509.06461). `n_step` = 1 is Algorithm 1 of the paper.
+
+    Without a target network θ⁻ are the weights that acted (Gallici et al. 2024, arXiv 2407.04811): what acting computed
+    is what targets bootstrap from.
     """
 
-    uses_target_network = True
     preferences_are = "action value"
 
     def heads(self) -> tuple[Head, ...]:
@@ -52,11 +54,13 @@ class QLearning(Method):
         network: Network,
         target_network: Network | None,
         rollout: RolloutTensors,
-        values: tf.Tensor,  # noqa: ARG002
+        values: tf.Tensor,
     ) -> Targets:
-        assert target_network is not None
         settings = self.config.method
-        bootstrap_values = self._bootstrap_values(network, target_network, rollout)
+        if target_network is None:
+            bootstrap_values = self._acting_values(network, rollout, values)
+        else:
+            bootstrap_values = self._target_values(network, target_network, rollout)
         returns = lambda_returns(
             rollout.rewards,
             rollout.discounts,
@@ -88,8 +92,13 @@ class QLearning(Method):
         }
         return MethodLoss(loss.total, statistics)
 
-    def _bootstrap_values(self, network: Network, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
-        """What a target may bootstrap from at each time, float32 [T + 1, B]; zeros where no target does."""
+    def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:
+        """What a target may bootstrap from at each time, float32 [T + 1, B], by the weights that acted."""
+        last = self.value(network(rollout.observations[-1]))
+        return tf.stop_gradient(tf.concat([values, last[None]], axis=0))
+
+    def _target_values(self, network: Network, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
+        """The same by the target network; zeros where no target bootstraps."""
         settings = self.config.method
         unroll_length = rollout.rewards.shape[0]
 
@@ -125,6 +134,10 @@ class Sarsa(QLearning):
     """Asynchronous n-step Sarsa (arXiv 1602.01783, section 4): R = Q(s, a; θ⁻) of the action a that was taken next."""
 
     needs_next_actions = True
+
+    def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:  # noqa: ARG002
+        # Those of acting are of the best actions, not of the ones that were taken.
+        return self._target_values(network, network, rollout)
 
     def _values(
         self,

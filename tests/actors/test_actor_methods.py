@@ -16,7 +16,7 @@ from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.actor_critic import ActorCritic
-from shared.methods.method import RolloutTensors, method_class
+from shared.methods.method import RolloutTensors
 from shared.methods.names import METHODS
 from shared.types import WeightSnapshot
 
@@ -38,7 +38,7 @@ def pendulum(cartpole: RunConfig) -> RunConfig:
 
 
 def target(config: RunConfig) -> WeightSnapshot | None:
-    return snapshot(config) if method_class(config.method.name).uses_target_network else None
+    return snapshot(config) if config.method.uses_target_network else None
 
 
 def snapshot(config: RunConfig, version: int = 0) -> WeightSnapshot:
@@ -76,12 +76,16 @@ def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig,
     assert (second.actions != second.actions[0]).any()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [*(MethodConfig(name=name) for name in METHODS), MethodConfig(name="q_learning", target_network=False)],
+    ids=[*METHODS, "without a target network"],
+)
 def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
-    name: str, pong: RunConfig, monkeypatch: pytest.MonkeyPatch
+    method: MethodConfig, pong: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what acting stored, at the right times, for other weights in each rollout; Sarsa stores nothing."""
-    config = replace(pong, method=MethodConfig(name=name))
+    config = replace(pong, method=replace(method, return_lambda=0.9))
     spec = environment_spec(config.environment)
     again = Policy(config, spec)
     gradient = RolloutGradient(config, spec, again)
@@ -91,9 +95,9 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
     for version in range(3):
         changed = (weights + random.normal(0.0, 0.003, weights.shape)).astype(np.float32)
         frozen = WeightSnapshot(version, changed)
-        report = actor.run(frozen, frozen if again.method.uses_target_network else None)
+        report = actor.run(frozen, frozen if config.method.uses_target_network else None)
         again.assign(changed)
-        if again.method.uses_target_network:
+        if config.method.uses_target_network:
             gradient.assign_target(frozen)
         gradient.begin(rollouts[-1])
         expected = gradient.next().gradient

@@ -16,6 +16,13 @@ from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, Met
 from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.types import GradientReport, WeightSnapshot
 
+METHODS = {
+    "actor_critic": MethodConfig(),
+    "q_learning": MethodConfig(name="q_learning"),
+    "sarsa": MethodConfig(name="sarsa"),
+    "without a target network": MethodConfig(name="q_learning", target_network=False, return_lambda=0.65),
+}
+
 
 def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int = 24) -> RunConfig:
     actor = ActorConfig(environments=4, unroll_length=unroll_length, epochs=epochs, minibatches=minibatches)
@@ -26,17 +33,17 @@ def initial(config: RunConfig) -> np.ndarray:
     return Policy(config, environment_spec(config.environment)).initial_parameters()
 
 
-@pytest.mark.parametrize("name", ["actor_critic", "q_learning", "sarsa"])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_at_the_weights_that_acted_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
-    name: str, pong: RunConfig, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+    method: MethodConfig, pong: RunConfig, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for base in (cartpole, pong):
-        config = reused(replace(base, method=MethodConfig(name=name)), epochs=2, minibatches=4, unroll_length=8)
+        config = reused(replace(base, method=method), epochs=2, minibatches=4, unroll_length=8)
         spec = environment_spec(config.environment)
         rollouts = recording(monkeypatch)
         actor = Actor(config, spec, 0)
         snapshot = WeightSnapshot(0, initial(config))
-        target = snapshot if actor._policy.method.uses_target_network else None
+        target = snapshot if config.method.uses_target_network else None
         reports = [actor.run(snapshot, target) for _ in range(8)]
         (rollout,) = rollouts
         once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
@@ -51,7 +58,7 @@ def test_at_the_weights_that_acted_the_minibatches_of_an_epoch_add_up_to_the_who
             assert np.abs(total - expected).max() <= 1e-5 * np.abs(expected).max()
             # They are parts: none alone is the whole.
             assert all(np.abs(report.gradient - expected).max() > 0.01 * np.abs(expected).max() for report in epoch)
-        if name == "actor_critic":
+        if method.name == "actor_critic":
             assert all(report.statistics["ratio_deviation"] < 1e-5 for report in reports)
         else:
             assert "ratio_deviation" not in reports[0].statistics
@@ -142,10 +149,12 @@ def test_a_gaussian_policy_with_noise_that_persists_is_reused_too(cartpole: RunC
         assert np.isfinite(report.gradient).all()
 
 
-@pytest.mark.parametrize("name", ["actor_critic", "q_learning", "sarsa"])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("reported", [1, 3, 4, 6])
-def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, reported: int, cartpole: RunConfig) -> None:
-    config = replace(cartpole, method=MethodConfig(name=name, return_lambda=0.9))
+def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(
+    method: MethodConfig, reported: int, cartpole: RunConfig
+) -> None:
+    config = replace(cartpole, method=replace(method, return_lambda=0.9))
     exact = replace(config.checkpoint, exact=True)
     config = reused(replace(config, executor="inline", checkpoint=exact), 2, 2)
     spec = environment_spec(config.environment)
@@ -156,7 +165,7 @@ def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, repor
     ]
 
     def run(actor: Actor, snapshot: WeightSnapshot) -> GradientReport:
-        return actor.run(snapshot, None if name == "actor_critic" else snapshots[0])
+        return actor.run(snapshot, snapshots[0] if method.uses_target_network else None)
 
     one = Actor(config, spec, 3)
     for snapshot in snapshots[:reported]:

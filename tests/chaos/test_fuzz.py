@@ -60,6 +60,7 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "value_cost": _NUMBER,
         "standardise_advantages": _FLAG,
         "double_q": _FLAG,
+        "target_network": _FLAG,
         "target_interval_agent_steps": _COUNT,
     },
     ExplorationConfig: {

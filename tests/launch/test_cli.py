@@ -26,6 +26,8 @@ MISTAKES = {
     "train --method.name dqn": "no such method; there are actor_critic, q_learning, sarsa",
     "train --method.n-step 65": "--method.n-step 65: is more than --actor.unroll-length 64",
     "train --method.target-interval-agent-steps 0": "must be at least 1",
+    "train --method.no-target-network": "--method.target-network False: actor_critic has none; leave the setting out",
+    "train pong-q --method.no-target-network --method.double-q": "--method.double-q True: needs the target network",
     "train cartpole --network.observation-scaling bounds": "no finite bounds in observation [1, 3]; use running",
     "train pong --network.observation-scaling running": "is for mlp",
     "train --exploration.final-epsilons 0.1 0.2": "must be one for each of the 2 final epsilons",
@@ -126,6 +128,25 @@ def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["train", "--resume", str(run), "--method.name", "sarsa"]) == 2
     assert capsys.readouterr().err.endswith("was made with actor_critic; start a new run\n")
     assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
+
+
+def test_a_run_from_before_a_target_network_could_be_left_out_goes_on_with_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    small = "--executor inline --actors 1 --total-frames 1k --network.hidden-sizes 8 --evaluation.every-frames 0"
+    train = ["train", "cartpole-q", *small.split(), "--stop-measure", "training", "--stop-at-return", "None"]
+    assert main([*train, "--run-dir", str(run)]) == 0
+    before = json.loads((run / "config.json").read_text())
+    assert before["method"].pop("target_network") is True
+    (run / "config.json").write_text(json.dumps(before))
+    capsys.readouterr()
+    assert main(["train", "--resume", str(run), "--method.no-target-network"]) == 2
+    expected = f"error: --method.target-network False: the checkpoint in {run} was made with True; start a new run\n"
+    assert capsys.readouterr().err == expected
+    assert main(["train", "--resume", str(run), "--total-frames", "2k"]) == 0
+    assert json.loads((run / "summary.json").read_text())["frames"] >= 2000
+    assert RunFolder(run).read_config().method.uses_target_network
 
 
 def test_a_run_that_learned_nothing_is_saved_as_failed_and_ends_with_exit_code_1(

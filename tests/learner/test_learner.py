@@ -123,6 +123,16 @@ def test_the_target_is_copied_when_agent_steps_cross_a_multiple(cartpole: RunCon
     assert make_learner(cartpole).target_snapshot() is None
 
 
+def test_without_a_target_network_there_is_neither_a_copy_nor_a_variable_of_it(cartpole: RunConfig) -> None:
+    method = MethodConfig(name="q_learning", target_network=False, target_interval_agent_steps=25)
+    learner = make_learner(replace(cartpole, method=method))
+    for sequence in range(1, 9):
+        learner.submit(report(sequence, version=learner.version))
+    assert learner.target_snapshot() is None
+    assert learner.target_updates == 0
+    assert "target_parameters" not in learner.variables()
+
+
 def test_a_dropped_report_moves_the_target_too_as_its_steps_were_sampled(cartpole: RunConfig) -> None:
     learner = q_learner(cartpole)
     for sequence in (1, 2, 3):

@@ -9,6 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from actors.environments import environment_spec
 from launch.loop.coordinator import Coordinator
@@ -53,10 +55,13 @@ def rollout(**changes) -> RolloutTensors:
     return RolloutTensors(**{name: tf.constant(value) for name, value in (tensors | changes).items()})
 
 
+def made(name: str, config: RunConfig, **settings) -> Method:
+    return method_class(name)(replace(config, method=MethodConfig(name=name, **settings)), ActionSpec(2))
+
+
 def loss(name: str, config: RunConfig, tensors: RolloutTensors, **settings) -> tuple[float, Scripted]:
-    method = method_class(name)(replace(config, method=MethodConfig(name=name, **settings)), ActionSpec(2))
     target = Scripted(TARGET)
-    return float(method.loss(Scripted(ONLINE), target, tensors).total), target
+    return float(made(name, config, **settings).loss(Scripted(ONLINE), target, tensors).total), target
 
 
 def mean_square(returns: list[float], values: list[float]) -> float:
@@ -115,6 +120,74 @@ def test_the_target_network_is_asked_for_the_last_observation_only_where_that_is
     assert loss("q_learning", cartpole, rollout(mask=masked))[1].asked == 4
 
 
+def test_without_a_target_network_q_bootstraps_from_the_network_that_acted(cartpole: RunConfig) -> None:
+    """PQN (Gallici et al. 2024, section 4): the best values of the acting network are 2, 4, 9 and 8."""
+    method = made("q_learning", cartpole, target_network=False, return_lambda=0.65)
+    r2 = 3 + 0.5 * 8
+    r1 = 2 + 0.5 * (0.35 * 9 + 0.65 * r2)
+    r0 = 1 + 0.5 * (0.35 * 4 + 0.65 * r1)
+    online = Scripted(ONLINE)
+    total = float(method.loss(online, None, rollout()).total)
+    assert total == pytest.approx(mean_square([r0, r1, r2], [1.0, 3.0, 5.0]))
+    # The rollout's own observations for the loss, and the one that it ended in.
+    assert online.asked == 3 + 1
+
+
+def test_without_a_target_network_an_episode_truncated_on_the_way_bootstraps_from_the_network_that_acted(
+    cartpole: RunConfig,
+) -> None:
+    method = made("q_learning", cartpole, target_network=False)
+    mask = np.array([[1.0], [0.0], [1.0]], np.float32)
+    total = float(method.loss(Scripted(ONLINE), None, rollout(mask=mask)).total)
+    assert total == pytest.approx(mean_square([1 + 0.5 * 4, 3 + 0.5 * 8], [1.0, 5.0]))
+
+
+def test_without_a_target_network_sarsa_bootstraps_from_the_acting_networks_value_of_the_action_taken(
+    cartpole: RunConfig,
+) -> None:
+    method = made("sarsa", cartpole, target_network=False, n_step=1)
+    total = float(method.loss(Scripted(ONLINE), None, rollout()).total)
+    assert total == pytest.approx(mean_square([1 + 0.5 * 3, 2 + 0.5 * 5, 3 + 0.5 * 7], [1.0, 3.0, 5.0]))
+
+
+def pqn_returns(
+    rewards: np.ndarray, ended: np.ndarray, values: np.ndarray, discount: float, return_lambda: float
+) -> np.ndarray:
+    """λ-returns as PQN's own code forms them, from float64 [T, B], and values [T + 1, B]."""
+    returns = [rewards[-1] + discount * (1 - ended[-1]) * values[-1]]
+    for t in reversed(range(len(rewards) - 1)):
+        bootstrapped = rewards[t] + discount * (1 - ended[t]) * values[t + 1]
+        ahead = bootstrapped + discount * return_lambda * (returns[-1] - values[t + 1])
+        returns.append((1 - ended[t]) * ahead + ended[t] * rewards[t])
+    return np.stack(returns[::-1])
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 2**32 - 1), steps=st.integers(1, 6), return_lambda=st.floats(0.0, 1.0))
+def test_targets_without_a_target_network_are_pqns(seed: int, steps: int, return_lambda: float) -> None:
+    random = np.random.default_rng(seed)
+    table = random.normal(size=(steps + 1, 2)).astype(np.float32)
+    # Acting's values are given; the network is asked for the last observation only.
+    values = random.normal(size=(steps, 3)).astype(np.float32)
+    rewards, ended = random.normal(size=(steps, 3)), random.random((steps, 3)) < 0.3
+    tensors = RolloutTensors(
+        tf.constant(np.tile(np.arange(steps + 1, dtype=np.float32)[:, None, None], (1, 3, 1))),
+        tf.zeros((steps, 3), tf.int32),
+        tf.constant(rewards, tf.float32),
+        tf.constant(0.9 * ~ended, tf.float32),
+        tf.ones((steps, 3)),
+        tf.zeros(3, tf.int32),
+    )
+    method = made("q_learning", RunConfig(), target_network=False, return_lambda=return_lambda)
+    network = Scripted(table)
+    targets = method.targets(network, None, tensors, tf.constant(values))
+    last = np.full((1, 3), table[-1].max())
+    expected = pqn_returns(rewards, ended, np.concatenate([values, last]), 0.9, return_lambda)
+    np.testing.assert_allclose(targets.returns, expected, rtol=1e-5, atol=1e-5)
+    assert not np.any(targets.advantages)
+    assert network.asked == 3
+
+
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
 def test_a_wholly_masked_rollout_has_no_loss(name: str, cartpole: RunConfig) -> None:
     assert loss(name, cartpole, rollout(mask=np.zeros((3, 1), np.float32)))[0] == 0.0
@@ -130,6 +203,21 @@ def test_targets_receive_no_gradient_and_the_taken_actions_do(name: str, cartpol
     assert by_target is None
     reached = tf.convert_to_tensor(by_online).numpy() != 0
     np.testing.assert_array_equal(reached, [[True, False], [False, True], [True, False], [False, False]])
+
+
+@pytest.mark.parametrize("name", ["q_learning", "sarsa"])
+def test_where_the_acting_network_gives_the_targets_they_receive_no_gradient_either(
+    name: str, cartpole: RunConfig
+) -> None:
+    method = made(name, cartpole, target_network=False, return_lambda=0.65)
+    online = Scripted(ONLINE)
+    with tf.GradientTape() as tape:
+        total = method.loss(online, None, rollout()).total
+    returns = method.targets(Scripted(ONLINE), None, rollout(), tf.constant([[2.0], [4.0], [9.0]])).returns
+    expected = np.zeros((4, 2), np.float32)
+    for t, action in enumerate((0, 1, 0)):
+        expected[t, action] = 2 / 3 * (ONLINE[t, action] - returns[t, 0])
+    np.testing.assert_allclose(tf.convert_to_tensor(tape.gradient(total, online.table)), expected, rtol=1e-5)
 
 
 def test_huber_is_the_square_within_1_and_has_gradient_2_beyond() -> None:

@@ -124,20 +124,21 @@ def test_a_resume_with_another_k_counts_as_applied_only_what_was(
 @pytest.mark.parametrize(
     ("task", "method"),
     [
-        *(("cartpole", method) for method in METHODS),
-        ("pong", "actor_critic"),
-        *(pytest.param("pong", method, marks=pytest.mark.slow) for method in ("q_learning", "sarsa")),
+        *(("cartpole", {"name": name}) for name in METHODS),
+        ("cartpole", {"name": "q_learning", "target_network": False}),
+        ("pong", {"name": "actor_critic"}),
+        *(pytest.param("pong", {"name": name}, marks=pytest.mark.slow) for name in ("q_learning", "sarsa")),
     ],
 )
 def test_n_updates_save_resume_and_n_updates_are_bit_equal_to_2n(
-    task: str, method: str, tmp_path: Path, request: pytest.FixtureRequest
+    task: str, method: dict, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     updates, config = 20, request.getfixturevalue(task)
     config = replace(
         config,
         executor="inline",
         total_frames=10**9,
-        method=replace(config.method, name=method, target_interval_agent_steps=100),
+        method=replace(config.method, target_interval_agent_steps=100, **method),
         checkpoint=CheckpointConfig(every_updates=updates, every_seconds=1e9, exact=True, keep=100),
     )
 
