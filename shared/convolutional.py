@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.errors import setting_error
+from shared.layer_norm import EPSILON, gradient_before, normalised
 from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
 
 # (filters, kernel, stride) of each convolution, then the units of the fully connected layer.
@@ -26,6 +27,9 @@ class ConvolutionalNetwork(Network):
 
     The activations of every layer are part of the output. `replay` takes them back and gives the same output without
     computing it: the weights do not change within a rollout, so an actor runs each forward pass once.
+
+    With layer norm each layer is normalised before its ReLU, and what is stored of it is what it was normalised to,
+    with the scale: see `shared.layer_norm`. Gain and bias, one for each unit, start at 1 and 0.
 
     Args:
         config: which network, and the precision of its layers.
@@ -53,6 +57,7 @@ class ConvolutionalNetwork(Network):
         self._scale = (1.0 if observation_mean is None else _CENTRED_SCALE) / 255.0
         self._strides = tuple(stride for _, _, stride in convolutions)
         self._layers: list[tuple[keras.Variable, keras.Variable]] = []
+        self._norms: list[tuple[keras.Variable, keras.Variable]] = []
         self._shapes: list[tuple[int, ...]] = []
         height, width, channels = observation_shape
         for i, (filters, kernel, stride) in enumerate(convolutions, start=1):
@@ -63,6 +68,14 @@ class ConvolutionalNetwork(Network):
             self._shapes.append((height, width, channels))
         self._add("hidden", (height * width * channels, units), 2**0.5, next(seeds))
         self._shapes.append((units,))
+        for i, shape in enumerate(self._shapes if config.layer_norm else (), start=1):
+            name = f"conv{i}" if i <= len(convolutions) else "hidden"
+            self._norms.append(
+                (
+                    keras.Variable(np.ones(shape, np.float32), dtype="float32", name=f"{name}_norm_gain"),
+                    keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=f"{name}_norm_bias"),
+                )
+            )
         for head in heads:
             self._add(head.name, (units, head.units), head.gain, next(seeds))
 
@@ -72,7 +85,8 @@ class ConvolutionalNetwork(Network):
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        return [*(variable for layer in self._layers for variable in layer), *self._parameters.values()]
+        pairs = (*self._layers, *self._norms)
+        return [*(variable for pair in pairs for variable in pair), *self._parameters.values()]
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -80,24 +94,33 @@ class ConvolutionalNetwork(Network):
 
     @property
     def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
-        return [(shape, self._dtype) for shape in self._shapes]
+        if not self._norms:
+            return [(shape, self._dtype) for shape in self._shapes]
+        pairs = (((shape, self._dtype), ((1,) * len(shape), tf.float32)) for shape in self._shapes)
+        return [activation for pair in pairs for activation in pair]
 
     def __call__(self, observations: tf.Tensor) -> NetworkOutput:
         x = self._centred(observations)
-        activations = []
+        activations: list[tf.Tensor] = []
         for i, stride in enumerate(self._strides):
             kernel, bias = self._weights(i)
-            x = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, stride, "VALID"), bias))
-            activations.append(x)
-        kernel, bias = self._weights(len(self._strides))
-        features = tf.nn.relu(tf.nn.bias_add(tf.matmul(_flat(x), kernel), bias))
-        return self._output(features, (*activations, features))
+            stored = self._stored(tf.nn.bias_add(tf.nn.conv2d(x, kernel, stride, "VALID"), bias))
+            x = self._activated(i, stored[0])
+            activations += stored
+        i = len(self._strides)
+        kernel, bias = self._weights(i)
+        stored = self._stored(tf.nn.bias_add(tf.matmul(_flat(x), kernel), bias))
+        return self._output(self._activated(i, stored[0]), (*activations, *stored))
 
     def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
         x = self._centred(observations)
-        for i, (stride, stored) in enumerate(zip(self._strides, activations[:-1], strict=True)):
-            x = _stored_convolution(x, *self._weights(i), stored, stride, differentiate_input=i > 0)
-        features = _stored_dense(_flat(x), *self._weights(len(self._strides)), activations[-1])
+        count = len(activations) // len(self._shapes)
+        *of_convolutions, of_hidden = (tuple(activations[i : i + count]) for i in range(0, len(activations), count))
+        for i, (stride, stored) in enumerate(zip(self._strides, of_convolutions, strict=True)):
+            value = _stored_convolution(x, *self._weights(i), stored, stride, differentiate_input=i > 0)
+            x = self._activated(i, value)
+        i = len(self._strides)
+        features = self._activated(i, _stored_dense(_flat(x), *self._weights(i), of_hidden))
         return self._output(features, tuple(activations))
 
     def as_keras(self) -> keras.Model:
@@ -109,15 +132,16 @@ class ConvolutionalNetwork(Network):
         # Its scale is part of the first kernel here as well: the same products, to the last bit.
         weights[0] = weights[0][0] * np.float32(self._scale), weights[0][1]
         outputs, layers = {}, []
+        relu = None if self._norms else "relu"
         for i, stride in enumerate(self._strides):
             filters = self._shapes[i][-1]
             size = weights[i][0].shape[0]
             layers.append(
-                keras.layers.Conv2D(filters, size, stride, activation="relu", dtype="float32", name=f"conv{i + 1}")
+                keras.layers.Conv2D(filters, size, stride, activation=relu, dtype="float32", name=f"conv{i + 1}")
             )
-            x = layers[-1](x)
-        layers.append(keras.layers.Dense(self.features, "relu", dtype="float32", name="hidden"))
-        x = layers[-1](keras.layers.Flatten()(x))
+            x = self._activated_by_keras(i, layers[-1](x))
+        layers.append(keras.layers.Dense(self.features, relu, dtype="float32", name="hidden"))
+        x = self._activated_by_keras(len(self._strides), layers[-1](keras.layers.Flatten()(x)))
         for head in self._heads:
             layers.append(keras.layers.Dense(head.units, dtype="float32", name=head.name))
             outputs[head.name] = layers[-1](x)
@@ -145,6 +169,26 @@ class ConvolutionalNetwork(Network):
         kernel, bias = (tf.convert_to_tensor(variable) for variable in self._layers[i])
         return tf.cast(kernel * self._scale if i == 0 else kernel, self._dtype), tf.cast(bias, self._dtype)
 
+    def _stored(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """What is stored of a layer that gives `x` before its activation."""
+        return normalised(x) if self._norms else (tf.nn.relu(x),)
+
+    def _activated(self, i: int, stored: tf.Tensor) -> tf.Tensor:
+        """The output of layer `i`, from the first tensor that is stored of it."""
+        if not self._norms:
+            return stored
+        gain, bias = (tf.cast(tf.convert_to_tensor(variable), self._dtype) for variable in self._norms[i])
+        return tf.nn.relu(stored * gain + bias)
+
+    def _activated_by_keras(self, i: int, x: keras.KerasTensor) -> keras.KerasTensor:
+        if not self._norms:
+            return x
+        axes = list(range(1, len(x.shape)))
+        norm = keras.layers.LayerNormalization(axes, EPSILON, dtype="float32")
+        x = norm(x)
+        norm.set_weights([variable.numpy() for variable in self._norms[i]])
+        return keras.layers.ReLU(dtype="float32")(x)
+
     def _output(self, features: tf.Tensor, activations: tuple[tf.Tensor, ...]) -> NetworkOutput:
         x = tf.cast(features, tf.float32)
         heads = {
@@ -159,9 +203,15 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 
 
 def _stored_convolution(
-    x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stored: tf.Tensor, stride: int, *, differentiate_input: bool
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    bias: tf.Tensor,
+    stored: tuple[tf.Tensor, ...],
+    stride: int,
+    *,
+    differentiate_input: bool,
 ) -> tf.Tensor:
-    """relu(conv(x, kernel) + bias), which is known to be `stored`, with its gradient."""
+    """relu(conv(x, kernel) + bias), or what it is normalised to, which is known to be `stored`; with its gradient."""
     # The forward pass would compute what acting has computed already. `custom_gradient` stands in for it: the value is
     # the stored one, and the gradient is that of the layer.
     strides = [1, stride, stride, 1]
@@ -169,33 +219,40 @@ def _stored_convolution(
     @tf.custom_gradient
     def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:  # noqa: ARG001
         def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
-            before_relu = tf.raw_ops.ReluGrad(gradients=by_output, features=stored)
+            before = _before_activation(by_output, stored)
             by_kernel = tf.raw_ops.Conv2DBackpropFilter(
-                input=x, filter_sizes=kernel.shape, out_backprop=before_relu, strides=strides, padding="VALID"
+                input=x, filter_sizes=kernel.shape, out_backprop=before, strides=strides, padding="VALID"
             )
             by_input = None
             # Nothing needs the gradient of the images, the most expensive one of all.
             if differentiate_input:
                 by_input = tf.raw_ops.Conv2DBackpropInput(
-                    input_sizes=tf.shape(x), filter=kernel, out_backprop=before_relu, strides=strides, padding="VALID"
+                    input_sizes=tf.shape(x), filter=kernel, out_backprop=before, strides=strides, padding="VALID"
                 )
-            return by_input, by_kernel, tf.reduce_sum(before_relu, axis=(0, 1, 2))
+            return by_input, by_kernel, tf.reduce_sum(before, axis=(0, 1, 2))
 
-        return tf.identity(stored), gradient
+        return tf.identity(stored[0]), gradient
 
     return layer(x, kernel, bias)
 
 
-def _stored_dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stored: tf.Tensor) -> tf.Tensor:
-    """relu(x · kernel + bias), which is known to be `stored`, with its gradient."""
+def _stored_dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stored: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    """relu(x · kernel + bias), or what it is normalised to, which is known to be `stored`; with its gradient."""
 
     @tf.custom_gradient
     def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:  # noqa: ARG001
         def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            before_relu = tf.raw_ops.ReluGrad(gradients=by_output, features=stored)
-            by_kernel = tf.matmul(x, before_relu, transpose_a=True)
-            return tf.matmul(before_relu, kernel, transpose_b=True), by_kernel, tf.reduce_sum(before_relu, axis=0)
+            before = _before_activation(by_output, stored)
+            by_kernel = tf.matmul(x, before, transpose_a=True)
+            return tf.matmul(before, kernel, transpose_b=True), by_kernel, tf.reduce_sum(before, axis=0)
 
-        return tf.identity(stored), gradient
+        return tf.identity(stored[0]), gradient
 
     return layer(x, kernel, bias)
+
+
+def _before_activation(by_output: tf.Tensor, stored: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    """The gradient by what a layer gives before ReLU or normalisation, from that by the first tensor stored of it."""
+    if len(stored) == 1:
+        return tf.raw_ops.ReluGrad(gradients=by_output, features=stored[0])
+    return gradient_before(by_output, *stored)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
+from shared.layer_norm import EPSILON
 from shared.types import Float32Array
 
 
@@ -122,7 +123,7 @@ class MultilayerPerceptron(Network):
     """A trunk of fully connected layers for each head.
 
     Args:
-        config: hidden sizes, activation, precision and scaling.
+        config: hidden sizes, activation, precision and scaling; and whether layers are normalised before they activate.
         observation_shape: (n,) of float32 vectors.
         heads: see `Network`.
         seed: of the initial weights.
@@ -138,7 +139,6 @@ class MultilayerPerceptron(Network):
         observation_scale: ObservationScale | None = None,
     ) -> None:
         super().__init__(heads)
-        self._hidden_sizes = config.hidden_sizes
         self._seeds = orthogonal_seeds(seed)
         policy = "mixed_bfloat16" if config.precision == "bfloat16" else "float32"
         inputs = keras.Input(tuple(observation_shape), dtype="float32", name="observations")
@@ -150,11 +150,13 @@ class MultilayerPerceptron(Network):
         elif config.observation_scaling == "running":
             scaled = _RunningScale(name="observation_scaling")(inputs)
         trunks = []
+        self._trunks: dict[str, list[keras.Layer]] = {}
         for head in heads:
-            x = scaled
-            for i, units in enumerate(config.hidden_sizes, start=1):
-                x = self._dense(f"{head.name}_hidden{i}", units, 2**0.5, config.activation, policy)(x)
+            x, layers = scaled, list(self._trunk(head.name, config, policy))
+            for layer in layers:
+                x = layer(x)
             trunks.append(x)
+            self._trunks[head.name] = layers
         outputs = [
             self._dense(head.name, head.units, head.gain, None, "float32")(trunk)
             for head, trunk in zip(heads, trunks, strict=True)
@@ -191,11 +193,20 @@ class MultilayerPerceptron(Network):
         scaled, outputs = x, {}
         for head in self._heads:
             x = scaled
-            names = [f"{head.name}_hidden{i}" for i in range(1, len(self._hidden_sizes) + 1)]
-            for layer in (self.model.get_layer(name) for name in (*names, head.name)):
+            for layer in (*self._trunks[head.name], self.model.get_layer(head.name)):
                 x = _copy(layer)(x)
             outputs[head.name] = x
         return _with_weights(keras.Model(inputs, outputs, name="mlp"), self.model)
+
+    def _trunk(self, head: str, config: NetworkConfig, dtype: str) -> Iterator[keras.Layer]:
+        activation = None if config.layer_norm else config.activation
+        for i, units in enumerate(config.hidden_sizes, start=1):
+            name = f"{head}_hidden{i}"
+            yield self._dense(name, units, 2**0.5, activation, dtype)
+            if config.layer_norm:
+                # Keras' statistics are float32 in any precision.
+                yield keras.layers.LayerNormalization(epsilon=EPSILON, dtype=dtype, name=f"{name}_norm")
+                yield keras.layers.Activation(config.activation, dtype=dtype, name=f"{name}_activation")
 
     def _dense(self, name: str, units: int, gain: float, activation: str | None, dtype: str) -> keras.layers.Dense:
         start = keras.initializers.Orthogonal(gain, seed=next(self._seeds))
@@ -218,8 +229,8 @@ def _rescaling(scale: npt.NDArray, offset: npt.NDArray) -> keras.layers.Rescalin
     return keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32")
 
 
-def _copy(layer: keras.layers.Dense) -> keras.layers.Dense:
-    return keras.layers.Dense(layer.units, layer.activation, dtype="float32", name=layer.name)
+def _copy(layer: keras.Layer) -> keras.Layer:
+    return type(layer).from_config(layer.get_config() | {"dtype": "float32"})
 
 
 def _with_weights(model: keras.Model, source: keras.Model) -> keras.Model:

@@ -76,9 +76,17 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec) -> keras.Model:
     policy = "mixed_bfloat16" if config.network.precision == "bfloat16" else "float32"
     inputs = keras.Input(spec.observation_shape, dtype="uint8")
     x = keras.layers.Rescaling(1 / 255, dtype=policy)(inputs)
+    relu = None if config.network.layer_norm else "relu"
+
+    def activated(x: keras.KerasTensor) -> keras.KerasTensor:
+        if relu is not None:
+            return x
+        x = keras.layers.LayerNormalization(list(range(1, len(x.shape))), 1e-5, dtype=policy)(x)
+        return keras.layers.ReLU(dtype=policy)(x)
+
     for filters, kernel, stride in convolutions:
-        x = keras.layers.Conv2D(filters, kernel, stride, activation="relu", dtype=policy)(x)
-    x = keras.layers.Dense(units, "relu", dtype=policy)(keras.layers.Flatten(dtype=policy)(x))
+        x = activated(keras.layers.Conv2D(filters, kernel, stride, activation=relu, dtype=policy)(x))
+    x = activated(keras.layers.Dense(units, relu, dtype=policy)(keras.layers.Flatten(dtype=policy)(x)))
     heads = [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)]
     return keras.Model(inputs, heads)
 

@@ -62,6 +62,9 @@ class NetworkConfig:
     """mlp: units of each hidden layer. Each head has a trunk of its own: one for the policy, one for the value."""
     activation: Literal["tanh", "relu"] = "tanh"
     """mlp: of the hidden layers."""
+    layer_norm: bool = False
+    """Normalise what goes into each activation over all units of a layer, positions and channels together, then scale
+    and shift each unit by two weights of its own (LayerNorm, arXiv 1607.06450)."""
     observation_scaling: Literal["none", "bounds", "running"] = "none"
     """mlp: none; bounds: to mean 0 and deviation 1 of a uniform draw from the space's bounds; running: to mean 0 and
     deviation 1 of all that training has seen."""

@@ -77,15 +77,19 @@ def test_sarsa_takes_the_action_that_its_last_target_valued(cartpole: RunConfig,
 
 
 @pytest.mark.parametrize(
-    "method",
-    [*(MethodConfig(name=name) for name in METHODS), MethodConfig(name="q_learning", target_network=False)],
-    ids=[*METHODS, "without a target network"],
+    ("method", "layer_norm"),
+    [
+        *((MethodConfig(name=name), False) for name in METHODS),
+        (MethodConfig(name="q_learning", target_network=False), True),
+    ],
+    ids=[*METHODS, "PQN"],
 )
 def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
-    method: MethodConfig, pong: RunConfig, monkeypatch: pytest.MonkeyPatch
+    method: MethodConfig, layer_norm: bool, pong: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what acting stored, at the right times, for other weights in each rollout; Sarsa stores nothing."""
-    config = replace(pong, method=replace(method, return_lambda=0.9))
+    network = replace(pong.network, layer_norm=layer_norm)
+    config = replace(pong, method=replace(method, return_lambda=0.9), network=network)
     spec = environment_spec(config.environment)
     again = Policy(config, spec)
     gradient = RolloutGradient(config, spec, again)

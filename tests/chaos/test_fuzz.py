@@ -48,6 +48,7 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "name": ["mlp", "a3c_cnn", "nature_cnn"],
         "hidden_sizes": [(), (0,), (4,), (4, 3)],
         "activation": ["tanh", "relu"],
+        "layer_norm": _FLAG,
         "observation_scaling": ["none", "bounds", "running"],
         "precision": ["float32", "bfloat16"],
     },

@@ -1,4 +1,7 @@
-"""The convolutional networks against Keras layers, and what was stored against what is computed again."""
+"""The convolutional networks against Keras layers, and what was stored against what is computed again.
+
+With layer norm and without.
+"""
 
 import keras
 import numpy as np
@@ -19,8 +22,20 @@ IMAGES = RANDOM.integers(0, 256, (5, 84, 84, 4), np.uint8)
 MEAN = RANDOM.uniform(0, 255, (84, 84, 4)).astype(np.float32)
 
 
-def make(name: str, mean: np.ndarray | None = MEAN, precision: str = "float32") -> ConvolutionalNetwork:
-    return ConvolutionalNetwork(NetworkConfig(name=name, precision=precision), (84, 84, 4), HEADS, 1, mean)
+LAYER_NORM = pytest.mark.parametrize("layer_norm", [False, True], ids=["", "layer norm"])
+
+
+def make(
+    name: str, mean: np.ndarray | None = MEAN, precision: str = "float32", *, layer_norm: bool = False
+) -> ConvolutionalNetwork:
+    config = NetworkConfig(name=name, precision=precision, layer_norm=layer_norm)
+    network = ConvolutionalNetwork(config, (84, 84, 4), HEADS, 1, mean)
+    random = np.random.default_rng(1)
+    for variable in network.trainable_variables:
+        if "norm" in variable.path:
+            # Trained for a while: at 1 and 0 gains and biases would hide what is wrong about them.
+            variable.assign(variable.numpy() + random.normal(0.0, 0.3, variable.shape))
+    return network
 
 
 def loss(output: NetworkOutput) -> tf.Tensor:
@@ -39,18 +54,31 @@ def gradients(network: ConvolutionalNetwork, activations: tuple | None = None) -
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("mean", [None, MEAN], ids=["plain", "centred"])
-def test_equals_keras_layers_and_their_gradient_to_1e_5(name: str, mean: np.ndarray | None) -> None:
+@LAYER_NORM
+def test_equals_keras_layers_and_their_gradient_to_1e_5(name: str, mean: np.ndarray | None, layer_norm: bool) -> None:
     """The plain way: scaled images, Keras layers, and a forward pass of its own for the gradient."""
-    network = make(name, mean)
+    network = make(name, mean, layer_norm=layer_norm)
     convolutions, units = SIZES[name]
+    norms: list[keras.Layer] = []
+
+    def activated(x: keras.KerasTensor) -> keras.KerasTensor:
+        if layer_norm:
+            norms.append(keras.layers.LayerNormalization(list(range(1, len(x.shape))), epsilon=1e-5))
+            x = norms[-1](x)
+        return keras.layers.ReLU()(x)
+
     inputs = keras.Input((84, 84, 4), dtype="uint8")
     scale = 1 / 255 if mean is None else 4 / 255
     x = keras.layers.Rescaling(scale, 0.0 if mean is None else -scale * mean)(inputs)
     for filters, kernel, stride in convolutions:
-        x = keras.layers.Conv2D(filters, kernel, stride, activation="relu")(x)
-    x = keras.layers.Dense(units, "relu")(keras.layers.Flatten()(x))
+        x = activated(keras.layers.Conv2D(filters, kernel, stride)(x))
+    x = activated(keras.layers.Dense(units)(keras.layers.Flatten()(x)))
     model = keras.Model(inputs, [keras.layers.Dense(head.units)(x) for head in HEADS])
-    model.set_weights([v.numpy() for v in network.variables])
+    # Gains and biases come last in our layout.
+    of_norms = [variable for norm in norms for variable in norm.trainable_variables]
+    variables = [v for v in model.trainable_variables if all(v is not own for own in of_norms)] + of_norms
+    for variable, own in zip(variables, network.variables, strict=True):
+        variable.assign(own.numpy())
     policy, value = model(IMAGES)
     output = network(tf.constant(IMAGES))
     np.testing.assert_allclose(output.heads["policy"], policy, rtol=0, atol=1e-6)
@@ -58,7 +86,7 @@ def test_equals_keras_layers_and_their_gradient_to_1e_5(name: str, mean: np.ndar
     with tf.GradientTape() as tape:
         policy, value = model(IMAGES)
         total = loss(NetworkOutput({"policy": policy, "value": value}, x, {}))
-    expected = [g.numpy() for g in tape.gradient(total, model.trainable_variables)]
+    expected = [g.numpy() for g in tape.gradient(total, variables)]
     for ours in (gradients(network), gradients(network, output.activations)):
         for a, b in zip(ours, expected, strict=True):
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
@@ -66,8 +94,9 @@ def test_equals_keras_layers_and_their_gradient_to_1e_5(name: str, mean: np.ndar
 
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_was_stored_gives_the_same_output_and_gradient(name: str, precision: str) -> None:
-    network = make(name, precision=precision)
+@LAYER_NORM
+def test_what_was_stored_gives_the_same_output_and_gradient(name: str, precision: str, layer_norm: bool) -> None:
+    network = make(name, precision=precision, layer_norm=layer_norm)
     output = network(tf.constant(IMAGES))
     assert [(tuple(x.shape[1:]), x.dtype) for x in output.activations] == network.activations
     replayed = network.replay(tf.constant(IMAGES), output.activations)
@@ -78,18 +107,42 @@ def test_what_was_stored_gives_the_same_output_and_gradient(name: str, precision
         assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
 
 
-def test_stored_activations_are_really_used() -> None:
-    network = make("a3c_cnn")
+@LAYER_NORM
+def test_stored_activations_are_really_used(layer_norm: bool) -> None:
+    network = make("a3c_cnn", layer_norm=layer_norm)
     output = network(tf.constant(IMAGES))
     other = tuple(2.0 * x for x in output.activations)
     assert not np.allclose(network.replay(tf.constant(IMAGES), other).heads["value"], output.heads["value"])
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_bfloat16_gradients_agree_with_float32_within_their_rounding(name: str) -> None:
+@LAYER_NORM
+def test_bfloat16_gradients_agree_with_float32_within_their_rounding(name: str, layer_norm: bool) -> None:
     """bfloat16 keeps 8 bits. Besides rounding, units near 0 cross their ReLU, which is a discrete change."""
-    exact, rounded = gradients(make(name)), gradients(make(name, precision="bfloat16"))
+    exact = gradients(make(name, layer_norm=layer_norm))
+    rounded = gradients(make(name, precision="bfloat16", layer_norm=layer_norm))
     for a, b in zip(rounded, exact, strict=True):
         assert a.dtype == np.float32
         assert np.linalg.norm(a - b) <= 0.1 * np.linalg.norm(b)
     assert any(not np.array_equal(a, b) for a, b in zip(rounded, exact, strict=True))
+
+
+@pytest.mark.parametrize("name", SIZES)
+@LAYER_NORM
+def test_the_exported_layers_give_the_same_outputs(name: str, layer_norm: bool) -> None:
+    network = make(name, layer_norm=layer_norm)
+    exported, heads = network.as_keras()(IMAGES), network(tf.constant(IMAGES)).heads
+    for head in heads:
+        np.testing.assert_allclose(exported[head], heads[head], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_layer_norm_adds_its_tensors_after_all_others_and_starts_from_the_same_weights(name: str) -> None:
+    plain, normalised = (ConvolutionalNetwork(NetworkConfig(name=name, layer_norm=on), (84, 84, 4), HEADS, 1)
+                         for on in (False, True))  # fmt: skip
+    layers = [*(f"conv{i}" for i in range(1, len(SIZES[name][0]) + 1)), "hidden"]
+    added = [f"{layer}_norm_{part}" for layer in layers for part in ("gain", "bias")]
+    names = [variable.path for variable in plain.variables]
+    assert [variable.path for variable in normalised.variables] == [*names, *added]
+    for a, b in zip(plain.variables, normalised.variables, strict=False):
+        np.testing.assert_array_equal(a, b)
