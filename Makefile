@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test slow-test chaos cluster-test tracker-test soak browser-test lint format settings clean
+.PHONY: help watch train agent test slow-test zoo-test chaos cluster-test tracker-test soak browser-test lint format settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -16,6 +16,7 @@ help:
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
 	@echo "make tracker-test   the real MLflow and W&B, installed apart, and an outage of MLflow"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
+	@echo "make zoo-test    repeat the scores of the agents that ship: a few minutes each"
 	@echo "make browser-test   look at the report in a headless Chromium"
 	@echo "make lint     check style and types"
 	@echo "make format   format the code"
@@ -45,6 +46,9 @@ test: $(INSTALLED)
 
 slow-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+zoo-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m zoo tests/launch/zoo $(ARGS)
 
 browser-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m browser tests/launch/results $(ARGS)

@@ -172,7 +172,7 @@ def test_an_agent_that_ships_plays_as_well_as_is_said(elsewhere: Path) -> None:
     assert min(result["returns"]) >= said["minimum_return"] - 3
 
 
-@pytest.mark.slow
+@pytest.mark.zoo
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", zoo.agents())
 def test_the_commands_repeat_the_scores(name: str, elsewhere: Path) -> None:
