@@ -2,10 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-SOURCES := actors learner shared launch tests docs
+SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test slow-test zoo-test chaos cluster-test tracker-test soak browser-test lint format settings clean
+.PHONY: help watch train agent test slow-test task-test zoo-test chaos cluster-test tracker-test sweep-test soak browser-test lint format settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -15,7 +15,9 @@ help:
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
 	@echo "make tracker-test   the real MLflow and W&B, installed apart, and an outage of MLflow"
+	@echo "make sweep-test   a sweep on Ray Tune whose processes are killed"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
+	@echo "make task-test   train presets to their returns: hours"
 	@echo "make zoo-test    repeat the scores of the agents that ship: a few minutes each"
 	@echo "make browser-test   look at the report in a headless Chromium"
 	@echo "make lint     check style and types"
@@ -47,6 +49,9 @@ test: $(INSTALLED)
 slow-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
+task-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m tasks tests/tasks $(ARGS)
+
 zoo-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m zoo tests/launch/zoo $(ARGS)
 
@@ -56,6 +61,10 @@ browser-test: $(INSTALLED)
 cluster-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
+
+sweep-test: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tune]'
+	$(BIN)/python -m pytest -m sweep tests/sweeps $(ARGS)
 
 tracker-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m trackers tests/trackers $(ARGS)

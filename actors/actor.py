@@ -9,7 +9,7 @@ import numpy.typing as npt
 from actors.environments import EnvironmentSpec, VectorEnvironment
 from actors.gradient import Gradients, RolloutGradient
 from actors.minibatches import Minibatches
-from actors.policy import Policy
+from actors.policy import Acted, Policy, carried
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.moments import Moments
@@ -20,7 +20,8 @@ class ActorState(NamedTuple):
     """From which an actor can go on to the bit: `actions` [N, B(, D)] are all that its environments were given.
 
     `next_actions` is None, or the actions that the next rollout begins with. `gradients` is what is left to do with the
-    last rollout, see `Gradients.state`; None where each gives one gradient.
+    last rollout, see `Gradients.state`; None where each gives one gradient. `memory` are the network's states by
+    number: that which the next rollout begins with, then, with `next_actions`, that which these led to.
     """
 
     sequence: int
@@ -28,6 +29,7 @@ class ActorState(NamedTuple):
     next_actions: npt.NDArray[np.generic] | None
     exploration: dict[str, npt.NDArray[np.generic]]
     gradients: dict[str, npt.NDArray[np.generic]] | None = None
+    memory: dict[str, npt.NDArray[np.generic]] | None = None
 
 
 class Actor:
@@ -68,11 +70,14 @@ class Actor:
             discount=config.method.discount,
             reward_scale=config.environment.reward_scale,
             clip_rewards=config.environment.clip_rewards,
+            normalise_rewards=config.environment.normalise_rewards,
             terminal_on_life_loss=config.environment.terminal_on_life_loss,
         )
         self._unroll_length = actor.unroll_length
         self._keeps_moments = config.network.observation_scaling == "running"
-        self._next_actions: npt.NDArray[np.generic] | None = None
+        self._memory = self._policy.first_state(actor.environments)
+        # What the next rollout begins with, where it was acted already.
+        self._next_acted: Acted | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seed)
         self._finished_at = time.perf_counter()
         # Environments cannot be saved; what they were given can be given to them again.
@@ -82,8 +87,15 @@ class Actor:
         """What it takes to go on from here. Needs `checkpoint.exact`."""
         assert self._taken is not None, "actions are kept with --checkpoint.exact only"
         actions = np.concatenate([self._builder.no_actions[None][:0], *self._taken])
+        acted = self._next_acted
+        memory = (*self._memory, *(() if acted is None else acted.state))
         return ActorState(
-            self._sequence, actions, self._next_actions, self._policy.exploration_state(), self._gradients.state()
+            self._sequence,
+            actions,
+            None if acted is None else acted.actions,
+            self._policy.exploration_state(),
+            self._gradients.state(),
+            {str(i): part for i, part in enumerate(memory)},
         )
 
     def restore(self, state: ActorState) -> None:
@@ -98,7 +110,12 @@ class Actor:
                 builder.add(actions, self._environments.step(actions, builder.next_observations))
             builder.take_episodes()
             self._taken.append(rollout)
-        self._sequence, self._next_actions = state.sequence, state.next_actions
+        self._sequence = state.sequence
+        parts = len(self._memory)
+        memory = tuple(part.astype(np.float32) for part in (state.memory or {}).values())
+        self._memory = memory[:parts]
+        if state.next_actions is not None:
+            self._next_acted = Acted(state.next_actions, state=memory[parts:])
         self._policy.restore_exploration(state.exploration)
         if state.gradients is not None and len(state.actions):
             # The actions that the next rollout begins with are part of the last one too.
@@ -119,12 +136,14 @@ class Actor:
             self._gradients.assign_target(target)
         before = synchronised = time.perf_counter()
         environment = acting = 0.0
-        moments = None
+        moments = return_moments = None
         if self._gradients.rollout_is_done:
+            self._builder.reward_factor = snapshot.reward_factor
             rollout, environment, acting = self._play()
             before += environment + acting
             self._gradients.begin(rollout)
             moments = Moments.of(rollout.observations[:-1]) if self._keeps_moments else None
+            return_moments = self._builder.return_moments
         part = self._gradients.next()
         self._finished_at = time.perf_counter()
         self._sequence += 1
@@ -146,6 +165,7 @@ class Actor:
             ),
             statistics=part.statistics,
             observation_moments=moments,
+            return_moments=return_moments,
             unfinished_environments=self._builder.unfinished_environments,
         )
 
@@ -154,26 +174,28 @@ class Actor:
         clock = time.perf_counter
         environment = acting = 0.0
         before = clock()
-        builder, next_actions = self._builder, self._next_actions
+        builder, next_acted = self._builder, self._next_acted
         builder.begin(self._first_observations)
-        self._first_observations = self._next_actions = None
+        self._first_observations = self._next_acted = None
+        first_state = self._memory
         for t in range(self._unroll_length):
-            if next_actions is None:
-                acted = self._policy.act(builder.observations, t)
+            if next_acted is None:
+                acted = self._policy.act(builder.observations, self._memory, t)
                 self._gradients.keep(t, acted)
-                actions = acted.actions
             else:
-                actions, next_actions = next_actions, None
+                acted, next_acted = next_acted, None
+            self._memory = carried(acted.state, builder.resets)
             chosen = clock()
-            builder.add(actions, self._environments.step(actions, builder.next_observations))
+            builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
             stepped = clock()
             acting += chosen - before
             environment += stepped - chosen
             before = stepped
         if self._policy.method.needs_next_actions:
             # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
-            self._next_actions = self._policy.act(builder.observations).actions
-        rollout = builder.finish(self._next_actions)
+            self._next_acted = self._policy.act(builder.observations, self._memory)
+        next_actions = None if self._next_acted is None else self._next_acted.actions
+        rollout = builder.finish(next_actions, first_state, self._memory)
         if self._taken is not None:
             self._taken.append(rollout.actions.copy())
         return rollout, environment, acting

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
 from actors.games import Games
-from actors.policy import Policy
+from actors.policy import Policy, carried
 from shared.config import EvaluationConfig, RunConfig
 from shared.layout import ParameterLayout
 from shared.seeds import Purpose, episode_seeds
@@ -71,10 +71,13 @@ class Evaluator:
         all_returns: list[float] = []
         all_lengths: list[int] = []
         all_games: list[int] = []
+        all_info: dict[str, list[float]] = {}
         observations = self._environments.reset(self._seeds.environments)
         games = Games(observations)
+        memory = self._policy.first_state(self._count)
         while quota.any():
-            actions = act(observations).actions
+            acted = act(observations, memory)
+            actions, memory = acted.actions, carried(acted.state, resets_next)
             result = self._environments.step(actions)
             observations = result.observations
             games.step(actions, result.rewards, observations, resets_next)
@@ -84,13 +87,16 @@ class Evaluator:
             counted = resets_next & (quota > 0)
             all_returns.extend(returns[counted].tolist())
             all_lengths.extend(lengths[counted].tolist())
+            for name, values in result.info.items():
+                all_info.setdefault(name, []).extend(values[counted].tolist())
             all_games.extend(map(games.ended, np.flatnonzero(counted).tolist()))
             quota[counted] -= 1
             if on_ended is not None and counted.any():
                 on_ended(int(counted.sum()))
             returns[resets_next] = 0.0
             lengths[resets_next] = 0
-        episodes = EpisodeStats(np.array(all_returns, np.float64), np.array(all_lengths, np.int64))
+        info = {name: np.array(values, np.float64) for name, values in all_info.items()}
+        episodes = EpisodeStats(np.array(all_returns, np.float64), np.array(all_lengths, np.int64), info)
         played = np.array(all_games, np.int64)
         return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=played)
 

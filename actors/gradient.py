@@ -9,7 +9,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
-from actors.policy import Acted, Policy, assign_graph, build_network
+from actors.network import assign_graph, build_network
+from actors.policy import Acted, Policy
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
 from shared.methods.method import MethodLoss, RolloutTensors
@@ -104,7 +105,7 @@ class RolloutGradient(Gradients):
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
         super().__init__(config, spec, policy)
-        self._graph = Graph(self._gradient_graph, rollout_signature(config, spec))
+        self._graph = Graph(self._gradient_graph, rollout_signature(config, spec, policy.network.state_units))
         self._rollout: Rollout | None = None
 
     @property
@@ -120,7 +121,7 @@ class RolloutGradient(Gradients):
 
     def next(self) -> RolloutPart:
         assert self._rollout is not None, "a rollout begins first"
-        gradient, statistics = self._graph(*self._rollout)
+        gradient, statistics = self._graph(*rollout_arrays(self._rollout))
         agent_steps = int(self._rollout.mask.sum())
         self._rollout = None
         return RolloutPart(as_array(gradient), self._named(statistics), agent_steps, agent_steps)
@@ -132,8 +133,8 @@ class RolloutGradient(Gradients):
         return self._differentiated(tape, loss)
 
 
-def rollout_signature(config: RunConfig, spec: EnvironmentSpec) -> list[tf.TensorSpec]:
-    """Shapes and dtypes of a `Rollout`, for a graph that takes one."""
+def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Sequence[int]) -> list[tf.TensorSpec]:
+    """Shapes and dtypes of `rollout_arrays`, for a graph that takes them."""
     steps = (config.actor.unroll_length, config.actor.environments)
     actions = spec.actions
     return [
@@ -143,10 +144,23 @@ def rollout_signature(config: RunConfig, spec: EnvironmentSpec) -> list[tf.Tenso
         tf.TensorSpec(steps, tf.float32),
         tf.TensorSpec(steps, tf.float32),
         tf.TensorSpec((steps[1], *actions.shape), actions.dtype),
+        *(tf.TensorSpec((steps[1], units), tf.float32) for units in (*state_units, *state_units)),
     ]
 
 
-def rollout_tensors(rollout: Sequence[tf.Tensor]) -> RolloutTensors:
-    """The arguments of a graph that takes a rollout."""
+def rollout_arrays(rollout: Rollout) -> list[npt.NDArray[np.generic]]:
+    """The arrays of a rollout, one after another."""
+    *arrays, first_state, last_state = rollout
+    return [*arrays, *first_state, *last_state]
+
+
+def rollout_tensors(arrays: Sequence[tf.Tensor]) -> RolloutTensors:
+    """The same as the arguments of a graph."""
     # Arrays reach it as they are when graphs are run eagerly, to debug.
-    return RolloutTensors(*(tf.convert_to_tensor(x) for x in rollout))
+    tensors = [tf.convert_to_tensor(x) for x in arrays]
+    count = len(Rollout._fields) - 2
+    states = tensors[count:]
+    middle = len(states) // 2
+    return RolloutTensors(*tensors[:count])._replace(
+        first_state=tuple(states[:middle]), last_state=tuple(states[middle:])
+    )

@@ -1,11 +1,14 @@
 """A rollout that is differentiated more than once, in parts, while the weights go on changing."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
-from actors.gradient import Gradients, RolloutPart, rollout_signature, rollout_tensors
+from actors.gradient import Gradients, RolloutPart, rollout_arrays, rollout_signature, rollout_tensors
 from actors.policy import Acted, Policy
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
@@ -19,6 +22,9 @@ class Minibatches(Gradients):
     Values and log-probabilities are those of acting; returns and advantages are computed once, with the weights that
     acted. Where a method has probabilities, a gradient is that of the clipped ratio (Schulman et al. 2017, arXiv
     1707.06347, eq. 7) to those of acting: it corrects for every update in between, of other actors too.
+
+    Where the network has a memory, a minibatch is of environments drawn at random, each with all its times, from the
+    state that acting had at the first of them.
 
     Args:
         config: of the run.
@@ -40,11 +46,17 @@ class Minibatches(Gradients):
         self._rollout: Rollout | None = None
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
-        signature = rollout_signature(config, spec)
+        units = policy.network.state_units
+        # What is drawn: environments where their times belong together, else agent steps.
+        self._drawable = shape[1] if units else shape[0] * shape[1]
+        signature = rollout_signature(config, spec, units)
         a_float = tf.TensorSpec(shape, tf.float32)
-        minibatch = tf.TensorSpec((shape[0] * shape[1] // self._minibatches,), tf.int32)
-        self._targets = Graph(self._targets_graph, [*signature, a_float])
-        self._gradient = Graph(self._gradient_graph, [*signature[:2], a_float, a_float, a_float, a_float, minibatch])
+        minibatch = tf.TensorSpec((self._drawable // self._minibatches,), tf.int32)
+        states = [tf.TensorSpec((shape[1], n), tf.float32) for n in units]
+        self._targets = Graph(self._targets_graph, [a_float, *signature])
+        self._gradient = Graph(
+            self._gradient_graph, [*signature[:2], a_float, a_float, a_float, a_float, minibatch, *states]
+        )
 
     @property
     def traces(self) -> int:
@@ -61,7 +73,7 @@ class Minibatches(Gradients):
             self._log_probs[t] = acted.log_probs
 
     def begin(self, rollout: Rollout) -> None:
-        returns, advantages = self._targets(*rollout, self._values)
+        returns, advantages = self._targets(self._values, *rollout_arrays(rollout))
         self._returns, self._advantages = returns.numpy(), advantages.numpy()
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
@@ -75,9 +87,10 @@ class Minibatches(Gradients):
         indices = np.split(self._order, self._minibatches)[part]
         gradient, statistics = self._gradient(
             rollout.observations, rollout.actions, rollout.mask, self._returns, self._advantages, self._log_probs,
-            indices,
+            indices, *rollout.first_state,
         )  # fmt: skip
-        samples = int(rollout.mask.reshape(-1)[indices].sum())
+        drawable = rollout.mask if self._policy.network.state_units else rollout.mask.reshape(1, -1)
+        samples = int(drawable[:, indices].sum())
         self._reported += 1
         if self._reported == self._epochs * self._minibatches:
             self._rollout = None
@@ -90,6 +103,7 @@ class Minibatches(Gradients):
             "log_probs": self._log_probs.copy(),
             "returns": self._returns,
             "advantages": self._advantages,
+            **({} if self._rollout is None else _numbered(self._rollout.first_state)),
         }
 
     def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:
@@ -97,18 +111,18 @@ class Minibatches(Gradients):
         self._log_probs[...] = state["log_probs"]
         self._returns, self._advantages = (state[name].astype(np.float32) for name in ("returns", "advantages"))
         if self._reported:
-            self._rollout = rollout
+            first_state = (state[name] for name in _numbered(self._policy.network.state_units))
+            self._rollout = rollout._replace(first_state=tuple(part.astype(np.float32) for part in first_state))
             self._order = self._order_of(self._reported // self._minibatches)
 
     def _order_of(self, epoch: int) -> npt.NDArray[np.int32]:
-        """Indices of the agent steps of a rollout, time-major, in the order of an epoch."""
+        """Indices of the agent steps of a rollout, time-major, or of its environments, in the order of an epoch."""
         if self._minibatches == 1:
-            return np.arange(self._values.size, dtype=np.int32)
+            return np.arange(self._drawable, dtype=np.int32)
         random = np.random.default_rng((self._seed, self._rollouts, epoch))
-        return random.permutation(self._values.size).astype(np.int32)
+        return random.permutation(self._drawable).astype(np.int32)
 
-    def _targets_graph(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        *rollout, values = arguments
+    def _targets_graph(self, values: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         network = self._policy.network
         return self._policy.method.targets(
             network, self._target_network, rollout_tensors(rollout), tf.convert_to_tensor(values)
@@ -123,13 +137,27 @@ class Minibatches(Gradients):
         advantages: tf.Tensor,
         log_probs: tf.Tensor,
         indices: tf.Tensor,
+        *first_state: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
+        method, network = self._policy.method, self._policy.network
+
         def drawn(x: tf.Tensor) -> tf.Tensor:
+            if network.state_units:
+                return tf.gather(x, indices, axis=1)
             return tf.gather(tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:])), indices)
 
-        method, network = self._policy.method, self._policy.network
         samples = Samples(*(drawn(tf.convert_to_tensor(x)) for x in (actions, mask, returns, advantages, log_probs)))
         observations = drawn(tf.convert_to_tensor(observations))
         with tf.GradientTape() as tape:
-            loss = method.sample_loss(network(observations), samples)
+            if network.state_units:
+                state = [tf.gather(part, indices) for part in first_state]
+                output = network.unroll(observations[:-1], state, samples.mask)
+            else:
+                output = network(observations)
+            loss = method.sample_loss(output, samples)
         return self._differentiated(tape, loss)
+
+
+def _numbered(state: Iterable[object]) -> dict[str, Any]:
+    """The parts of a state by name."""
+    return {f"first_state_{i}": part for i, part in enumerate(state)}

@@ -1,5 +1,6 @@
 """A network that acts: flat weights in, actions out."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -7,13 +8,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
+from actors.network import assign_graph, build_network
 from shared.config import RunConfig
-from shared.convolutional import ConvolutionalNetwork
 from shared.graph import Graph
+from shared.imports import import_modules
 from shared.layout import ParameterLayout
-from shared.methods.method import Method, method_class
-from shared.networks import MultilayerPerceptron, Network, NetworkOutput, ObservationScale
+from shared.methods.method import method_class
+from shared.networks import NetworkOutput
 from shared.types import Float32Array
+
+State = tuple[Float32Array, ...]
 
 
 class Acted(NamedTuple):
@@ -21,14 +25,21 @@ class Acted(NamedTuple):
 
     `actions` are int32 [B] or float32 [B, D]. `values` and `log_probs` are float32 [B]: `Method.value`, and log π of
     the actions as they were drawn. They are there for an actor that differentiates its rollouts more than once; log π
-    also only where π has a density. `state` is the network's for the next call, one array [B, …] each: empty for
-    networks without one.
+    also only where π has a density. `state` is the network's for the next call, float32 [B, U] each: empty for
+    networks without a memory. Between the two calls, see `carried`.
     """
 
     actions: npt.NDArray[np.generic]
     values: Float32Array | None = None
     log_probs: Float32Array | None = None
-    state: tuple[npt.NDArray[np.generic], ...] = ()
+    state: State = ()
+
+
+def carried(state: State, resets: npt.NDArray[np.bool_]) -> State:
+    """The state [B, U] each that the next time begins with: zeros, a start's, where the step bool [B] only reset."""
+    if not state or not resets.any():
+        return state
+    return tuple(np.where(resets[:, None], np.float32(0), part) for part in state)
 
 
 class Policy:
@@ -53,11 +64,15 @@ class Policy:
         training: bool = True,
         unroll_length: int | None = None,
     ) -> None:
+        # Where the environment was made elsewhere, in the learner for example, what it comes with is not imported yet.
+        import_modules(config.environment.modules)
         self.method = method_class(config.method.name)(config, spec.actions)
         self.network = build_network(config, spec, self.method)
         self.layout = ParameterLayout.of(self.network.variables)
         self._explorer = self.method.explorer(environments, seed, training=training)
-        observations = tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)
+        units = self.network.state_units
+        seen = [tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)]
+        seen += [tf.TensorSpec((None, n), tf.float32) for n in units]
         self._assign = assign_graph(self.network, self.layout)
         self._stored: list[tf.Variable] = []
         reuses = config.actor.gradients_per_rollout > 1
@@ -69,12 +84,12 @@ class Policy:
                 zeros = tf.zeros((unroll_length, environments, *shape), dtype)
                 self._stored.append(tf.Variable(zeros, trainable=False, name="activations"))
         step = tf.TensorSpec((), tf.int32)
-        stored = tf.TensorSpec((environments, *spec.observation_shape), spec.observation_dtype)
-        self._act_and_store = Graph(self._act_and_store_graph, [stored, step])
-        self._act = Graph(self._act_graph, [observations])
-        self._greedy = Graph(self._greedy_graph, [observations])
-        self._values = Graph(self._values_graph, [observations])
-        self._preferences = Graph(self._preferences_graph, [observations])
+        stored = [tf.TensorSpec((environments, *tensor.shape[1:]), tensor.dtype) for tensor in seen]
+        self._act_and_store = Graph(self._act_and_store_graph, [step, *stored])
+        self._act = Graph(self._act_graph, seen)
+        self._greedy = Graph(self._greedy_graph, seen)
+        self._values = Graph(self._values_graph, seen)
+        self._preferences = Graph(self._preferences_graph, seen)
 
     @property
     def traces(self) -> int:
@@ -104,33 +119,43 @@ class Policy:
         """Go on with the random stream where it was. Comes before the first sample."""
         self._explorer.restore(state)
 
-    def act(self, observations: npt.NDArray[np.generic], t: int | None = None) -> Acted:
+    def first_state(self, environments: int) -> State:
+        """The state of so many environments at an episode's start: zeros float32 [B, U] each, if it has a memory."""
+        return tuple(np.zeros((environments, units), np.float32) for units in self.network.state_units)
+
+    def act(self, observations: npt.NDArray[np.generic], state: State = (), t: int | None = None) -> Acted:
         """Draw an action for each of observations [B, …], with exploration.
 
         With a time `t` of a rollout, the network's activations are stored for the rollout's gradient.
         """
-        output = self._act(observations) if t is None else self._act_and_store(observations, np.int32(t))
-        # What the graph does not compute it does not return.
-        return Acted(*(tensor.numpy() for tensor in output))
+        if t is None:
+            return self._acted(self._act(observations, *state))
+        return self._acted(self._act_and_store(np.int32(t), observations, *state))
 
-    def greedy(self, observations: npt.NDArray[np.generic]) -> Acted:
+    def greedy(self, observations: npt.NDArray[np.generic], state: State = ()) -> Acted:
         """Take the action that the method holds best for each of observations [B, …], without exploration."""
-        return Acted(self._greedy(observations)[0].numpy())
+        return self._acted(self._greedy(observations, *state))
 
-    def values(self, observations: npt.NDArray[np.generic]) -> Float32Array:
+    def values(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array:
         """What the network expects from observations [B, …]: float32 [B], see `Method.value`."""
-        return self._values(observations)[0].numpy()
+        return self._values(observations, *state)[0].numpy()
 
-    def preferences(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
+    def preferences(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array | None:
         """How the method weighs its actions in observations [B, …]: float32 [B, A], see `Method.preferences`."""
-        output = self._preferences(observations)
+        output = self._preferences(observations, *state)
         return output[0].numpy() if output else None
 
-    def _act_graph(self, observations: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
-        return self._sample(self.network(observations))
+    def _acted(self, output: Sequence[tf.Tensor]) -> Acted:
+        # What the graph does not compute it does not return; the state is the last.
+        count = len(output) - len(self.network.state_units)
+        arrays = [tensor.numpy() for tensor in output]
+        return Acted(*arrays[:count])._replace(state=tuple(arrays[count:]))
 
-    def _act_and_store_graph(self, observations: tf.Tensor, t: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
-        output = self.network(observations)
+    def _act_graph(self, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+        return self._sample(self._evaluated(*seen))
+
+    def _act_and_store_graph(self, t: tf.Tensor, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+        output = self._evaluated(*seen)
         for variable, activation in zip(self._stored, output.activations, strict=False):
             tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=t, updates=activation)
         return self._sample(output)
@@ -139,43 +164,18 @@ class Policy:
         actions = self._explorer.sample(output)
         if not self._gives_values:
             # They take a tenth of the time of a small network's call.
-            return (actions,)
-        return actions, self.method.value(output), self.method.log_prob(output, actions)
+            return actions, *output.state
+        return actions, self.method.value(output), self.method.log_prob(output, actions), *output.state
 
-    def _greedy_graph(self, observations: tf.Tensor) -> tf.Tensor:
-        return self.method.greedy(self.network(observations))
+    def _greedy_graph(self, *seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        output = self._evaluated(*seen)
+        return self.method.greedy(output), *output.state
 
-    def _preferences_graph(self, observations: tf.Tensor) -> tf.Tensor | None:
-        return self.method.preferences(self.network(observations))
+    def _preferences_graph(self, *seen: tf.Tensor) -> tf.Tensor | None:
+        return self.method.preferences(self._evaluated(*seen))
 
-    def _values_graph(self, observations: tf.Tensor) -> tf.Tensor:
-        return self.method.value(self.network(observations))
+    def _values_graph(self, *seen: tf.Tensor) -> tf.Tensor:
+        return self.method.value(self._evaluated(*seen))
 
-
-def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
-    """The network that a run's settings ask for, with its initial weights."""
-    scale = None
-    if spec.observation_bounds is not None and config.network.observation_scaling == "bounds":
-        low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
-        # Of a uniform draw: mean (a + b)/2, variance (b - a)²/12.
-        scale = ObservationScale(0.5 * (low + high), (high - low) / np.float32(12**0.5))
-    network: Network
-    if config.network.name == "mlp":
-        network = MultilayerPerceptron(config.network, spec.observation_shape, method.heads(), config.seed, scale)
-    else:
-        network = ConvolutionalNetwork(
-            config.network, spec.observation_shape, method.heads(), config.seed, spec.observation_mean
-        )
-    network.add_parameters(method.parameters(network.features))
-    return network
-
-
-def assign_graph(network: Network, layout: ParameterLayout) -> Graph:
-    """A graph that sets all variables of `network` from a float32 [P]."""
-
-    def assign(parameters: tf.Tensor) -> None:
-        # Slices of a vector share its memory where they are aligned, as all large ones are; a split would copy them.
-        for variable, offset, size in zip(network.variables, layout.offsets, layout.sizes, strict=True):
-            variable.assign(tf.reshape(parameters[offset : offset + size], variable.shape))
-
-    return Graph(assign, [tf.TensorSpec((layout.size,), tf.float32)])
+    def _evaluated(self, observations: tf.Tensor, *state: tf.Tensor) -> NetworkOutput:
+        return self.network(observations, state)

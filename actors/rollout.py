@@ -5,7 +5,10 @@ import numpy.typing as npt
 
 from actors.environments import StepResult
 from shared.graph import aligned
-from shared.types import ActionSpec, EpisodeStats, Rollout
+from shared.moments import Moments
+from shared.types import ActionSpec, EpisodeStats, Float32Array, Rollout
+
+_MOST_NORMALISED_REWARD = 10.0
 
 
 class RolloutBuilder:
@@ -21,6 +24,7 @@ class RolloutBuilder:
         actions: what one action is.
         discount: γ.
         reward_scale, clip_rewards: training sees rewards scaled, then clipped to [-1, 1]; episode returns are neither.
+        normalise_rewards: training sees rewards times `reward_factor`, then clipped to [-10, 10].
         terminal_on_life_loss: discount 0 where a life was lost, without ending the episode.
     """
 
@@ -36,6 +40,7 @@ class RolloutBuilder:
         reward_scale: float,
         clip_rewards: bool,
         terminal_on_life_loss: bool,
+        normalise_rewards: bool = False,
     ) -> None:
         shape = (unroll_length, environments)
         self._observations = aligned((unroll_length + 1, environments, *observation_shape), observation_dtype)
@@ -47,14 +52,19 @@ class RolloutBuilder:
         self._mask = np.empty(shape, np.float32)
         self._discount = discount
         self._reward_scale = reward_scale
-        self._clip_rewards = clip_rewards
+        self._most_reward = 1.0 if clip_rewards else _MOST_NORMALISED_REWARD if normalise_rewards else None
+        self.reward_factor = 1.0
+        self._normalises_rewards = normalise_rewards
+        # G ← γG + r of each environment, and all G of a rollout.
+        self._discounted_return = np.zeros(environments, np.float64)
+        self._discounted_returns = np.zeros(shape, np.float64)
         self._terminal_on_life_loss = terminal_on_life_loss
         self._t = 0
         self._resets_next = np.zeros(environments, bool)
         self._has_finished = np.zeros(environments, bool)
         self._episode_returns = np.zeros(environments, np.float64)
         self._episode_lengths = np.zeros(environments, np.int64)
-        self._finished: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = []
+        self._finished: list[EpisodeStats] = []
 
     def begin(self, observations: npt.NDArray[np.generic] | None = None) -> None:
         """Begin a rollout at `observations` [B, …], or where the last one ended."""
@@ -71,6 +81,11 @@ class RolloutBuilder:
         """The buffer [B, …] for the observations of the next step. An environment that writes there saves a copy."""
         return self._slots[self._t + 1]
 
+    @property
+    def resets(self) -> npt.NDArray[np.bool_]:
+        """Where the current step only resets: bool [B]."""
+        return self._resets_next
+
     def add(self, actions: npt.NDArray[np.generic], result: StepResult) -> None:
         """Add one vector step: `actions` [B] or [B, D] were taken in `observations` and led to `result`."""
         t, live = self._t, ~self._resets_next
@@ -78,8 +93,9 @@ class RolloutBuilder:
         if result.observations is not self._slots[t + 1]:
             self._slots[t + 1][...] = result.observations
         self._actions[t] = actions
-        rewards = result.rewards * np.float32(self._reward_scale)
-        self._rewards[t] = np.clip(rewards, -1.0, 1.0) if self._clip_rewards else rewards
+        rewards = result.rewards * np.float32(self._reward_scale * self.reward_factor)
+        most = self._most_reward
+        self._rewards[t] = rewards if most is None else np.clip(rewards, -most, most)
         terminal = result.terminated
         if self._terminal_on_life_loss:
             terminal = terminal | (result.lost_life & live)
@@ -90,19 +106,36 @@ class RolloutBuilder:
         self._episode_returns += result.rewards * live
         self._episode_lengths += live
         ended = result.terminated | result.truncated
+        if self._normalises_rewards:
+            scaled = result.rewards.astype(np.float64) * self._reward_scale
+            self._discounted_return = self._discount * self._discounted_return + scaled
+            self._discounted_returns[t] = self._discounted_return
+            self._discounted_return[ended | ~live] = 0.0
         if ended.any():
-            self._finished.append((self._episode_returns[ended], self._episode_lengths[ended]))
+            info = {name: values[ended] for name, values in result.info.items()}
+            self._finished.append(EpisodeStats(self._episode_returns[ended], self._episode_lengths[ended], info))
             self._episode_returns[ended] = 0.0
             self._episode_lengths[ended] = 0
             self._has_finished |= ended
         self._resets_next = ended
 
-    def finish(self, next_actions: npt.NDArray[np.generic] | None = None) -> Rollout:
-        """The rollout, with the actions that are taken in its last observations. Valid until the next one begins."""
+    def finish(
+        self,
+        next_actions: npt.NDArray[np.generic] | None = None,
+        first_state: tuple[Float32Array, ...] = (),
+        last_state: tuple[Float32Array, ...] = (),
+    ) -> Rollout:
+        """The rollout, with the actions that are taken in its last observations, and the states of a network's memory.
+
+        Valid until the next one begins.
+        """
         assert self._t == len(self._actions), "a rollout is finished when T steps have been added"
         if next_actions is None:
             next_actions = self.no_actions
-        return Rollout(self._observations, self._actions, self._rewards, self._discounts, self._mask, next_actions)
+        return Rollout(
+            self._observations, self._actions, self._rewards, self._discounts, self._mask, next_actions, first_state,
+            last_state,
+        )  # fmt: skip
 
     @property
     def unfinished_environments(self) -> int:
@@ -111,8 +144,18 @@ class RolloutBuilder:
 
     def take_episodes(self) -> EpisodeStats:
         """The episodes that ended since the last call."""
-        returns, lengths = zip(*self._finished, strict=True) if self._finished else ((), ())
-        self._finished = []
-        return EpisodeStats(
-            np.concatenate([np.empty(0, np.float64), *returns]), np.concatenate([np.empty(0, np.int64), *lengths])
+        finished, self._finished = self._finished, []
+        if not finished:
+            return EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64))
+        returns, lengths = (
+            np.concatenate(parts) for parts in zip(*((s.returns, s.lengths) for s in finished), strict=True)
         )
+        info = {name: np.concatenate([stats.info[name] for stats in finished]) for name in finished[0].info}
+        return EpisodeStats(returns, lengths, info)
+
+    @property
+    def return_moments(self) -> Moments | None:
+        """Of the discounted returns at the agent steps of a rollout; None where rewards are not normalised."""
+        if not self._normalises_rewards:
+            return None
+        return Moments.of(self._discounted_returns[self._mask > 0.5][:, None])

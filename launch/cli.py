@@ -40,11 +40,16 @@ COMMANDS: dict[str, Command] = {
             "draw learning curves; several seeds make a median with a band",
         ),
         ("report", "RUN…", "launch.results.report:report", "write one HTML page: what was run, and what came of it"),
+        ("runs", "", "launch.commands.runs:list_runs", "list runs: which are running, how far, what they have reached"),
+        ("attach", "RUN", "launch.commands.attach:attach", "show the progress of a run that goes on elsewhere"),
+        ("stop", "RUN", "launch.commands.stop:stop", "ask a run to finish and save, as Ctrl-C in its terminal does"),
         ("export", "RUN", "launch.results.export:export", "write the network as a Keras model and a SavedModel"),
+        ("sweep", "FILE", "launch.sweep.command:sweep", "search settings: many runs, on Ray Tune"),
         ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning, learner"),
         ("parity", "", "launch.parity.command:parity", "answer questions about TensorFlow's numbers by experiment"),
         ("plan", "", "launch.bench.plan:plan", "predict what a cluster of so many actors would give"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
+        ("config", "[PRESET]", "launch.commands.config:config_line", "print all settings as a file for train --config"),
         ("presets", "", "launch.commands.presets:presets", "list the presets"),
         ("zoo", "", "launch.commands.zoo:list_zoo", "list the agents that ship: zoo:NAME stands where RUN does"),
     )
@@ -99,7 +104,8 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def _run(name: str, table: dict[str, Command], arguments: Sequence[str], kind: str) -> int:
-    from launch.commands.arguments import nearest, parse
+    from launch.commands.arguments import parse
+    from launch.output.words import nearest
 
     if name not in table:
         raise ConfigurationError(f"unknown {kind} {name}{nearest(name, table)}; see tributary --help")

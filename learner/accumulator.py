@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from learner.optimizer import make_optimizer
 from shared.config import LearnerConfig, OptimizerConfig
-from shared.graph import Graph
+from shared.graph import Graph, aligned, tensor_on
 from shared.types import Float32Array
 
 
@@ -43,9 +42,11 @@ class GradientAccumulator:
         self._gradients_per_update = learner.gradients_per_update
         self._scale = 1.0 / learner.gradients_per_update if learner.accumulation == "mean" else 1.0
         self._max_gradient_norm = optimizer.max_gradient_norm
+        # Written anew for each push: two tensors of one number each would take longer to make than the array to write.
+        self._learning_rate_and_count = aligned((2,), "float32")
+        self._numbers = tensor_on(self._learning_rate_and_count)
         self.push_graph = Graph(
-            self._push,
-            [tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((), tf.float32), tf.TensorSpec((), tf.int32)],
+            self._push, [tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec((2,), tf.float32)]
         )
 
     def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
@@ -53,7 +54,8 @@ class GradientAccumulator:
 
         `count` says how many gradients it is the sum of. A gradient whose norm is not finite changes nothing.
         """
-        (result,) = self.push_graph(gradient, np.float32(learning_rate), np.int32(count))
+        self._learning_rate_and_count[:] = learning_rate, count
+        (result,) = self.push_graph(gradient, self._numbers)
         finite, applied, norm = result.numpy().tolist()
         return PushResult(bool(finite), bool(applied), norm)
 
@@ -62,7 +64,8 @@ class GradientAccumulator:
         self.accumulated.assign(tf.zeros_like(self.accumulated))
         self.pending.assign(0)
 
-    def _push(self, gradient: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def _push(self, gradient: tf.Tensor, learning_rate_and_count: tf.Tensor) -> tf.Tensor:
+        learning_rate, count = learning_rate_and_count[0], tf.cast(learning_rate_and_count[1], tf.int32)
         norm = _norm(gradient)
         finite = tf.math.is_finite(norm)
 

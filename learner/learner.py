@@ -117,7 +117,7 @@ class Learner:
     def _record(self, report: GradientReport, dropped: DropReason | None, lag: int) -> None:
         self.account.record(report, dropped, lag)
         if dropped is None:
-            self._parameters.merge_moments(report.observation_moments)
+            self._parameters.merge_moments(report.observation_moments, report.return_moments)
 
     def _close(self, sampled: int, *, updated: bool) -> None:
         """Account for an update, if there was one, and refresh the target network if its time has come."""
@@ -135,7 +135,7 @@ class Learner:
 
         The same object until the next update of the target network.
         """
-        return self._parameters.target_snapshot(self.account.frames)
+        return self._parameters.target_snapshot()
 
     def is_finite(self) -> bool:
         """Whether every parameter is a finite number."""

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from learner.accumulator import GradientAccumulator, PushResult
 from shared.config import RunConfig
+from shared.graph import as_array
 from shared.layout import ParameterLayout
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
@@ -43,6 +44,7 @@ class Parameters:
         self._moments: Moments | None = None
         if RUNNING_MEAN in layout.names:
             self._moments = Moments.zero(layout.sizes[layout.names.index(RUNNING_MEAN)])
+        self._return_moments = Moments.zero(1)
 
     def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
         """Add a gradient float32 [P], or the sum of `count`, and apply an update if it completes one."""
@@ -55,10 +57,12 @@ class Parameters:
         """Forget the gradients that wait for an update."""
         self._accumulator.discard()
 
-    def merge_moments(self, moments: Moments | None) -> None:
-        """Take in the moments of an accepted report's observations; they are in the weights from the next update on."""
-        if self._moments is not None and moments is not None:
-            self._moments = self._moments.merge(moments)
+    def merge_moments(self, observations: Moments | None, returns: Moments | None) -> None:
+        """Take in the moments of an accepted report; they are in the snapshots from the next update on."""
+        if self._moments is not None and observations is not None:
+            self._moments = self._moments.merge(observations)
+        if returns is not None:
+            self._return_moments = self._return_moments.merge(returns)
 
     def refresh_target(self, before: int, now: int) -> None:
         """Copy the parameters into the target network if the agent steps have crossed a multiple of its interval."""
@@ -76,16 +80,19 @@ class Parameters:
                 frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
             else:
                 self._write_moments()
-            self._snapshot = WeightSnapshot(version, _read_only(self._accumulator.parameters), frames)
+            # 1 before the first report. Where returns have not varied yet, rewards are as good as 0, or clipped.
+            factor = float((self._return_moments.variance[0] + 1e-8) ** -0.5) if self._return_moments.number else 1.0
+            self._snapshot = WeightSnapshot(version, _read_only(self._accumulator.parameters), frames, factor)
         return self._snapshot
 
-    def target_snapshot(self, frames: int) -> WeightSnapshot | None:
+    def target_snapshot(self) -> WeightSnapshot | None:
         """The weights of the target network, numbered by its updates; None if the method has none.
 
-        The same object until the next update of the target network.
+        The same object until the next update of the target network. Its frames are 0: schedules follow the weights
+        that act.
         """
         if self._target_snapshot is None and self._target is not None:
-            self._target_snapshot = WeightSnapshot(self.target_updates, _read_only(self._target), frames)
+            self._target_snapshot = WeightSnapshot(self.target_updates, _read_only(self._target), frames=0)
         return self._target_snapshot
 
     def variables(self) -> dict[str, tf.Variable]:
@@ -102,10 +109,12 @@ class Parameters:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs beside the variables, as plain values."""
+        returns = {"return_moments": self._return_moments.to_json()} if self._return_moments.number else {}
         return {
             "target_updates": self.target_updates,
             "snapshot_frames": None if self._snapshot is None else self._snapshot.frames,
             "observation_moments": None if self._moments is None else self._moments.to_json(),
+            **returns,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -113,6 +122,8 @@ class Parameters:
         self.target_updates = state["target_updates"]
         if self._moments is not None:
             self._moments = Moments.from_json(state["observation_moments"])
+        if "return_moments" in state:
+            self._return_moments = Moments.from_json(state["return_moments"])
         self._snapshot = self._target_snapshot = None
         self._restored_snapshot_frames = state["snapshot_frames"]
 
@@ -125,6 +136,7 @@ class Parameters:
 
 def _read_only(variable: tf.Variable) -> Float32Array:
     """A copy float32 [P] of the variable that nobody can write to."""
-    values = variable.numpy()
+    # `variable.numpy()` does one operation more.
+    values = as_array(variable.value()).copy()
     values.flags.writeable = False
     return values

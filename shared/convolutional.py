@@ -99,7 +99,7 @@ class ConvolutionalNetwork(Network):
         pairs = (((shape, self._dtype), ((1,) * len(shape), tf.float32)) for shape in self._shapes)
         return [activation for pair in pairs for activation in pair]
 
-    def __call__(self, observations: tf.Tensor) -> NetworkOutput:
+    def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
         x = self._centred(observations)
         activations: list[tf.Tensor] = []
         for i, stride in enumerate(self._strides):
@@ -145,6 +145,7 @@ class ConvolutionalNetwork(Network):
         for head in self._heads:
             layers.append(keras.layers.Dense(head.units, dtype="float32", name=head.name))
             outputs[head.name] = layers[-1](x)
+        outputs = outputs or {"features": x}
         for layer, pair in zip(layers, weights, strict=True):
             layer.set_weights(pair)
         return keras.Model(inputs, outputs, name="cnn")

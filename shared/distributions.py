@@ -1,39 +1,66 @@
 """Policies over actions, as pure TensorFlow functions of what the policy head gives."""
 
 import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 
-def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """log π(a) of a categorical policy.
+def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor, choices: Sequence[int] = ()) -> tf.Tensor:
+    """log π(a) of a categorical policy, or of several that are independent of each other given the observation:
+
+        π(a) = Π_c π_c(a_c),  log π(a) = Σ_c log π_c(a_c),  H = Σ_c H_c
+
+    As in Tang and Agrawal 2020 (arXiv 1901.10500, section 3).
 
     Args:
         logits: float32 [..., A], unnormalised.
-        actions: int32 [...], each in 0..A-1.
+        actions: int32 [...], each in 0..A-1; or [..., C].
+        choices: among how many each of C choices is; A is their sum. Empty: there is one choice, among A.
 
     Returns:
         float32 [...]. Gradient flows into `logits`.
 
     Raises:
-        ValueError: the shape of `actions` is not that of `logits` without its last axis.
+        ValueError: the shape of `actions` is not that of `logits` without its last axis, or with C in its place.
     """
-    if not logits.shape[:-1].is_compatible_with(actions.shape):
+    expected = [*logits.shape[:-1], *([len(choices)] if choices else [])]
+    if not tf.TensorShape(expected).is_compatible_with(actions.shape):
         raise ValueError(f"actions of shape {actions.shape} do not fit logits of shape {logits.shape}")
-    return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=logits)
+    if not choices:
+        return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=logits)
+    pairs = zip(_by_choice(logits, choices), tf.unstack(actions, axis=-1), strict=True)
+    return tf.add_n([categorical_log_prob(part, action) for part, action in pairs])
 
 
-def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Entropy -Σ π log π, in nats, of a categorical policy: float32 [..., A] -> float32 [...]."""
+def categorical_entropy(logits: tf.Tensor, choices: Sequence[int] = ()) -> tf.Tensor:
+    """Entropy -Σ π log π, in nats, of such a policy: float32 [..., A] -> float32 [...]. Of several their sum."""
+    if choices:
+        return tf.add_n([categorical_entropy(part) for part in _by_choice(logits, choices)])
     log_probs = tf.nn.log_softmax(logits)
     return -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
 
 
-def categorical_sample(logits: tf.Tensor, generator: tf.random.Generator) -> tf.Tensor:
-    """Sample actions int32 [B] from logits float32 [B, A] by the Gumbel-max trick, with the generator's state."""
+def categorical_mode(logits: tf.Tensor, choices: Sequence[int] = ()) -> tf.Tensor:
+    """The most probable action: int32 [...], or [..., C] of several choices, from logits float32 [..., A]."""
+    if choices:
+        return tf.stack([categorical_mode(part) for part in _by_choice(logits, choices)], axis=-1)
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)
+
+
+def categorical_sample(logits: tf.Tensor, generator: tf.random.Generator, choices: Sequence[int] = ()) -> tf.Tensor:
+    """Sample actions int32 [B], or [B, C] of several choices, from logits float32 [B, A].
+
+    By the Gumbel-max trick, with the generator's state.
+    """
     # The smallest normal float32 keeps log(0) out; it changes no probability that float32 can tell apart.
     uniform = generator.uniform(tf.shape(logits), minval=1.1754944e-38, maxval=1.0)
-    return tf.argmax(logits - tf.math.log(-tf.math.log(uniform)), axis=-1, output_type=tf.int32)
+    return categorical_mode(logits - tf.math.log(-tf.math.log(uniform)), choices)
+
+
+def _by_choice(logits: tf.Tensor, choices: Sequence[int]) -> list[tf.Tensor]:
+    """Logits [..., A] as one tensor for each choice."""
+    return tf.split(logits, list(choices), axis=-1)
 
 
 def gaussian_log_prob(mean: tf.Tensor, log_std: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:

@@ -26,14 +26,18 @@ class _RandomStream:
 
 
 class CategoricalSampler(_RandomStream):
-    """Samples the head "policy" as logits."""
+    """Samples the head "policy" as logits: of one choice, or of several at once, of so many each."""
+
+    def __init__(self, seed: int, choices: tuple[int, ...] = ()) -> None:
+        super().__init__(seed)
+        self._choices = choices
 
     def begin(self, frames: int) -> None:
         """Nothing changes with time."""
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
-        """Actions int32 [B]."""
-        return categorical_sample(output.heads["policy"], self._generator)
+        """Actions int32 [B] or [B, C]."""
+        return categorical_sample(output.heads["policy"], self._generator, self._choices)
 
 
 class EpsilonGreedy(_RandomStream):

@@ -36,8 +36,8 @@ class Graph:
         """How often it was traced."""
         return self._function.experimental_get_tracing_count()
 
-    def __call__(self, *arguments: npt.NDArray[np.generic] | np.generic) -> list[tf.Tensor]:
-        """The tensors that the function returns for arrays of its signature.
+    def __call__(self, *arguments: npt.NDArray[np.generic] | np.generic | tf.Tensor) -> list[tf.Tensor]:
+        """The tensors that the function returns for arrays of its signature. A tensor is passed on as it is.
 
         Raises:
             ValueError: an argument has another shape or dtype.
@@ -62,8 +62,10 @@ class Graph:
 
     @staticmethod
     def _tensor(
-        array: npt.NDArray[np.generic] | np.generic, shape: tuple[int | None, ...], dtype: tf.DType
+        array: npt.NDArray[np.generic] | np.generic | tf.Tensor, shape: tuple[int | None, ...], dtype: tf.DType
     ) -> tf.Tensor:
+        if isinstance(array, tf.Tensor):
+            return array
         if (
             array.dtype != dtype.as_numpy_dtype
             or array.ndim != len(shape)
@@ -77,8 +79,8 @@ class Graph:
             and array.flags.c_contiguous
             and array.ctypes.data % ALIGNMENT == 0
         ):
-            # The tensor uses the array's own memory. NumPy exports no read-only array this way: it is copied below.
-            return tf.experimental.dlpack.from_dlpack(array.__dlpack__())  # type: ignore[misc]
+            # NumPy exports no read-only array this way: it is copied below.
+            return tensor_on(array)
         return tf.convert_to_tensor(array)
 
 
@@ -94,6 +96,11 @@ def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def tensor_on(array: npt.NDArray[np.generic]) -> tf.Tensor:
+    """A tensor that uses the memory of an `aligned` array: what is written there later, graphs see."""
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())  # type: ignore[misc]
 
 
 def as_array(tensor: tf.Tensor) -> Float32Array:

@@ -7,11 +7,13 @@ parameters. Images are [height, width, stack]. An *agent step* is one decision o
 | name             | shape         | dtype           | meaning                                                     |
 | ---------------- | ------------- | --------------- | ----------------------------------------------------------- |
 | observations     | [T + 1, B, …] | uint8 / float32 | what the policy saw at time t; the last one is bootstrapped |
-| actions          | [T, B(, D)]   | int32 / float32 | taken in `observations[t]`; D dimensions if continuous      |
+| actions          | [T, B(, D)]   | int32 / float32 | taken in `observations[t]`; D dimensions, or choices        |
 | next_actions     | [B(, D)]      | as actions      | taken in `observations[T]`, for Sarsa; else zeros           |
 | rewards          | [T, B]        | float32         | follow `actions[t]`; scaled and clipped, as training sees   |
 | discounts        | [T, B]        | float32         | discount x (1 - terminated); truncation keeps the discount  |
 | mask             | [T, B]        | float32         | 1 for agent steps, 0 where the step only reset              |
+| first_state      | [B, U] each   | float32         | what a network with a memory carries into time 0            |
+| last_state       | [B, U] each   | float32         | and, as it acted, into time T                               |
 | parameters       | [P]           | float32         | all weights, in the order of the `ParameterLayout`          |
 | gradient         | [P]           | float32         | d loss / d parameters, in the same order                    |
 
@@ -31,18 +33,22 @@ EvaluationPolicy = Literal["sampled", "greedy"]
 
 
 class ActionSpec(NamedTuple):
-    """What one action is: a choice among `size`, or a float32 vector of `size` dimensions.
+    """What one action is: a choice among `size`, several choices at once, or a float32 vector of `size` dimensions.
 
-    Continuous actions are in units of half the range: -1 and 1 are the bounds. Environments clip to them.
+    `choices` says among how many each of several choices is; their sum is the `size`. Continuous actions are in units
+    of half the range: -1 and 1 are the bounds. Environments clip to them.
     """
 
     size: int
     continuous: bool = False
+    choices: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one action."""
-        return (self.size,) if self.continuous else ()
+        if self.continuous:
+            return (self.size,)
+        return (len(self.choices),) if self.choices else ()
 
     @property
     def dtype(self) -> str:
@@ -51,7 +57,7 @@ class ActionSpec(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """T vector steps of B environments, see the table above."""
+    """T vector steps of B environments, see the table above. Networks without a memory have no states."""
 
     observations: npt.NDArray[np.generic]
     actions: npt.NDArray[np.generic]
@@ -59,24 +65,38 @@ class Rollout(NamedTuple):
     discounts: Float32Array
     mask: Float32Array
     next_actions: npt.NDArray[np.generic]
+    first_state: tuple[Float32Array, ...] = ()
+    last_state: tuple[Float32Array, ...] = ()
 
 
 class WeightSnapshot(NamedTuple):
     """The weights after `version` applied updates: `parameters` is float32 [P] and read-only.
 
-    `frames` are the global frames when it was made; schedules of exploration follow them.
+    `frames` are the global frames when it was made; schedules of exploration follow them. `reward_factor` is what
+    rewards are multiplied by where they are normalised.
     """
 
     version: int
     parameters: Float32Array
     frames: int = 0
+    reward_factor: float = 1.0
 
 
 class EpisodeStats(NamedTuple):
-    """Episodes that ended during a rollout: unclipped returns float64 [E], lengths in agent steps int64 [E]."""
+    """Episodes that ended during a rollout: unclipped returns float64 [E], lengths in agent steps int64 [E].
+
+    `info` has the numbers that the environment gave at their ends, float64 [E] by name; NaN where it gave none.
+    """
 
     returns: npt.NDArray[np.float64]
     lengths: npt.NDArray[np.int64]
+    info: dict[str, npt.NDArray[np.float64]] = {}  # noqa: RUF012
+
+
+def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
+    """The mean of each of an environment's numbers over the episodes that have it; without those that none has."""
+    known = {name: values[~np.isnan(values)] for name, values in info.items()}
+    return {name: float(values.mean()) for name, values in known.items() if len(values)}
 
 
 class StageSeconds(NamedTuple):
@@ -95,7 +115,8 @@ class GradientReport(NamedTuple):
     `version` is that of the weights that the gradient was computed with; they acted, too, unless the rollout had been
     differentiated before. `(actor_id, sequence)` is unique in a run: a replaced actor gets a new `actor_id`. `samples`
     are the agent steps that the gradient is over, and `agent_steps` those of them that no gradient was over before.
-    `statistics` are means over the samples, by the names of the method. `observation_moments` are there where
+    `statistics` are means over the samples, by the names of the method. `return_moments` of the
+    discounted returns of its steps are there where rewards are normalised, and `observation_moments` where
     observations are scaled by running moments. `unfinished_environments` counts those of the actor's environments
     that have ended no episode yet.
     """
@@ -111,6 +132,7 @@ class GradientReport(NamedTuple):
     stage_seconds: StageSeconds
     statistics: dict[str, float]
     observation_moments: Moments | None = None
+    return_moments: Moments | None = None
     unfinished_environments: int = 0
 
 

@@ -10,6 +10,7 @@ from actors.environments.atari import AtariAdapter, atari_game
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.spec import EnvironmentSpec
 from shared.config import EnvironmentConfig
+from shared.imports import import_modules
 
 
 class Adapter(Protocol):
@@ -26,25 +27,26 @@ class Adapter(Protocol):
         """
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:
-        """The library's vector environment of `count` copies, whose autoreset is NEXT_STEP."""
+        """The library's vector environment of `count` copies, whose autoreset is NEXT_STEP. Comes before what reads it.
+
+        Raises:
+            ConfigurationError: its actions or observations are of a kind that cannot be played.
+        """
         ...
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:
-        """Describe one copy of an environment that `make_vector` made.
-
-        Raises:
-            ConfigurationError: its actions are neither a choice nor a vector, or its observations neither images nor
-                vectors.
-        """
+        """Describe one copy of an environment that `make_vector` made."""
         ...
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
         """One seed, or one for each environment [B], as the library's `reset` takes them."""
         ...
 
-    def observations(
-        self, observations: npt.NDArray[np.generic], to: npt.NDArray[np.generic] | None
-    ) -> npt.NDArray[np.generic]:
+    def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """Actions [B, …] as the library takes them, from those of an `ActionSpec`."""
+        ...
+
+    def observations(self, observations: Any, to: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
         """The library's observations in the shape and dtype of the spec: written to `to` if given, else a copy."""
         ...
 
@@ -52,7 +54,7 @@ class Adapter(Protocol):
         """Lives that are left after a reset or a step, [B], from its info; None where there are no lives."""
         ...
 
-    def observation_meaning(self) -> str:
+    def observation_meaning(self, spec: EnvironmentSpec) -> str:
         """One line for who feeds observations to an exported network."""
         ...
 
@@ -66,5 +68,10 @@ class Adapter(Protocol):
 
 
 def adapter_of(config: EnvironmentConfig) -> Adapter:
-    """The adapter of a registered environment."""
+    """The adapter of an environment that is registered, or registered by a module that the settings name.
+
+    Raises:
+        ConfigurationError: such a module cannot be imported.
+    """
+    import_modules(config.modules)
     return GymnasiumAdapter(config) if atari_game(config.id) is None else AtariAdapter(config)

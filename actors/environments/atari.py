@@ -43,13 +43,24 @@ class AtariAdapter:
         self._config = config
 
     def check(self) -> None:
-        config, spec = self._config, gymnasium.spec(self._config.id)
-        if not config.id.startswith("ALE/") and spec.kwargs.get("frameskip") != 1:
+        config, spec = self._config, gymnasium.spec(self._config.registered_id)
+        if not config.registered_id.startswith("ALE/") and spec.kwargs.get("frameskip") != 1:
             raise setting_error(
                 "environment.id",
                 config.id,
                 f"skips {spec.kwargs['frameskip']} frames itself, so --environment.frame-skip {config.frame_skip} "
                 f"would skip twice; use ALE/{spec.name}-v5",
+            )
+        if config.screen_size is None or not config.greyscale:
+            name, value = ("greyscale", False) if config.screen_size else ("screen_size", None)
+            raise setting_error(
+                f"environment.{name}", value, "Atari is seen in grey, as a square of a size that is set"
+            )
+        if config.wrappers:
+            raise setting_error("environment.wrappers", config.wrappers[0], "ale-py plays Atari, without wrappers")
+        if config.vectorization != "sync":
+            raise setting_error(
+                "environment.vectorization", config.vectorization, "ale-py plays Atari; see --actor.environment-threads"
             )
         if config.options:
             raise setting_error(
@@ -119,6 +130,9 @@ class AtariAdapter:
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
         return seed
 
+    def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        return actions
+
     def observations(
         self, observations: npt.NDArray[np.generic], to: npt.NDArray[np.generic] | None
     ) -> npt.NDArray[np.generic]:
@@ -128,7 +142,7 @@ class AtariAdapter:
         # ale-py writes the next step's lives into the same array.
         return info["lives"].copy()
 
-    def observation_meaning(self) -> str:
+    def observation_meaning(self, spec: EnvironmentSpec) -> str:  # noqa: ARG002
         config = self._config
         return (
             f"[batch, height, width, stack]: greyscale, the maximum of the last {min(2, config.frame_skip)} of "
@@ -171,7 +185,7 @@ class AtariAdapter:
 def atari_game(environment_id: str) -> str | None:
     """The ROM name behind a registered Atari id, None for any other registered id."""
     register_games()
-    spec = gymnasium.spec(environment_id)
+    spec = gymnasium.spec(environment_id.rpartition(":")[2])
     return spec.kwargs["game"] if spec.entry_point == "ale_py.env:AtariEnv" else None
 
 

@@ -1,16 +1,26 @@
-"""Any registered environment with vector observations, played by Gymnasium in the calling thread."""
+"""Any registered environment that is no Atari game, played by Gymnasium."""
 
-from typing import Any, ClassVar
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from actors.environments.actions import Actions
+from actors.environments.making import make_environment
+from actors.environments.pictures import channels_together, is_picture
 from actors.environments.spec import EnvironmentSpec
+from actors.environments.vectors import Vectors
 from shared.config import EnvironmentConfig
-from shared.errors import setting_error
-from shared.types import ActionSpec
+from shared.errors import ConfigurationError, setting_error
+from shared.imports import import_modules
+from shared.types import Float32Array
 
 
 class GymnasiumAdapter:
@@ -26,67 +36,157 @@ class GymnasiumAdapter:
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
         self._config = config
         self._render_mode = render_mode
+        self._count = 0
+        self._actions: Actions | None = None
+        # None for images.
+        self._vectors: Vectors | None = None
 
     def check(self) -> None:
         config = self._config
-        if config.frame_skip != 1:
+        if config.sticky_action_probability:
             raise setting_error(
-                "environment.frame_skip", config.frame_skip, f"frames are skipped for Atari only; set 1 for {config.id}"
+                "environment.sticky_action_probability",
+                config.sticky_action_probability,
+                "is for Atari; others by a wrapper: gymnasium.wrappers:StickyAction,repeat_action_probability=0.25",
             )
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:  # noqa: ARG002
-        config, options = self._config, dict[str, Any](self._config.options)
-        if self._render_mode is not None:
-            options["render_mode"] = self._render_mode
-        # The vector forms that some environments register have autoreset rules of their own.
-        return SyncVectorEnv(
-            [lambda: gymnasium.make(config.id, **options)] * count, autoreset_mode=AutoresetMode.NEXT_STEP
-        )
+        vector = self._made(count)
+        self._count = count
+        try:
+            self._actions = Actions(vector.single_action_space)
+            space = vector.single_observation_space
+            self._vectors = None if _is_stack(space) else Vectors(space)
+        except ValueError as error:
+            vector.close()
+            raise setting_error("environment.id", self._config.id, str(error)) from error
+        return vector
+
+    def _made(self, count: int) -> gymnasium.vector.VectorEnv:
+        copies = [partial(make_environment, self._config, self._render_mode)] * count
+        match self._config.vectorization:
+            case "gymnasium":
+                return _vector_form(self._config, count, self._render_mode)
+            case "async":
+                # Neither forked from a process with TensorFlow's threads, nor holding the others' pipes open: each ends
+                # when this process does.
+                start = partial(AsyncVectorEnv, copies, context="forkserver", autoreset_mode=AutoresetMode.NEXT_STEP)
+                with _clean_children():
+                    try:
+                        return start()
+                    except gymnasium.error.CustomSpaceError:
+                        # Spaces that are none of Gymnasium's own have no place in shared memory.
+                        return start(shared_memory=False)
+            case _:
+                return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP)
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:
-        environment_id = self._config.id
-        space, observations = vector.single_action_space, vector.single_observation_space
-        if isinstance(space, gymnasium.spaces.Discrete):
-            if int(space.start) != 0:
-                raise setting_error("environment.id", environment_id, f"actions start at {space.start}, not at 0")
-            actions = ActionSpec(int(space.n))
-        elif isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
-            actions = ActionSpec(space.shape[0], continuous=True)
-        else:
-            raise setting_error("environment.id", environment_id, f"actions are {space}: neither a choice nor a vector")
-        if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
-            raise setting_error("environment.id", environment_id, f"observations are {observations}, not vectors")
-        return EnvironmentSpec(
-            observation_shape=observations.shape,
-            observation_dtype="float32",
-            actions=actions,
-            action_set=tuple(str(i) for i in range(actions.size)),
-            images=False,
+        assert self._actions is not None
+        seen = EnvironmentSpec(
+            observation_shape=(),
+            observation_dtype="uint8",
+            actions=self._actions.spec,
+            action_set=self._actions.names,
+            images=self._vectors is None,
             has_lives=False,
-            frames_per_agent_step=1,
-            observation_bounds=(tuple(observations.low.tolist()), tuple(observations.high.tolist())),
+            frames_per_agent_step=self._config.frame_skip,
+        )
+        if self._vectors is None:
+            stack, height, width, channels = cast(tuple[int, ...], vector.single_observation_space.shape)
+            return replace(seen, observation_shape=(height, width, stack * channels))
+        return replace(
+            seen,
+            observation_shape=(self._vectors.size,),
+            observation_dtype="float32",
+            observation_bounds=(tuple(self._vectors.low.tolist()), tuple(self._vectors.high.tolist())),
+            left_out=tuple(self._vectors.left_out),
         )
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
-        # Several are taken as Python's integers only.
-        return seed if isinstance(seed, int) else seed.tolist()
+        if isinstance(seed, int):
+            return seed
+        # The vector forms of environments have one stream of random numbers. Others take Python's integers only.
+        return int(seed[0]) if self._config.vectorization == "gymnasium" else seed.tolist()
 
-    def observations(
-        self, observations: npt.NDArray[np.generic], to: npt.NDArray[np.generic] | None
-    ) -> npt.NDArray[np.generic]:
-        if to is None:
-            return observations.astype(np.float32)
-        to[...] = observations
-        return to
+    def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        assert self._actions is not None
+        return self._actions.of_space(actions)
+
+    def observations(self, observations: Any, to: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
+        if self._vectors is None:
+            return channels_together(observations, cast(npt.NDArray[np.uint8] | None, to))
+        vectors = np.empty((self._count, self._vectors.size), np.float32) if to is None else cast(Float32Array, to)
+        self._vectors.write(observations, vectors)
+        return vectors
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:  # noqa: ARG002
         return None
 
-    def observation_meaning(self) -> str:
-        return f"observations of {self._config.id}, as they are"
+    def observation_meaning(self, spec: EnvironmentSpec) -> str:
+        config = self._config
+        if not spec.images:
+            return f"observations of {config.id}: all their numbers side by side in their order, choices one-hot"
+        return f"[batch, height, width, stack x channels]: images of {config.id}, {self._pictures()}"
 
     def training_protocol(self) -> dict[str, Any]:
-        return {"options": self._config.options}
+        return self._rules()
 
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
-        return {"frames_per_agent_step": spec.frames_per_agent_step, "options": self._config.options}
+        score = {"frames_per_agent_step": spec.frames_per_agent_step, **self._rules()}
+        return {**score, "images": self._pictures()} if spec.images else score
+
+    def _rules(self) -> dict[str, Any]:
+        config = self._config
+        rules: dict[str, Any] = {"options": config.options}
+        return rules | {"wrappers": list(config.wrappers)} if config.wrappers else rules
+
+    def _pictures(self) -> str:
+        config, size = self._config, self._config.screen_size
+        colours = "in grey" if config.greyscale else "in their colours"
+        resized = "in their size" if size is None else f"resized to {size} x {size}"
+        return f"{colours}, {resized}; the newest of {config.frame_stack} is last"
+
+
+def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
+    """The vector form that an environment has registered itself.
+
+    Raises:
+        ConfigurationError: there is none that can be used.
+    """
+
+    def refused(why: str) -> ConfigurationError:
+        return setting_error("environment.vectorization", "gymnasium", f"{why}; use sync or async")
+
+    import_modules(config.modules)
+    spec = gymnasium.spec(config.registered_id)
+    if spec.vector_entry_point is None:
+        raise refused(f"{config.id} has registered no vector form")
+    if config.wrappers or config.frame_skip > 1:
+        setting = "wrappers are" if config.wrappers else "--environment.frame-skip is"
+        raise refused(f"{setting} for single environments")
+    options: dict[str, Any] = {**config.options, **({} if render_mode is None else {"render_mode": render_mode})}
+    vector = gymnasium.make_vec(spec, count, vectorization_mode="vector_entry_point", **options)
+    mode = vector.metadata.get("autoreset_mode")
+    if mode != AutoresetMode.NEXT_STEP or is_picture(vector.single_observation_space):
+        vector.close()
+        rule = getattr(mode, "value", "a rule that it does not name")
+        raise refused(f"the vector form of {config.id} resets by {rule}, and not by NextStep, or gives images")
+    return vector
+
+
+@contextmanager
+def _clean_children() -> Iterator[None]:
+    """Have new processes not import this process's main module: in Ray's workers that is Ray, for each of them."""
+    # It would be run again in each.
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
+
+
+def _is_stack(space: gymnasium.Space) -> bool:
+    """Whether observations are what `as_pictures` makes of images."""
+    return isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 4

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from actors.environments.actions import random_actions
 from actors.environments.vector import VectorEnvironment
 from shared.config import EnvironmentConfig
 
@@ -19,11 +20,11 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArra
     """
     environments = VectorEnvironment(config, _ENVIRONMENTS)
     generator = np.random.default_rng(seed)
-    actions = environments.spec().actions.size
+    actions = environments.spec().actions
     environments.reset(seed)
     kept = []
     for step in range(1, _STEPS + 1):
-        result = environments.step(generator.integers(0, actions, _ENVIRONMENTS, np.int32))
+        result = environments.step(random_actions(actions, _ENVIRONMENTS, generator))
         if step % _STRIDE == 0:
             kept.append(result.observations.mean(axis=0))
     environments.close()

@@ -27,6 +27,8 @@ class EnvironmentSpec:
     frames_per_agent_step: int
     observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Lowest and highest values of a vector observation, ±inf where there is no bound. None for images."""
+    left_out: tuple[str, ...] = ()
+    """Names of the parts of an observation that are text, which no network here reads."""
     observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """What to centre observations on, float32 of `observation_shape`; see `measure_observation_mean`."""
 
@@ -34,7 +36,8 @@ class EnvironmentSpec:
 class StepResult(NamedTuple):
     """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
 
-    `lost_life` marks environments that lost a life in this step, whether or not the episode ended.
+    `lost_life` marks environments that lost a life in this step, whether or not the episode ended. `info` has the
+    numbers that the settings ask for by name, float64 [B], NaN where an environment gave none.
     """
 
     observations: npt.NDArray[np.generic]
@@ -42,3 +45,4 @@ class StepResult(NamedTuple):
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
     lost_life: npt.NDArray[np.bool_]
+    info: dict[str, npt.NDArray[np.float64]] = {}  # noqa: RUF012

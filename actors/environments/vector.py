@@ -1,6 +1,8 @@
 """A batch of environments that are stepped together, with one autoreset rule (NEXT_STEP)."""
 
 import difflib
+from contextlib import suppress
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,8 +12,8 @@ from actors.environments.adapter import Adapter, adapter_of
 from actors.environments.atari import register_games
 from actors.environments.spec import EnvironmentSpec, StepResult
 from shared.config import EnvironmentConfig
-from shared.errors import one_line, setting_error
-from shared.types import Float32Array
+from shared.errors import ConfigurationError, one_line, setting_error
+from shared.imports import import_modules
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
 
@@ -30,21 +32,12 @@ class VectorEnvironment:
         self.count = count
         self._adapter = adapter_of(config) if adapter is None else adapter
         self._environment = self._adapter.make_vector(count, threads)
-        # Continuous actions come in units of half the range. Without two finite bounds they are taken as they are.
-        self._action_bounds: tuple[Float32Array, Float32Array] | None = None
-        space = self._environment.single_action_space
-        if isinstance(space, gymnasium.spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all():
-            self._action_bounds = space.low.astype(np.float32), space.high.astype(np.float32)
+        self._logged = config.log_info
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)
 
     def spec(self) -> EnvironmentSpec:
-        """Describe one environment.
-
-        Raises:
-            ConfigurationError: its actions are neither a choice nor a vector, or its observations neither images nor
-                vectors.
-        """
+        """Describe one environment."""
         return self._adapter.spec(self._environment)
 
     def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
@@ -56,23 +49,20 @@ class VectorEnvironment:
     def step(
         self, actions: npt.NDArray[np.generic], observations_to: npt.NDArray[np.generic] | None = None
     ) -> StepResult:
-        """Take actions int32 [B], or float32 [B, D] in units of half the range, which are clipped to the bounds.
+        """Take actions int32 [B(, C)], or float32 [B, D] in units of half the range, which are clipped to the bounds.
 
         Observations are written to `observations_to`, a contiguous array of their shape and dtype, or to a new one.
         Environments whose episode ended in the previous step ignore theirs and reset.
         """
-        if self._action_bounds is not None:
-            low, high = self._action_bounds
-            middle, half = 0.5 * (low + high), 0.5 * (high - low)
-            actions = np.clip(middle + half * actions.astype(np.float32), low, high)
-        observations, rewards, terminated, truncated, info = self._environment.step(actions)
+        observations, rewards, terminated, truncated, info = self._environment.step(self._adapter.actions(actions))
         lives = self._adapter.lives(info)
         if lives is not None:
             assert self._lives is not None, "reset comes before the first step"
             self._lost_life = lives < self._lives
             self._lives = lives
         observations = self._adapter.observations(observations, observations_to)
-        return StepResult(observations, rewards.astype(np.float32), terminated, truncated, self._lost_life)
+        logged = {name: _numbers(info, name, self.count) for name in self._logged}
+        return StepResult(observations, rewards.astype(np.float32), terminated, truncated, self._lost_life, logged)
 
     @property
     def unwrapped(self) -> gymnasium.vector.VectorEnv:
@@ -84,18 +74,32 @@ class VectorEnvironment:
         self._environment.close()
 
 
+def _numbers(info: dict[str, Any], name: str, count: int) -> npt.NDArray[np.float64]:
+    """A number of each environment's info, float64 [B]; NaN where there is none."""
+    given = info.get(f"_{name}", np.full(count, name in info))
+    numbers = np.full(count, np.nan)
+    for i in np.flatnonzero(given):
+        with suppress(TypeError, ValueError):
+            numbers[i] = float(info[name][i])
+    return numbers
+
+
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     """Check an environment's settings by building one copy, and describe it.
 
     Raises:
-        ConfigurationError: the id is not registered, its actions or observations are of a kind that no method here
-            takes, or it would skip frames twice.
+        ConfigurationError: the id is not registered, a module of its settings cannot be imported, its actions or
+            observations are of a kind that no method here takes, or it would skip frames twice.
     """
     register_games()
-    if config.id not in gymnasium.registry:
-        near = difflib.get_close_matches(config.id, gymnasium.registry, n=3, cutoff=0.5)
-        near += difflib.get_close_matches(f"ALE/{config.id}-v5", gymnasium.registry, n=2, cutoff=0.6)
+    import_modules(config.modules)
+    name = config.registered_id
+    if name not in gymnasium.registry:
+        near = difflib.get_close_matches(name, gymnasium.registry, n=3, cutoff=0.5)
+        near += difflib.get_close_matches(f"ALE/{name}-v5", gymnasium.registry, n=2, cutoff=0.6)
         advice = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else "see gymnasium.registry for the ids"
+        if not config.modules:
+            advice += "; or name the module that registers it: --environment.import MODULE"
         raise setting_error("environment.id", config.id, f"no such environment; {advice}")
     skipping = [name for name in _SKIPPING_OPTIONS if name in config.options]
     if skipping and config.frame_skip > 1:
@@ -107,6 +111,8 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     adapter_of(config).check()
     try:
         environments = VectorEnvironment(config, 1)
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise setting_error("environment.id", config.id, f"cannot be made: {one_line(error)}") from error
     try:

@@ -16,7 +16,7 @@ from launch.bench.learning_result import Contender, Study, show, summarise, writ
 from launch.commands.arguments import parse
 from launch.commands.in_turn import PlannedRun, check_side_by_side, train_in_turn
 from launch.commands.interrupts import Interrupts
-from launch.commands.preset_line import asks_for_help, help_page, take_preset, unnamed_preset, with_full_help
+from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
 from launch.commands.seeds import parse_seeds
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
@@ -59,7 +59,7 @@ def learning_line(arguments: Sequence[str]) -> int:
     Raises:
         ConfigurationError: it names no preset, or settings that cannot be.
     """
-    rest, presets = list(arguments), list[str]()
+    rest, presets = spelt_out(arguments), list[str]()
     while (preset := take_preset(rest)) is not None:
         presets.append(preset)
     presets = presets or [unnamed_preset(rest)]
@@ -181,7 +181,7 @@ def _left_to_do(run: PlannedRun) -> PlannedRun | None:
     folder = RunFolder(run.folder)
     if not (run.folder / "config.json").is_file():
         return run
-    before, now = flat_settings(folder.read_config("output")), flat_settings(run.config)
+    before, now = flat_settings(folder.read_settings("output")), flat_settings(run.config)
     for name, value in now.items():
         if before.get(name) != value:
             raise setting_error(

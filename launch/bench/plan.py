@@ -86,7 +86,7 @@ def plan(arguments: PlanArguments) -> int:
         seconds=arguments.seconds,
     )
     spec = environment_spec(bench_config(scaling, Point(1, 1, arguments.unroll)).environment)
-    if not spec.images:
+    if not spec.has_lives:
         raise setting_error("environment", arguments.environment, "the plan is for Atari; name an ALE game")
     console.print("environment, acting and gradient, on one core and on all of them …", style="dim")
     cores = usable_cores()

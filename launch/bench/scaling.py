@@ -172,7 +172,7 @@ def _check(arguments: ScalingArguments, points: Sequence[Point], folder: Path) -
     if arguments.repeats < 1:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
     spec = environment_spec(bench_config(arguments, points[0]).environment)
-    if not spec.images:
+    if not spec.has_lives:
         raise setting_error("environment", arguments.environment, "the bench is for Atari; name an ALE game")
     if arguments.address == "local":
         for point in points:

@@ -18,7 +18,7 @@ from launch.bench.components import Components, measure_components
 from launch.commands.arguments import parse
 from launch.commands.checks import check_network
 from launch.commands.interrupts import Interrupts
-from launch.commands.preset_line import asks_for_help, help_page, take_preset, unnamed_preset, with_full_help
+from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
 from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget
 from launch.output.exit_codes import EXIT_DONE
@@ -57,7 +57,7 @@ def throughput_line(arguments: Sequence[str]) -> int:
     Raises:
         ConfigurationError: it names no preset, or settings that cannot be.
     """
-    rest = list(arguments)
+    rest = spelt_out(arguments)
     preset = take_preset(rest) or unnamed_preset(rest)
     base = ThroughputArguments(PRESETS[preset].config)
     if asks_for_help(rest):
@@ -78,7 +78,7 @@ def throughput(arguments: ThroughputArguments, preset: str) -> int:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     config = endless(arguments.config)
     spec = environment_spec(config.environment)
-    if not spec.images:
+    if not spec.has_lives:
         raise setting_error("environment.id", config.environment.id, "the bench is for Atari; name an ALE game")
     check_network(config, spec)
     budget = thread_budget(config)
@@ -219,10 +219,16 @@ def drift_lines(drift: dict[str, float]) -> list[str]:
     ]
 
 
+def _network(settings: dict[str, Any]) -> str:
+    if settings["network.recurrent"] == "none":
+        return settings["network.name"]
+    return f"{settings['network.name']} + {settings['network.recurrent']} {settings['network.recurrent_units']}"
+
+
 def _show(console: Console, result: dict[str, Any]) -> None:
     stages, settings = result["stage_seconds_per_step"], result["settings"]
     title = (
-        f"{settings['environment.id']}, {settings['network.name']}, {settings['network.precision']}: "
+        f"{settings['environment.id']}, {_network(settings)}, {settings['network.precision']}: "
         f"{settings['actors']} actors x {settings['actor.environments']} environments, unroll "
         f"{settings['actor.unroll_length']}"
     )

@@ -1,18 +1,19 @@
 """What is typed after a command, read by the types of the fields that it is for. tyro does the work."""
 
 import contextlib
-import difflib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from decimal import Decimal
+from itertools import takewhile
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from shared.config import OptionValue
+from shared.config.task import read_option
 from shared.errors import ConfigurationError, setting_error
 
 _Arguments = TypeVar("_Arguments")
@@ -52,10 +53,15 @@ def option(arguments: Sequence[str], name: str) -> str | None:
     return None
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """What to say after an unknown name: the nearest one that there is, or all of them."""
-    near = difflib.get_close_matches(name, names, n=1)
-    return f", did you mean {near[0]}?" if near else f", there are {', '.join(names)}"
+def options(arguments: Sequence[str], name: str) -> tuple[str, ...]:
+    """All that is typed for an option that takes several words, before the arguments are parsed."""
+    found: list[str] = []
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{name}="):
+            found.append(argument.partition("=")[2])
+        elif argument == name:
+            found += takewhile(lambda word: not word.startswith("--"), arguments[i + 1 :])
+    return tuple(found)
 
 
 def _count(text: str) -> int:
@@ -77,15 +83,6 @@ def _number(text: str) -> float:
         return float(_count(text))
 
 
-def _option_value(text: str) -> OptionValue:
-    """What an environment's keyword argument is: a number or a truth value where it looks like one, else text."""
-    # Python reads 8_8 as 88; here it is a name.
-    for read in (int, float) if "_" not in text else ():
-        with contextlib.suppress(ValueError):
-            return read(text)
-    return _TRUTH.get(text.lower(), text)
-
-
 @_READERS.primitive_rule
 def _counts(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     return _reader("INT", _count, lambda value: isinstance(value, int)) if field.type is int else None
@@ -100,7 +97,7 @@ def _numbers(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 def _option_values(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     if field.type != OptionValue:
         return None
-    return _reader("VALUE", _option_value, lambda value: isinstance(value, str | int | float))
+    return _reader("VALUE", read_option, lambda value: isinstance(value, str | int | float))
 
 
 def _reader(metavar: str, read: Any, is_instance: Any) -> PrimitiveConstructorSpec:

@@ -37,18 +37,20 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
         ConfigurationError: they cannot.
     """
     if spec.images != (config.network.name != "mlp"):
-        wanted = "a3c_cnn or nature_cnn" if spec.images else "mlp"
+        wanted = "a3c_cnn, nature_cnn or impala_resnet" if spec.images else "mlp"
         raise setting_error(
             "network.name",
             config.network.name,
             f"{config.environment.id} gives observations of shape {spec.observation_shape}; use {wanted}",
         )
-    if spec.actions.continuous and not METHODS[config.method.name].continuous_actions:
+    config.method.check_known()
+    if spec.actions.shape and not METHODS[config.method.name].continuous_actions:
         able = [name for name, entry in METHODS.items() if entry.continuous_actions]
         raise setting_error(
             "method.name",
             config.method.name,
-            f"{config.environment.id} has continuous actions; use {' or '.join(able)}",
+            f"{config.environment.id} has {'continuous' if spec.actions.continuous else 'several'} actions"
+            f"{'' if spec.actions.continuous else ' at once'}; use {' or '.join(able)}",
         )
     if config.network.observation_scaling == "bounds":
         assert spec.observation_bounds is not None
@@ -59,8 +61,8 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
                 "bounds",
                 f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
             )
-    if spec.images and spec.observation_shape[0] < 36:
-        raise setting_error("environment.screen_size", spec.observation_shape[0], "must be at least 36 for a CNN")
+    if spec.images and min(spec.observation_shape[:2]) < 36:
+        raise setting_error("environment.screen_size", config.environment.screen_size, "must be at least 36 for a CNN")
 
 
 def _finite(bounds: tuple[float, float]) -> bool:
@@ -75,7 +77,7 @@ def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder
     Raises:
         ConfigurationError: it does not, or there is none that can be read.
     """
-    before = folder.read_config()
+    before = folder.read_settings()
     for setting in ("method.name", "method.target_network", "optimizer.name", "optimizer.centred"):
         was, now = attrgetter(setting)(before), attrgetter(setting)(config)
         if was != now:

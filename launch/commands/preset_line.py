@@ -1,14 +1,24 @@
 """Lines like `train [PRESET] [SETTINGS]`: which preset they start from, and their help."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from launch.commands.arguments import nearest, option
-from launch.commands.settings import short_help
+from launch.commands.arguments import option, options
+from launch.commands.settings import ALIASES, short_help
+from launch.output.words import nearest
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import preset_for
+from launch.presets.written import ConfigFile, read_config_file
+from launch.run.folder import RunFolder
+from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
+from shared.imports import import_modules
+
+# Ids have a version, a module or a namespace.
+_ID = re.compile(r"-v\d+$|[:/]")
 
 _HELP = """\
 usage: tributary {command} [SETTINGS]
@@ -21,8 +31,16 @@ tributary {command} --help-all shows every setting; docs/settings.md has them on
 """
 
 
+def spelt_out(arguments: Sequence[str]) -> list[str]:
+    """A line with the whole names of its settings."""
+    typed = [argument.partition("=") for argument in arguments]
+    return [ALIASES.get(name, name) + equals + value for name, equals, value in typed]
+
+
 def take_preset(arguments: list[str]) -> str | None:
     """Take the preset that a line begins with out of it; None if it begins with an option, or is empty.
+
+    An environment's id in its place is put as the option that it is short for: the preset is that which fits it.
 
     Raises:
         ConfigurationError: it begins with another word.
@@ -30,20 +48,63 @@ def take_preset(arguments: list[str]) -> str | None:
     if not arguments or arguments[0].startswith("-"):
         return None
     named = arguments.pop(0)
+    if _ID.search(named):
+        arguments[:0] = ["--environment.id", named]
+        return None
     if named not in PRESETS:
         raise ConfigurationError(f"unknown preset {named}{nearest(named, PRESETS)}; see tributary presets")
     return named
 
 
-def unnamed_preset(arguments: Sequence[str]) -> str:
+def take_config_file(arguments: Sequence[str]) -> ConfigFile | None:
+    """The file that a line names by `--config`, if it does.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    file = option(arguments, "--config")
+    return None if file is None else read_config_file(Path(file))
+
+
+def base_settings(named: str | None, file: ConfigFile | None, arguments: Sequence[str]) -> tuple[str, RunConfig]:
+    """The preset that a line starts from, and the settings that it changes: the preset's, with those of a file.
+
+    The modules that line and file name are imported: what they register may be what a preset is looked for.
+
+    Raises:
+        ConfigurationError: no preset is for the environment, the file has settings that cannot be, or a module cannot
+            be imported, or may not: the file is of a run that somebody else made.
+    """
+    import_modules(named_modules(arguments))
+    if file is not None and file.whole:
+        config = file.over(RunConfig())
+        if "--trust-imports" not in arguments:
+            RunFolder(file.path.parent).check_imports(config, "config")
+        return named or file.preset or DEFAULT_PRESET, config
+    if file is not None:
+        import_modules(file.modules)
+    preset = named or (file and file.preset) or unnamed_preset(arguments, file and file.environment_id)
+    config = PRESETS[preset].config
+    return preset, config if file is None else file.over(config)
+
+
+def unnamed_preset(arguments: Sequence[str], environment_id: str | None = None) -> str:
     """The preset of a line that names none: the one for its environment, or the default.
+
+    `environment_id` is that of a file, for a line that names none either.
 
     Raises:
         ConfigurationError: none is for its environment.
     """
-    environment_id = option(arguments, "--environment.id")
+    environment_id = option(arguments, "--environment.id") or environment_id
     fitting = None if environment_id is None else preset_for(environment_id)
     return fitting or DEFAULT_PRESET
+
+
+def named_modules(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The modules that a line names for its environment."""
+    environment_id = option(arguments, "--environment.id") or ""
+    return EnvironmentConfig(id=environment_id, imports=options(arguments, "--environment.imports")).modules
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:

@@ -18,6 +18,7 @@ from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
+from launch.run.lock import LOCK_FILE, FolderLock
 from shared.errors import setting_error
 
 
@@ -57,9 +58,11 @@ def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, p
             PlannedRun(f"seed {s}", replace(config, seed=s), folder / f"seed-{s}", preset, start_from=start_from)
             for s in seeds
         ]
+        lock = FolderLock(folder)
         try:
             codes = train_in_turn(runs, arguments.side_by_side, console, interrupts)
         finally:
+            lock.release()
             _discard_if_no_run_started(folder)
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)
@@ -71,8 +74,8 @@ def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, p
 
 def _discard_if_no_run_started(folder: Path) -> None:
     if not any(entry.is_dir() for entry in folder.iterdir()):
-        for log in folder.glob("seed-*.log"):
-            log.unlink()
+        for file in (*folder.glob("seed-*.log"), folder / LOCK_FILE):
+            file.unlink()
         with suppress(OSError):
             folder.rmdir()
 

@@ -5,11 +5,16 @@
 
 import ast
 import inspect
+import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
+from textwrap import wrap
 from typing import Any, NamedTuple
 
+import msgspec
+
+from launch.presets.written import NONE
 from shared.config import RunConfig
 
 # What most runs are changed in. All others are in `--help-all`, and in docs/settings.md.
@@ -30,12 +35,25 @@ MOST_USED = (
     "evaluation.every_frames",
 )
 
+ALIASES = {
+    "--env": "--environment.id",
+    "--lr": "--optimizer.learning-rate",
+    "--frames": "--total-frames",
+    # Python has no field `import`.
+    "--environment.import": "--environment.imports",
+}
+"""Other names of settings, as they are typed."""
+
+# From here on a number has separators.
+_LONG = 10_000
+
 _PAGE_HEAD = """\
 # Settings
 
 Each setting of `tributary train`, by its name on the command line. The defaults are those of `RunConfig`; a preset
-changes some of them (`tributary presets --json FILE` writes what each one has). Counts can be written as 40000000,
-40,000,000, 40M or 4e7. This page is made by `make settings`.
+changes some of them (`tributary config PRESET` prints what it has, as [a file](runs.md#settings-in-a-file) for
+`--config`). Counts can be written as 40000000, 40,000,000, 40M or 4e7. `--env`, `--lr` and `--frames` are short for
+`--environment.id`, `--optimizer.learning-rate` and `--total-frames`. This page is made by `make settings`.
 """
 
 
@@ -114,15 +132,53 @@ def short_help(config: RunConfig, command: type) -> str:
     """What `tributary train --help` shows: the settings in `MOST_USED` with the values of `config`, and the options of
     the command itself, which are the fields of the dataclass `command`."""
     known = {setting.name: setting for setting in settings(config)}
-    rows = [(f"{known[name].option} ({_shown(known[name].default)})", known[name].help) for name in MOST_USED]
-    rows += [(f"--{name.replace('_', '-')}", text) for name, (_, text) in _described(command) if name != "config"]
+    short = {option: f", or {alias}" for alias, option in ALIASES.items()}
+    shown = [known[name] for name in MOST_USED]
+    rows = [(f"{s.option} ({_shown(s.default)}){short.get(s.option, '')}", s.help) for s in shown]
+    # The option --config is the field config_file: config is the settings themselves.
+    typed = [(name.removesuffix("_file"), text) for name, (_, text) in _described(command) if name != "config"]
+    rows += [(f"--{name.replace('_', '-')}", text) for name, text in typed]
     return "\n".join(f"  {name}\n      {_first_sentence(text)}" for name, text in rows)
+
+
+def as_toml(config: RunConfig, preset: str | None) -> str:
+    """All settings as a file that `--config` reads, each under its help."""
+    lines = ['# For tributary train --config. What is left out is as the preset has it; "None" is nothing.']
+    if preset is not None:
+        lines.append(f'preset = "{preset}"')
+    section = ""
+    for setting in settings(config):
+        of, _, name = setting.name.rpartition(".")
+        if of != section:
+            section = of
+            lines += ["", f"[{of}]"]
+        lines += [*wrap(setting.help, 120, initial_indent="# ", subsequent_indent="# ")]
+        lines.append(f"{name} = {_toml(msgspec.to_builtins(setting.default))}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML, on one line. Its strings have the escapes of JSON."""
+    match value:
+        case None:
+            return f'"{NONE}"'
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value:_}" if abs(value) >= _LONG else str(value)
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_toml(name)} = {_toml(inner)}' for name, inner in value.items())}}}"
+    return repr(value)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
-    return f"{value:,}" if type(value) is int and value >= 10_000 else str(value)
+    return f"{value:,}" if type(value) is int and value >= _LONG else str(value)
 
 
 def _first_sentence(text: str) -> str:

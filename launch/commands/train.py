@@ -44,6 +44,9 @@ class TrainArguments:
     """Train with an asynchronous n-step method. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """File of settings: TOML, in which a PRESET's may be changed (tributary config prints one), or a run's config.json.
+    Those that are typed come before it."""
     run_dir: Path | None = None
     """Folder of the run. Default: runs/<preset>-<time>."""
     resume: RunPath | None = None
@@ -55,6 +58,11 @@ class TrainArguments:
     """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
     side_by_side: int = 1
     """With --seeds: how many to train at a time. Set --actors, so that there are cores for all."""
+    detach: bool = False
+    """Train in a process of its own, which outlives this terminal; tributary runs, attach and stop find it."""
+    trust_imports: bool = False
+    """With --resume or --start-from: import the modules that the settings of a run name which somebody else made. That
+    runs their code."""
     json: Path | None = None
     """File to write the summary to, besides the run folder's summary.json."""
 
@@ -73,6 +81,8 @@ def train(arguments: TrainArguments, preset: str) -> int:
         print_line(console, line)
     spec = environment_spec(config.environment)
     check_network(config, spec)
+    if spec.left_out:
+        print_line(console, f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
     if config.storage is not None:
         check_storage(config.storage)
@@ -103,7 +113,9 @@ def train(arguments: TrainArguments, preset: str) -> int:
         folder = RunFolder(arguments.run_dir or default_run_dir(preset))
         folder.check_free()
         if arguments.start_from is not None:
-            first = weights_to_start_from(config, spec, RunFolder(arguments.start_from))
+            first = weights_to_start_from(
+                config, spec, RunFolder(arguments.start_from), trust_imports=arguments.trust_imports
+            )
             spec = first.spec
         elif centres_observations(config, spec):
             spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
@@ -218,7 +230,7 @@ def _watch(
 ) -> dict[str, Any]:
     """Show progress until `wait` returns the summary; pass the first interrupt on."""
     interrupts = run.interrupts
-    with Display(run.config, run.console, actors) as display, interrupts.watched():
+    with interrupts.watched(), Display(run.config, run.console, actors) as display:
         passed_on = False
         while True:
             summary = wait()

@@ -5,12 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.commands.arguments import option, parse
-from launch.commands.preset_line import asks_for_help, help_page, take_preset, unnamed_preset, with_full_help
+from launch.commands.detach import train_detached
+from launch.commands.preset_line import (
+    asks_for_help,
+    base_settings,
+    help_page,
+    spelt_out,
+    take_config_file,
+    take_preset,
+    with_full_help,
+)
 from launch.commands.seeds import parse_seeds, train_seeds
 from launch.commands.train import TrainArguments, default_run_dir, train
 from launch.output.exit_codes import EXIT_DONE
 from launch.presets import DEFAULT_PRESET, PRESETS
-from launch.presets.choice import advice_on_preset
+from launch.presets.choice import advice_on_preset, preset_for
 from launch.run.folder import RunFolder
 from launch.run.latest import run_path
 from launch.run.storage import fetch
@@ -26,35 +35,43 @@ def train_line(arguments: Sequence[str]) -> int:
     Raises:
         ConfigurationError: it names no preset, no run, or settings that cannot be.
     """
-    rest = list(arguments)
+    rest = spelt_out(arguments)
+    trust = "--trust-imports" in rest
     named = take_preset(rest)
     run, start = option(rest, "--resume"), option(rest, "--start-from")
+    file = take_config_file(rest)
     if run is not None and start is not None:
         raise setting_error("start_from", start, f"starts a new run, and --resume {run} goes on with one: use one")
-    unnamed = named is None and run is None and start is None
-    preset = named or (unnamed_preset(rest) if unnamed else DEFAULT_PRESET)
-    base = PRESETS[preset].config
-    if start is not None and named is None:
-        other = RunFolder(run_path(start))
-        preset, base = other.outputs.name, _settings_of(other)
-    if run is not None and "://" in run:
-        url, run = run, str(default_run_dir(run.rstrip("/").rpartition("/")[2]))
-        fetch(url, Path(run))
-        rest = [run if argument == url else argument.replace(url, run) for argument in rest]
+    if run is not None and file is not None:
+        raise setting_error("config", file.path, f"--resume {run} has its settings: type those that it is to change")
+    if run is not None and named is not None:
+        raise ConfigurationError(f"preset {named} with --resume {run}: a resumed run has its settings; name no preset")
+    from_preset = named is not None or (file is not None and file.preset is not None)
     if run is not None:
-        if named is not None:
-            raise ConfigurationError(
-                f"preset {preset} with --resume {run}: a resumed run has its settings; name no preset"
-            )
+        if "://" in run:
+            url, run = run, str(default_run_dir(run.rstrip("/").rpartition("/")[2]))
+            fetch(url, Path(run))
+            rest = [run if argument == url else argument.replace(url, run) for argument in rest]
         folder = RunFolder(run_path(run))
         folder.check_goes_on()
-        base = folder.read_config()
+        preset, base = DEFAULT_PRESET, folder.read_config(trust_imports=trust)
+    elif start is not None and not from_preset:
+        other = RunFolder(run_path(start))
+        preset, base = other.outputs.name, settings_to_start_from(other, trust_imports=trust)
+        base = base if file is None else file.over(base)
+    else:
+        preset, base = base_settings(named, file, rest)
     if asks_for_help(rest):
         print(help_page("train [PRESET]", _PURPOSE, preset, base, TrainArguments), end="")
         return EXIT_DONE
     parsed = parse(TrainArguments, "train [PRESET]", with_full_help(rest), TrainArguments(config=base))
-    if unnamed and preset != DEFAULT_PRESET:
+    named_id = option(rest, "--environment.id")
+    # Nothing fits an id that is not known: what is wrong with it is said below.
+    chosen = preset != DEFAULT_PRESET or (named_id is not None and preset_for(named_id) is not None)
+    if chosen and not (from_preset or run or start):
         print(f"preset:       {preset}: {PRESETS[preset].description}")
+    if parsed.detach:
+        return _detach(arguments if run is None else rest, parsed, preset)
     if parsed.seeds is None:
         try:
             return train(parsed, preset)
@@ -67,11 +84,20 @@ def train_line(arguments: Sequence[str]) -> int:
     return train_seeds(parsed, parse_seeds(parsed.seeds), parsed.run_dir or default_run_dir(preset), preset)
 
 
-def _settings_of(folder: RunFolder) -> RunConfig:
+def _detach(arguments: Sequence[str], parsed: TrainArguments, preset: str) -> int:
+    """Have the same line run elsewhere; only the name of a new folder has to be settled here."""
+    typed = [argument for argument in arguments if argument.partition("=")[0] != "--detach"]
+    folder = parsed.resume or parsed.run_dir or default_run_dir(preset)
+    if parsed.resume is None and parsed.run_dir is None:
+        typed += ["--run-dir", str(folder)]
+    return train_detached(typed, folder, new=parsed.resume is None, several=parsed.seeds is not None)
+
+
+def settings_to_start_from(folder: RunFolder, *, trust_imports: bool) -> RunConfig:
     """The settings of a run for a new one that starts from its weights. What belongs to the one run stays its own.
 
     Raises:
         ConfigurationError: the folder is not a run's, or its settings cannot be read.
     """
-    config = folder.read_config("start_from")
+    config = folder.read_config("start_from", trust_imports=trust_imports)
     return replace(config, storage=None, record_arrivals=None, replay_arrivals=None)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -24,12 +24,17 @@ from shared.config import RunConfig
 def main(settings: str, run: str, preset: str, how: str, start_from: str, *arguments: str) -> int:
     """Train with the settings in one folder, into another, or go on there. Returns the exit code.
 
-    `start_from` is the folder of a run, or empty. `arguments` are those of the command that asked for it: the run's
-    manifest names it.
+    `start_from` is the folder of a run, or empty. `arguments` are the command that asked for it: the run's manifest
+    names it.
     """
-    sys.argv = ["tributary", *arguments]
-    config, folder = RunFolder(Path(settings)).read_config("settings"), Path(run)
-    wanted = TrainArguments(config, run_dir=folder, start_from=Path(start_from) if start_from else None)
+    sys.argv = list(arguments)
+    # A worker of Ray has it blocked, and what a worker starts inherits that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    config, folder = RunFolder(Path(settings)).read_settings("settings"), Path(run)
+    trust = "--trust-imports" in arguments
+    wanted = TrainArguments(
+        config, run_dir=folder, start_from=Path(start_from) if start_from else None, trust_imports=trust
+    )
     if how == "resume":
         wanted = TrainArguments(config, resume=folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -56,17 +61,21 @@ def training_process(
     *,
     resume: bool = False,
     start_from: Path | None = None,
+    asked_by: Sequence[str] | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
     """A process that trains, with its output to `output`, or here. At the end it is waited for, as long as it takes.
+
+    `asked_by` is the command that the run's manifest names: by default the one of `tributary` that this process runs.
 
     It is no part of this process's group: an interrupt reaches it from here, once, so that it saves and ends. So it
     does when this process is killed.
     """
     with tempfile.TemporaryDirectory(prefix="tributary-settings-") as folder, _held_pipe() as held:
         RunFolder(Path(folder)).write_config(config)
+        asked_by = ["tributary", *sys.argv[1:]] if asked_by is None else asked_by
         how, start = "resume" if resume else "new", str(start_from or "")
         module = "launch.commands.training_process"
-        command = module_command(module, folder, str(run), preset, how, start, *sys.argv[1:])
+        command = module_command(module, folder, str(run), preset, how, start, *asked_by)
         errors = None if output is None else subprocess.STDOUT
         process = subprocess.Popen(
             command, stdin=held, stdout=output, stderr=errors, text=True, process_group=0, env=module_environment()

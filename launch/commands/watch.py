@@ -51,6 +51,8 @@ class WatchArguments:
     """As in tributary evaluate."""
     seed: int | None = None
     """Seed of the episodes, which are those of tributary record. Default: the run's."""
+    trust_imports: bool = False
+    """As in tributary evaluate."""
     json: Path | None = None
     """File to write what was played to."""
 
@@ -64,7 +66,7 @@ def watch(arguments: WatchArguments) -> int:
     """
     check_json_file(arguments.json)
     folder = RunFolder(arguments.run)
-    config = folder.read_config("run")
+    config = folder.read_config("run", trust_imports=arguments.trust_imports)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM") in (None, "", "dumb"):
         raise _no_terminal(folder)
     if arguments.seed is not None:

@@ -90,7 +90,7 @@ def _described(folder: RunFolder) -> dict[str, Any]:
     files = (folder.path / f"evaluation-{protocol}.json" for protocol in get_args(ProtocolName))
     evaluations = [json.loads(file.read_text()) for file in files if file.is_file()]
     return {
-        "environment": folder.read_config("run").environment.id,
+        "environment": folder.read_settings("run").environment.id,
         "agent_steps": read_summary(folder)["agent_steps_sampled"],
         "weights_bytes": folder.best_weights.stat().st_size,
         "trained_by": json.loads((folder.path / "manifest.json").read_text())["command"],

@@ -1,19 +1,21 @@
 """Play episodes in colour at the environment's frame rate, in step with what the agent sees."""
 
-import os
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from actors.environments import AtariAdapter, GymnasiumAdapter, VectorEnvironment, atari_game
-from actors.policy import Acted, Policy
+from actors.policy import Acted, Policy, State
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 from shared.types import Float32Array
 
 Frame = npt.NDArray[np.uint8]
+Act = Callable[[npt.NDArray[np.generic], State], Acted]
 
 # The NTSC console's.
 _ATARI_FRAMES_PER_SECOND = 60
@@ -106,15 +108,18 @@ class RenderedStage:
     pixel_aspect = 1.0
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        # Pictures are drawn in memory, without a display.
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         self._id = config.id
+        if "mujoco" in sys.modules:
+            # In a process without TensorFlow: with Mesa's driver, which brings an LLVM too, the two crash.
+            config = replace(config, vectorization="async")
         try:
             self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
         except Exception as error:
             raise self._not_shown(one_line(error)) from error
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
-        self.frames_per_second = int(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
+        frames_per_second = int(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
+        # Of the frames that an action is repeated for the last is shown.
+        self.frames_per_second = max(1, frames_per_second // config.frame_skip)
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]:
         return self._environment.reset(seed), self._frame()
@@ -149,22 +154,24 @@ def make_stage(config: EnvironmentConfig) -> Stage:
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
-def play_episode(
-    stage: Stage, policy: Policy, act: Callable[[npt.NDArray[np.generic]], Acted], seed: int
-) -> Iterator[PlayedStep]:
+def play_episode(stage: Stage, policy: Policy, act: Act, seed: int) -> Iterator[PlayedStep]:
     """One whole episode, from `seed`. The first step is the picture before any action."""
     observations, frame = stage.reset(seed)
-    value, preferences = _thoughts(policy, observations)
+    memory = policy.first_state(1)
+    value, preferences = _thoughts(policy, observations, memory)
     episode_return, ended = 0.0, False
     yield PlayedStep([frame], 0.0, value, ended, preferences, None)
     while not ended:
-        actions = act(observations).actions
-        value, preferences = _thoughts(policy, observations)
-        observations, reward, ended, frames = stage.step(actions)
+        acted = act(observations, memory)
+        value, preferences = _thoughts(policy, observations, memory)
+        memory = acted.state
+        observations, reward, ended, frames = stage.step(acted.actions)
         episode_return += reward
-        yield PlayedStep(frames, episode_return, value, ended, preferences, actions[0])
+        yield PlayedStep(frames, episode_return, value, ended, preferences, acted.actions[0])
 
 
-def _thoughts(policy: Policy, observations: npt.NDArray[np.generic]) -> tuple[float, Float32Array | None]:
-    preferences = policy.preferences(observations)
-    return float(policy.values(observations)[0]), None if preferences is None else preferences[0]
+def _thoughts(
+    policy: Policy, observations: npt.NDArray[np.generic], memory: State
+) -> tuple[float, Float32Array | None]:
+    preferences = policy.preferences(observations, memory)
+    return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]

@@ -31,12 +31,16 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def module_environment() -> dict[str, str]:
-    """The environment of such a process: the project before all that PYTHONPATH names."""
-    project = str(project_folder())
-    if project in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        # Installed packages come after those of the language, and stay there.
-        return dict(os.environ)
-    return os.environ | {"PYTHONPATH": os.pathsep.join([project, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    """The environment of such a process: the project before all that PYTHONPATH names, and this process's script last.
+
+    Modules beside a script can be imported in it, and so they can there.
+    """
+    project, script = str(project_folder()), os.path.dirname(os.path.realpath(sys.argv[0]))
+    installed = project in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    # Installed packages come after those of the language, and stay there.
+    folders = [*([] if installed else [project]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    folders += [script] if script in sys.path else []
+    return os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
 
 
 def shadowed_packages() -> dict[str, str]:

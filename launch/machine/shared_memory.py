@@ -42,7 +42,7 @@ class SharedVector:
         except OSError:
             os.close(self._descriptor)
             raise
-        self.address = VectorAddress(_machine(), os.getpid(), self._descriptor, size, dtype)
+        self.address = VectorAddress(machine_id(), os.getpid(), self._descriptor, size, dtype)
 
     def close(self) -> None:
         """Close the file. The memory stays as long as a process maps it."""
@@ -83,7 +83,7 @@ def available() -> bool:
 
 def attach(address: VectorAddress) -> npt.NDArray[np.generic] | None:
     """The vector that another process of this machine made; None if it cannot be reached from here."""
-    if not available() or address.machine != _machine():
+    if not available() or address.machine != machine_id():
         return None
     path = f"/proc/{address.pid}/fd/{address.descriptor}"
     try:
@@ -107,7 +107,7 @@ def _map(descriptor: int, size: int, dtype: str) -> npt.NDArray[np.generic]:
 
 
 @functools.cache
-def _machine() -> str:
+def machine_id() -> str:
     """Of this boot of this machine, and of this container: process ids mean the same where it is the same."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -1,6 +1,7 @@
 """Set up a process before TensorFlow is imported in it: threads, device, and what it prints."""
 
 import ctypes
+import importlib
 import os
 import re
 import sys
@@ -23,21 +24,38 @@ def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
 
     Without `gpu` the process sees none: TensorFlow would otherwise reserve the memory of all it finds. TensorFlow's
     start-up notices are not shown; its warnings and errors are.
+
+    Where TensorFlow is imported already the process is a program of the user's own: the rest of it stays as it is, and
+    so do TensorFlow's devices and threads if they are in use.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    _keep_freed_memory()
-    if not gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    if "tensorflow" not in sys.modules:
+        _keep_freed_memory()
+        if not gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     with _without_notices():
         import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
-        for device in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(device, True)
+        # RuntimeError: they are in use.
+        with suppress(RuntimeError):
+            if not gpu:
+                tf.config.set_visible_devices([], "GPU")
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+            for device in tf.config.list_physical_devices("GPU") if gpu else ():
+                tf.config.experimental.set_memory_growth(device, True)
         # The devices are made, and announce themselves, with the first tensor.
         tf.zeros(())
+
+
+def share_tensorflow() -> None:
+    """Prepare TensorFlow in a program of the user's own, for calls on the CPU; see `prepare_tensorflow`."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    with _without_notices():
+        importlib.import_module("tensorflow")
+    prepare_tensorflow(1, gpu=False)
 
 
 def _keep_freed_memory() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
+from launch.machine.line import Line, LineAddress, take_line
 from launch.machine.shared_memory import VectorAddress, attach
 from launch.machine.tensorflow_process import prepare_tensorflow
 from shared.config import RunConfig
@@ -27,13 +28,30 @@ class Weights(NamedTuple):
     version: int
     parameters: npt.NDArray[np.generic] | VectorAddress
     frames: int
+    reward_factor: float = 1.0
 
 
 class Reply(NamedTuple):
-    """A report as it travels. Its gradient is encoded beside it, or None if it was written to shared memory."""
+    """A report as it travels through Ray, with its gradient, encoded, beside it.
+
+    `took_line`: the actor has taken the line that it was offered, and waits to be told to `serve`.
+    """
 
     report: GradientReport
-    gradient: npt.NDArray[np.generic] | None
+    gradient: npt.NDArray[np.generic]
+    took_line: bool
+
+
+class Request(NamedTuple):
+    """A call as it travels over a line. All vectors are in shared memory.
+
+    `target` is None where the actor keeps the target network that it has. The gradient is to be written to `reply_in`;
+    the report, with an empty one, is the answer.
+    """
+
+    weights: Weights
+    target: Weights | None
+    reply_in: VectorAddress
 
 
 class Runner(Protocol):
@@ -54,7 +72,8 @@ class ActorProcess:
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
-        self._attached: dict[VectorAddress, npt.NDArray[np.generic] | None] = {}
+        self._attached: dict[VectorAddress, npt.NDArray[np.generic]] = {}
+        self._line: Line | None = None
         self._precision = config.transfer.precision
         self._not_made: str | None = None
         try:
@@ -69,32 +88,51 @@ class ActorProcess:
 
         return Actor(config, spec, actor_id)
 
-    def run(self, weights: Weights, target: WeightSnapshot | None, reply_in: VectorAddress | None) -> Reply:
-        """See `Actor.run`. The gradient is written to the vector `reply_in`, if it is reachable from here.
+    def run(self, weights: Weights, target: Weights | None, line: LineAddress | None) -> Reply:
+        """See `Actor.run`. `line` is one that later calls may come over, if it can be taken from here.
 
         Raises:
             ActorNotMadeError: the constructor could not make the actor.
         """
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
+        if line is not None and self._line is None:
+            self._line = take_line(line)
+        report, gradient = self._run(weights, target)
+        return Reply(report, gradient, self._line is not None)
+
+    def serve(self) -> None:
+        """Answer the calls that come over the line that was taken, until its other end is closed."""
+        assert self._line is not None
+        try:
+            while True:
+                try:
+                    request: Request = self._line.receive()
+                except EOFError:
+                    return
+                report, gradient = self._run(request.weights, request.target)
+                self._vector(request.reply_in)[...] = gradient
+                self._line.send(report)
+        finally:
+            # Whoever waits for an answer sees that there will be none.
+            self._line.close()
+
+    def _run(self, weights: Weights, target: Weights | None) -> tuple[GradientReport, npt.NDArray[np.generic]]:
+        report = self._runner.run(self._snapshot(weights), None if target is None else self._snapshot(target))
+        # The gradient must not travel twice.
+        return report._replace(gradient=_NO_GRADIENT), encode(report.gradient, self._precision)
+
+    def _snapshot(self, weights: Weights) -> WeightSnapshot:
         parameters = weights.parameters
         if isinstance(parameters, VectorAddress):
-            attached = self._attach(parameters)
-            assert attached is not None, "weights come in memory only after a gradient went out that way"
-            parameters = attached
-        report = self._runner.run(WeightSnapshot(weights.version, decode(parameters), weights.frames), target)
-        gradient = encode(report.gradient, self._precision)
-        # The gradient must not travel twice.
-        report = report._replace(gradient=_NO_GRADIENT)
-        to = None if reply_in is None else self._attach(reply_in)
-        if to is None:
-            return Reply(report, gradient)
-        to[...] = gradient
-        return Reply(report, None)
+            parameters = self._vector(parameters)
+        return WeightSnapshot(weights.version, decode(parameters), weights.frames, weights.reward_factor)
 
-    def _attach(self, address: VectorAddress) -> npt.NDArray[np.generic] | None:
+    def _vector(self, address: VectorAddress) -> npt.NDArray[np.generic]:
         if address not in self._attached:
-            self._attached[address] = attach(address)
+            vector = attach(address)
+            assert vector is not None, "whoever offers a line that can be taken has memory that can be reached"
+            self._attached[address] = vector
         return self._attached[address]
 
 
@@ -104,8 +142,8 @@ def why_not_made(error: Exception, config: RunConfig) -> str:
     if not isinstance(error, gymnasium.error.UnregisteredEnv):
         return f"could not be made: {reason}"
     return (
-        f"does not know --environment.id {config.environment.id}: {reason} What registers it has to run in the actors' "
-        f"processes too, for example in a sitecustomize.py that they find"
+        f"does not know --environment.id {config.environment.id}: {reason} Name the module that registers it: "
+        f"--environment.import MODULE"
     )
 
 

@@ -56,16 +56,20 @@ class AggregatorProcess:
         self._executor = RayExecutor(self._config, spec, actors, first_actor_id, node=node)
         self._actors = NodeActors(self._executor, config.learner.gradients_per_update, config.supervision, clock=clock)
 
-    def collect(self, weights: Weights, target: WeightSnapshot | None) -> AggregatedReport | Failed | Replaced:
+    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | Failed | Replaced:
         """See `NodeActors.collect`; the gradient of the sum is encoded, as it travels."""
-        assert isinstance(weights.parameters, np.ndarray)
-        self._executor.publish(WeightSnapshot(weights.version, decode(weights.parameters), weights.frames))
+        self._executor.publish(_snapshot(weights))
         if target is not None:
-            self._executor.publish_target(target)
+            self._executor.publish_target(_snapshot(target))
         result = self._actors.collect()
         if not isinstance(result, AggregatedReport):
             return result
         return result._replace(gradient=encode(result.gradient, self._config.transfer.precision))  # type: ignore[arg-type]
+
+
+def _snapshot(weights: Weights) -> WeightSnapshot:
+    assert isinstance(weights.parameters, np.ndarray)
+    return WeightSnapshot(weights.version, decode(weights.parameters), weights.frames, weights.reward_factor)
 
 
 class _Group(NamedTuple):
@@ -109,7 +113,7 @@ class AggregatingExecutor(RayMembers[_Group]):
         return sum(group.actors for group in self._members.values())
 
     def dispatch(self, actor_id: int) -> None:
-        weights, target = self._published.weights(), self._published.new_target(actor_id)
+        weights, target = self._published.weights(), self._published.new_target_object(actor_id)
         self._calls[self._members[actor_id].handle.collect.remote(weights, target)] = Call(actor_id)
 
     def _completion(self, call: Call, result: AggregatedReport | Failed | Replaced) -> Completion:

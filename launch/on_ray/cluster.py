@@ -52,15 +52,18 @@ def connect(config: RunConfig, actors: int) -> None:
     Raises:
         ConnectionError: there is no cluster at the address.
     """
-    quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
     if config.address == "local":
         # As many cores as the actors need, whatever the machine has: that was decided, and warned about, before.
-        cores = max(1, int(actors * config.actor.cores + 0.999))
-        ray.init(
-            "local", num_cpus=cores, object_store_memory=_LOCAL_OBJECT_STORE_BYTES, job_config=_ProjectFirst(), **quiet
-        )
+        start_here(max(1, int(actors * config.actor.cores + 0.999)))
     else:
         join(config.address)
+
+
+def start_here(cores: int) -> None:
+    """Start Ray on this machine, with so many cores, for this process alone."""
+    quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
+    memory = _LOCAL_OBJECT_STORE_BYTES
+    ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
 
 
 def join(address: str) -> None:

@@ -18,7 +18,7 @@ from shared.config import RunConfig
 from shared.types import EvaluationPolicy, WeightSnapshot
 from shared.wire import WirePrecision, encode
 
-_POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
 # numbers anew, so that its reports would be dropped as duplicates: the coordinator starts others under new ids instead.
@@ -39,7 +39,8 @@ class Published:
         self._precision = precision
         self._snapshot: WeightSnapshot | None = None
         self._object: ray.ObjectRef | None = None
-        self._target: tuple[int, ray.ObjectRef] | None = None
+        self._target: WeightSnapshot | None = None
+        self._target_object: ray.ObjectRef | None = None
         self._target_versions: dict[int, int] = {}
 
     @property
@@ -54,7 +55,7 @@ class Published:
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
         """See `Executor`."""
-        self._target = snapshot.version, ray.put(snapshot)
+        self._target, self._target_object = snapshot, None
 
     def weights(self) -> ray.ObjectRef:
         """The snapshot as an object."""
@@ -66,16 +67,26 @@ class Published:
         """Any snapshot as an object, be it the one that dispatches carry now or not."""
         return self.weights() if snapshot is self._snapshot else self._put(snapshot)
 
-    def new_target(self, actor_id: int) -> ray.ObjectRef | None:
+    def new_target(self, actor_id: int) -> WeightSnapshot | None:
         """The weights of the target network, or None if this actor was given them before: it keeps what it has."""
-        if self._target is None or self._target_versions.get(actor_id) == self._target[0]:
+        if self._target is None or self._target_versions.get(actor_id) == self._target.version:
             return None
         # An actor takes its calls in order, so it has what an earlier call brought when this one begins.
-        self._target_versions[actor_id], target = self._target
-        return target
+        self._target_versions[actor_id] = self._target.version
+        return self._target
+
+    def new_target_object(self, actor_id: int) -> ray.ObjectRef | None:
+        """The same as an object: `Weights` that are not encoded."""
+        target = self.new_target(actor_id)
+        if target is None:
+            return None
+        if self._target_object is None:
+            self._target_object = ray.put(Weights(*target))
+        return self._target_object
 
     def _put(self, snapshot: WeightSnapshot) -> ray.ObjectRef:
-        return ray.put(Weights(snapshot.version, encode(snapshot.parameters, self._precision), snapshot.frames))
+        parameters = encode(snapshot.parameters, self._precision)
+        return ray.put(Weights(snapshot.version, parameters, snapshot.frames, snapshot.reward_factor))
 
 
 class _Evaluator:
@@ -108,12 +119,13 @@ class _Evaluator:
 class Call(NamedTuple):
     """A call under way: of an actor, or an evaluation (`actor_id` None).
 
-    `weights` and `reply_in` are its vectors in shared memory, if it has any: no other call may use them until it has
-    ended.
+    `weights`, `target` and `reply_in` are its vectors in shared memory, if it has any: no other call may use them until
+    it has ended.
     """
 
     actor_id: int | None
     weights: SharedVector | None = None
+    target: SharedVector | None = None
     reply_in: SharedVector | None = None
 
 
@@ -143,7 +155,8 @@ class RayMembers(ABC, Generic[MemberT]):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, cluster: ClusterView | None) -> None:
         self._config, self._spec, self._cluster = config, spec, cluster
         self._members: dict[int, MemberT] = {}
-        self._calls: dict[ray.ObjectRef, Call] = {}
+        # By Ray's reference to the result, or by what stands for it.
+        self._calls: dict[Any, Call] = {}
         self._published = Published(config.transfer.precision)
         self._evaluator: _Evaluator | None = None
 
@@ -174,33 +187,45 @@ class RayMembers(ABC, Generic[MemberT]):
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
             return None
         # The calls of one actor are taken in order: its sequence numbers count up, and a report that came before an
         # older one would make the older one a duplicate. `ray.wait` keeps no such order, so only the oldest call of
         # each actor is waited for. Of several that are ready it returns the first in the list, the one that was
         # dispatched first: no actor is passed over for long.
-        oldest: dict[int | None, ray.ObjectRef] = {}
-        for ref, call in self._calls.items():
-            oldest.setdefault(call.actor_id, ref)
-        refs = list(oldest.values())[: 1 if self._config.lockstep else None]
-        ready, _ = ray.wait(refs, num_returns=1, timeout=_POLL_SECONDS)
-        if not ready:
+        oldest: dict[int | None, Any] = {}
+        for key, call in self._calls.items():
+            oldest.setdefault(call.actor_id, key)
+        key = self._first_ready(list(oldest.values())[: 1 if self._config.lockstep else None], POLL_SECONDS)
+        if key is None:
             return None
-        call = self._calls.pop(ready[0])
+        call = self._calls.pop(key)
         try:
-            result = ray.get(ready[0])
+            result = self._result(key, call)
         except RayError as error:
             return self._failed(call.actor_id, error)
         return result if call.actor_id is None else self._completion(call, result)
 
     def has_completed(self, actor_id: int) -> bool:
-        oldest = next(ref for ref, call in self._calls.items() if call.actor_id == actor_id)
-        return bool(ray.wait([oldest], timeout=0)[0])
+        oldest = next(key for key, call in self._calls.items() if call.actor_id == actor_id)
+        return self._first_ready([oldest], 0) is not None
+
+    def _first_ready(self, keys: Sequence[Any], seconds: float) -> Any | None:
+        """The key of the first of these calls that has ended, or ends within so many seconds."""
+        ready, _ = ray.wait(list(keys), num_returns=1, timeout=seconds)
+        return ready[0] if ready else None
+
+    def _result(self, key: Any, call: Call) -> Any:  # noqa: ARG002
+        """What a call that has ended gave.
+
+        Raises:
+            RayError: it failed.
+        """
+        return ray.get(key)
 
     def remove(self, actor_id: int) -> None:
         # Its further calls would each end with its death again.
-        self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id != actor_id}
+        self._calls = {key: call for key, call in self._calls.items() if call.actor_id != actor_id}
         # Ray ends the actors that a process has started with it.
         ray.kill(self._members.pop(actor_id).handle, no_restart=True)
 
@@ -213,7 +238,7 @@ class RayMembers(ABC, Generic[MemberT]):
     def replace_evaluator(self) -> None:
         assert self._evaluator is not None
         # Its further calls would each end with its death again.
-        self._calls = {ref: call for ref, call in self._calls.items() if call.actor_id is not None}
+        self._calls = {key: call for key, call in self._calls.items() if call.actor_id is not None}
         self._evaluator.close()
 
     def state(self) -> None:

@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-
-mpl.use("Agg")
-
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -36,13 +32,10 @@ _STYLE: Any = {
 
 @contextmanager
 def figure(width: float = 7.0, height: float = 4.0, columns: int = 1) -> Iterator[tuple[Figure, Sequence[Axes]]]:
-    """A figure with a row of axes, closed at the end."""
+    """A figure with a row of axes. Without pyplot, whose windows and backend are those of the program around this."""
     with mpl.rc_context(_STYLE):
-        drawn, axes = plt.subplots(1, columns, figsize=(width, height), layout="constrained", squeeze=False)
-        try:
-            yield drawn, list(axes[0])
-        finally:
-            plt.close(drawn)
+        drawn = Figure(figsize=(width, height), layout="constrained")
+        yield drawn, list(drawn.subplots(1, columns, squeeze=False)[0])
 
 
 def save(drawn: Figure, paths: Sequence[Path], **made: Any) -> None:

@@ -1,4 +1,9 @@
-"""Numbers in words, as every command shows them."""
+"""Numbers and names in words, as every command shows them."""
+
+import difflib
+from collections.abc import Iterable
+
+_MANY_NAMES = 40
 
 
 def duration(seconds: float | None) -> str:
@@ -7,3 +12,12 @@ def duration(seconds: float | None) -> str:
         return "-"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What to say after an unknown name: the nearest one that there is, or all of them if they are few."""
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f", did you mean {near[0]}?"
+    known = list(names)
+    return f", there are {', '.join(known)}" if len(known) < _MANY_NAMES else ""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from launch.presets import atari, classic
+from launch.presets import atari, classic, tasks
 from shared.config import RunConfig
 
 
@@ -30,6 +30,14 @@ PRESETS: dict[str, Preset] = {
         classic.MOUNTAINCAR_CONTINUOUS,
     ),
     "pendulum": Preset("Pendulum-v1 to a mean of -200; Gaussian policy", classic.PENDULUM),
+    "acrobot": Preset("Acrobot-v1 to a mean of -100", tasks.ACROBOT),
+    "lunarlander": Preset("LunarLander-v3 to a mean of 200; pip install 'tributary-rl[box2d]'", tasks.LUNARLANDER),
+    "car-racing": Preset("CarRacing-v3 to a mean of 200, from images; [box2d] as well", tasks.CAR_RACING),
+    "halfcheetah": Preset("HalfCheetah-v5 to a mean of 2,000; pip install 'tributary-rl[mujoco]'", tasks.HALFCHEETAH),
+    "hopper": Preset("Hopper-v5 to a mean of 1,500; [mujoco] as well", tasks.HOPPER),
+    "minigrid": Preset("MiniGrid-Empty-8x8-v0 to a mean of 0.9; pip install 'tributary-rl[minigrid]'", tasks.MINIGRID),
+    "vectors": Preset("any environment that shows no images: --environment.id …", tasks.VECTORS),
+    "images": Preset("any environment that shows images, but for Atari: --environment.id …", tasks.IMAGES),
 }
 
 DEFAULT_PRESET = "pong"

@@ -20,7 +20,7 @@ PONG = RunConfig(
     environment=EnvironmentConfig(id="ALE/Pong-v5"),
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True),
     optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=16, unroll_length=64, epochs=2, minibatches=4),
+    actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4),
 )
 
 PONG_Q = replace(

@@ -2,49 +2,56 @@
 
 import gymnasium
 
-from actors.environments import atari_game
+from actors.environments import atari_game, environment_spec
 from launch.presets import PRESETS
-from shared.errors import setting_error
+from shared.config import EnvironmentConfig
+from shared.errors import ConfigurationError
+from shared.imports import import_modules
 
-_ANY_GAME = "atari"
-_NEAREST = "cartpole where its actions are a choice, pendulum where they are a vector"
+_ANY_GAME, _ANY_VECTORS, _ANY_IMAGES = "atari", "vectors", "images"
 
 
 def preset_for(environment_id: str) -> str | None:
-    """The preset of this environment; of any game, where it is an Atari game without one of its own.
+    """The preset of this environment; where it has none of its own, that of any game, of any images or of any vectors.
 
     None for an id that is not registered: what is wrong with it is said when the environment is made.
 
     Raises:
-        ConfigurationError: none is for it.
+        ConfigurationError: the module that it names cannot be imported.
     """
-    for name, preset in PRESETS.items():
-        if preset.config.environment.id == environment_id:
-            return name
+    typed = EnvironmentConfig(id=environment_id, frame_skip=1)
+    import_modules(typed.modules)
+    name = typed.registered_id
+    own = next((preset for preset, (_, config) in PRESETS.items() if config.environment.id == name), None)
+    if own is not None and own not in (_ANY_VECTORS, _ANY_IMAGES):
+        return own
     try:
         game = atari_game(environment_id)
     except gymnasium.error.Error:
         return None
-    if game is None:
-        raise setting_error(
-            "environment.id",
-            environment_id,
-            f"no preset is for it; start from {_NEAREST}, without the return that its own task stops at: "
-            f"tributary train cartpole --environment.id {environment_id} --stop-at-return None",
-        )
-    own = (name for name, preset in PRESETS.items() if atari_game(preset.config.environment.id) == game)
-    return next(own, _ANY_GAME)
+    if game is not None:
+        of_game = (preset for preset, (_, config) in PRESETS.items() if _game(config.environment.id) == game)
+        return next(of_game, _ANY_GAME)
+    try:
+        shows_images = environment_spec(typed).images
+    except ConfigurationError:
+        # It may need options or wrappers that are typed. What it cannot do without is said when it is made with them.
+        shows_images = False
+    return _ANY_IMAGES if shows_images else _ANY_VECTORS
 
 
 def advice_on_preset(preset: str, environment_id: str) -> str:
     """What to add to a mistake in settings that began with this preset; empty where it fits the environment."""
+    its_own = PRESETS[preset].config.environment.id
     try:
-        game = atari_game(environment_id)
+        if (_game(its_own) is None) == (_game(environment_id) is None):
+            return ""
     except gymnasium.error.Error:
         return ""
-    its_own = PRESETS[preset].config.environment.id
-    if (atari_game(its_own) is None) == (game is None):
-        return ""
-    fitting = next((n for n, p in PRESETS.items() if p.config.environment.id == environment_id), None)
-    fitting = fitting or (_NEAREST if game is None else _ANY_GAME)
-    return f"; preset {preset} is made for {its_own}: start from {fitting}"
+    return f"; preset {preset} is made for {its_own}: start from {preset_for(environment_id)}"
+
+
+def _game(environment_id: str) -> str | None:
+    """The ROM of an Atari game. That of a preset may be an environment that is registered when it is imported."""
+    own = (config.environment for _, config in PRESETS.values() if config.environment.id == environment_id)
+    return None if any(environment.imports for environment in own) else atari_game(environment_id)

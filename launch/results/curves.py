@@ -30,13 +30,26 @@ _ALWAYS = {
 }
 
 
+TRAINING_RETURN = "mean_return_100"
+EVALUATION_RETURN = "evaluation_return"
+
+
+class Points(NamedTuple):
+    """The evaluations of a run: x of their weights, mean return y and its standard error (0: unknown), float64 [N]."""
+
+    x: npt.NDArray[np.float64]
+    y: npt.NDArray[np.float64]
+    error: npt.NDArray[np.float64]
+
+
 class Curve(NamedTuple):
-    """One run: x and y float64 [N], x increasing."""
+    """One run: x and y float64 [N], x increasing; beside training returns, the evaluations."""
 
     folder: Path
     config: RunConfig
     x: npt.NDArray[np.float64]
     y: npt.NDArray[np.float64]
+    evaluations: Points | None = None
 
 
 class Band(NamedTuple):
@@ -83,14 +96,39 @@ def read_curve(path: Path, x: XAxis, y: str) -> Curve:
         ConfigurationError: the folder is not a run's, or has nothing of that name.
     """
     folder = RunFolder(path)
-    config = folder.read_config("run")
+    config = folder.read_settings("run")
     rows = read_rows(folder)
+    evaluations = _evaluations(rows, x)
+    if y == EVALUATION_RETURN and evaluations is not None:
+        return Curve(path, config, evaluations.x, evaluations.y)
     values = [(row[_COLUMNS[x]], row[y]) for row in rows if isinstance(row.get(y), int | float)]
     if not values:
         numbers = sorted({name for row in rows for name, value in row.items() if isinstance(value, int | float)})
         raise setting_error("y", y, f"{path} has no such figures; it has {', '.join(numbers)}")
     xs, ys = np.array(values, np.float64).T
-    return Curve(path, config, xs, ys)
+    return Curve(path, config, xs, ys, evaluations if y == TRAINING_RETURN else None)
+
+
+def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The evaluations of a run, in the order of the weights that they are of; see `launch.run.evaluations.Taken`.
+
+    Rows of older versions have no more than the mean of the last one: it was new in the first row that shows it.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    before = None
+    for row in rows:
+        points = row.get("evaluations")
+        if points is None and row.get(EVALUATION_RETURN) not in (None, before):
+            when = {name: row[name] for name in _COLUMNS.values()}
+            points = [{**when, "mean_return": row[EVALUATION_RETURN], "standard_error": None}]
+        before = row.get(EVALUATION_RETURN)
+        found.update({point["frames"]: point for point in points or ()})
+    return [found[frames] for frames in sorted(found)]
+
+
+def _evaluations(rows: Sequence[dict[str, Any]], x: XAxis) -> Points | None:
+    points = [(p[_COLUMNS[x]], p["mean_return"], p["standard_error"] or 0.0) for p in evaluation_points(rows)]
+    return Points(*np.array(points, np.float64).T) if points else None
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
@@ -117,11 +155,19 @@ def _without_seed(config: RunConfig) -> RunConfig:
 
 
 def _labels(configs: Sequence[RunConfig]) -> list[str]:
-    """The environment, and the settings in which the groups differ."""
-    flat = [flat_settings(_without_seed(config)) for config in configs]
-    differing = [name for name in flat[0] if len({str(values.get(name)) for values in flat}) > 1]
-    labels = []
-    for config, values in zip(configs, flat, strict=True):
-        shown = [f"{name.rpartition('.')[2]} {values.get(name)}" for name in differing if name != "environment.id"]
-        labels.append(", ".join([config.environment.id, *shown]))
-    return labels
+    """The environment, and the settings in which groups of the same environment differ."""
+    words: dict[int, list[str]] = {}
+    for environment in {config.environment.id for config in configs}:
+        same = [i for i, config in enumerate(configs) if config.environment.id == environment]
+        words.update(zip(same, differences([_without_seed(configs[i]) for i in same]), strict=True))
+    return [", ".join([config.environment.id, *words[i]]) for i, config in enumerate(configs)]
+
+
+def differences(configs: Sequence[RunConfig]) -> list[list[str]]:
+    """For each, the settings besides the environment in which any of them differ, in words like `learning_rate 0.1`."""
+    flat = [flat_settings(config) for config in configs]
+    names = [name for name in flat[0] if len({str(values.get(name)) for values in flat}) > 1]
+    return [
+        [f"{name.rpartition('.')[2]} {values.get(name)}" for name in names if name != "environment.id"]
+        for values in flat
+    ]

@@ -23,6 +23,7 @@ from launch.run.weights import WeightsName, load_weights
 from shared.config import EvaluationConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE
+from shared.types import info_means
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class EvaluateArguments:
     auto: best if there is one."""
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
+    trust_imports: bool = False
+    """Import the modules that the settings of a run name which somebody else made: that runs their code."""
     json: Path | None = None
     """File to write the result to, besides evaluation-PROTOCOL.json in the run folder, or in runs/zoo-NAME."""
 
@@ -53,11 +56,20 @@ def evaluate(arguments: EvaluateArguments) -> int:
     Raises:
         ConfigurationError: the folder holds no run, or no weights that fit it.
     """
+    return EXIT_INTERRUPTED if score(arguments, Console()) is None else EXIT_DONE
+
+
+def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
+    """Play, show and write. Returns what was written; None if it was interrupted, and nothing was.
+
+    Raises:
+        ConfigurationError: see `evaluate`.
+    """
     check_json_file(arguments.json)
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
-    config = folder.read_config("run")
+    config = folder.read_config("run", trust_imports=arguments.trust_imports)
     output = folder.output(f"evaluation-{arguments.protocol}.json")
     if arguments.seed is not None:
         config = replace(config, seed=arguments.seed)
@@ -73,7 +85,6 @@ def evaluate(arguments: EvaluateArguments) -> int:
 
     evaluator = Evaluator(config, spec, evaluation, "evaluation")
     snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
-    console = Console()
     console.print(f"playing {arguments.episodes} episodes of {environment.id} with {source}", highlight=False)
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -84,7 +95,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
             # Those that end first are the short ones: their mean would say something else.
             ended = int(progress.tasks[task].completed)
             console.print(f"interrupted after {ended} of {arguments.episodes} episodes; nothing is written")
-            return EXIT_INTERRUPTED
+            return None
         finally:
             evaluator.close()
     protocol = describe_protocol(environment, arguments.protocol, spec)
@@ -97,6 +108,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
         "seed": config.seed,
         "seeds": {"purpose": "evaluation", "environments": evaluator.environments, "are": SEEDS_ARE},
         **score_summary(played.episodes.returns, played.episodes.lengths, environment.id, played.games),
+        **({"info": info_means(played.episodes.info)} if config.environment.log_info else {}),
         "published": published_scores(environment.id),
         **provenance(),
     }
@@ -107,7 +119,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
         print_line(console, f"result: {output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return EXIT_DONE
+    return result
 
 
 def published_scores(environment_id: str) -> dict[str, Any]:
@@ -143,6 +155,7 @@ def result_lines(result: dict[str, Any]) -> list[str]:
     ]
     if result["human_normalised_percent"] is not None:
         lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
+    lines += [f"{name} {value:g}, mean over episodes" for name, value in result.get("info", {}).items()]
     lines.append(protocol_line(result["protocol"]))
     lines += [f"published, not comparable: {p['score']:g}, {p['protocol']}" for p in result["published"].values()]
     return [*lines, f"made on {hardware_line(result)}"]

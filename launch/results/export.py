@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,8 @@ class ExportArguments:
     weights: WeightsName = "auto"
     """best: of the best evaluation, or without evaluations of the best training return. latest: of the last checkpoint.
     auto: best if there is one."""
+    trust_imports: bool = False
+    """As in tributary evaluate."""
     json: Path | None = None
     """File to write model.json to as well."""
 
@@ -49,7 +52,7 @@ def export(arguments: ExportArguments) -> int:
     if arguments.output is not None and arguments.output.exists():
         raise setting_error("output", arguments.output, "exists; name another folder")
     folder = RunFolder(arguments.run)
-    config = folder.read_config("run")
+    config = folder.read_config("run", trust_imports=arguments.trust_imports)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
@@ -65,6 +68,7 @@ def export(arguments: ExportArguments) -> int:
     model = policy.network.as_keras()
     description = {
         "inputs": _inputs(config, spec),
+        **({"memory": _memory(policy.network.state_units)} if policy.network.state_units else {}),
         "outputs": {name: list(tensor.shape[1:]) for name, tensor in model.output.items()},
         "action": _action(spec),
         "weights": source,
@@ -84,10 +88,11 @@ def export(arguments: ExportArguments) -> int:
             shutil.rmtree(output)
         part.rename(output)
     console = Console()
+    taken = "{observations, hidden, cell}" if policy.network.state_units else "observations"
     for line in (
         f"exported {source}, in {output}:",
-        "  model.keras    keras.models.load_model(…)(observations)",
-        "  saved_model    loaded = tf.saved_model.load(…); loaded.serve(observations)",
+        f"  model.keras    keras.models.load_model(…)({taken})",
+        f"  saved_model    loaded = tf.saved_model.load(…); loaded.serve({taken})",
         "  model.json     what goes in and out, and how it was made",
     ):
         print_line(console, line)
@@ -100,7 +105,22 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     return {
         "shape": [None, *spec.observation_shape],
         "dtype": spec.observation_dtype,
-        "meaning": adapter_of(config.environment).observation_meaning(),
+        "meaning": adapter_of(config.environment).observation_meaning(spec),
+    }
+
+
+def _memory(state_units: Sequence[int]) -> dict[str, Any]:
+    return {
+        "units": list(state_units),
+        "meaning": (
+            "the model takes a dict of observations, hidden and cell, float32 [N, units], and gives the next hidden "
+            "and cell beside its heads: give them to the next call. Zeros at the start of an episode"
+        ),
+        "use": (
+            "hidden = cell = zeros; at each step: output = model({'observations': observations, 'hidden': hidden, "
+            "'cell': cell}); hidden, cell = output['hidden'], output['cell']; where an episode has ended, both are "
+            "zeros again"
+        ),
     }
 
 
@@ -111,6 +131,14 @@ def _action(spec: EnvironmentSpec) -> dict[str, Any]:
             "meaning": (
                 "policy is the mean m; the action is low + (m + 1) / 2 * (high - low), clipped to [low, high]. Where "
                 "the environment's bounds are not finite, the action is m"
+            ),
+        }
+    if spec.actions.choices:
+        return {
+            "kind": "several discrete",
+            "choices": list(spec.actions.choices),
+            "meaning": (
+                "policy: the logits of all choices side by side, so many of each; sample from each, or take the largest"
             ),
         }
     return {

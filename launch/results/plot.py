@@ -1,8 +1,9 @@
-"""`tributary plot RUN…`: learning curves, several seeds as a median with its interquartile band."""
+"""`tributary plot RUN…`: learning curves; several seeds as a median with quartiles, several games as one figure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 from rich.console import Console
@@ -12,10 +13,14 @@ from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
-from launch.results.curves import Band, XAxis, bands, read_curve
+from launch.results.aggregate import Aggregate, aggregates
+from launch.results.curves import Band, Curve, XAxis, bands, read_curve
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from shared.errors import ConfigurationError, setting_error
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,9 @@ class PlotArguments:
     """frames, agent_steps, or seconds of training."""
     y: str = "mean_return_100"
     """Any figure of metrics.jsonl."""
+    aggregate: Literal["median", "iqm"] = "median"
+    """median: of runs that differ in their seed only, with quartiles. iqm: the interquartile mean over seeds and games
+    with a 95 % stratified bootstrap band (arXiv 2108.13264); of several games, returns are human-normalised."""
     output: Path | None = None
     """File to write, .png or .svg. Default: both, as curve.png and curve.svg in the folder of the run; of several runs,
     in the folder that they are in, or else in the working directory."""
@@ -45,22 +53,52 @@ def plot(arguments: PlotArguments) -> int:
     output = arguments.output
     check_output(output, (".png", ".svg"))
     runs = find_runs(arguments.runs)
-    groups = bands([read_curve(run, arguments.x, arguments.y) for run in runs])
+    curves = [read_curve(run, arguments.x, arguments.y) for run in runs]
+    drawing = _iqm(curves, arguments) if arguments.aggregate == "iqm" else _medians(curves, arguments)
     from launch.output.pictures import figure, save
-    from launch.results.curve_picture import draw_curves
 
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with figure() as (drawn, (axes,)):
-        draw_curves(axes, groups, arguments.x, arguments.y)
+        drawing.draw(axes)
         save(drawn, paths, runs=[str(run) for run in runs])
     console = Console()
-    for line in band_lines(groups):
+    for line in drawing.lines:
         print_line(console, line)
     for path in paths:
         print_line(console, f"curves: {path}")
     if arguments.json is not None:
-        write_json(arguments.json, {"x": arguments.x, "y": arguments.y, "groups": as_json(groups), **provenance()})
+        how = {"x": arguments.x, "y": arguments.y, "aggregate": arguments.aggregate}
+        write_json(arguments.json, {**how, "groups": drawing.groups, **provenance()})
     return EXIT_DONE
+
+
+class _Drawing(NamedTuple):
+    """What to draw, to print, and to write of the curves."""
+
+    draw: Callable[["Axes"], None]
+    lines: list[str]
+    groups: list[dict[str, Any]]
+
+
+def _medians(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
+    groups = bands(curves)
+    from launch.results.curve_picture import draw_curves
+
+    return _Drawing(
+        lambda axes: draw_curves(axes, groups, arguments.x, arguments.y), band_lines(groups), as_json(groups)
+    )
+
+
+def _iqm(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
+    groups = aggregates(curves, arguments.y)
+    normalised = len({curve.config.environment.id for curve in curves}) > 1
+    from launch.results.curve_picture import draw_aggregates
+
+    return _Drawing(
+        lambda axes: draw_aggregates(axes, groups, arguments.x, arguments.y),
+        [aggregate_line(group, arguments.x, human_normalised=normalised) for group in groups],
+        [_aggregate_as_json(group) | {"human_normalised": normalised} for group in groups],
+    )
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
@@ -98,6 +136,30 @@ def band_lines(groups: list[Band]) -> list[str]:
         ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.config.seed})" for curve in band.curves)
         lines.append(f"{band.label}: at the end {ends}")
     return lines
+
+
+def aggregate_line(group: Aggregate, x: XAxis, *, human_normalised: bool) -> str:
+    """Where a group ended, in words. It ends where the first of its runs does."""
+    runs = ", ".join(f"{name} {count}" for name, count in group.games.items())
+    what = "interquartile mean of human-normalised returns" if human_normalised else "interquartile mean"
+    band = f"95 % {group.low[-1]:.2f} to {group.high[-1]:.2f}"
+    if max(group.games.values()) == 1:
+        band = "no band from one run of each"
+    return (
+        f"{group.label}: at {group.x[-1]:,.0f} {x.replace('_', ' ')} {what} {group.iqm[-1]:.2f}, {band} (runs: {runs})"
+    )
+
+
+def _aggregate_as_json(group: Aggregate) -> dict[str, Any]:
+    return {
+        "label": group.label,
+        "games": group.games,
+        "runs": [{"folder": str(curve.folder), "seed": curve.config.seed} for curve in group.curves],
+        "x": group.x.tolist(),
+        "interquartile_mean": group.iqm.tolist(),
+        "interval_95_low": group.low.tolist(),
+        "interval_95_high": group.high.tolist(),
+    }
 
 
 def as_json(groups: list[Band]) -> list[dict[str, Any]]:

@@ -44,6 +44,8 @@ class RecordArguments:
     """As in tributary evaluate."""
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
+    trust_imports: bool = False
+    """As in tributary evaluate."""
     json: Path | None = None
     """File to write what was played to."""
 
@@ -54,12 +56,21 @@ def record(arguments: RecordArguments) -> int:
     Raises:
         ConfigurationError: the folder holds no run, no weights that fit it, or an environment without pictures.
     """
+    return EXIT_INTERRUPTED if film(arguments, Console())["interrupted"] else EXIT_DONE
+
+
+def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
+    """Play, and write the video. Returns what was played; `file` is where it is.
+
+    Raises:
+        ConfigurationError: see `record`.
+    """
     check_json_file(arguments.json)
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     check_output(arguments.output, (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
-    config = folder.read_config("run")
+    config = folder.read_config("run", trust_imports=arguments.trust_imports)
     if arguments.seed is not None:
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
@@ -85,7 +96,6 @@ def record(arguments: RecordArguments) -> int:
         "seed": config.seed,
         "seeds": {"purpose": "recording", "are": SEEDS_ARE},
     }
-    console = Console()
     console.print(f"playing {environment.id} with {source}", highlight=False)
     act = policy.greedy if policy_name == "greedy" else policy.act
     returns: list[float] = []
@@ -111,4 +121,4 @@ def record(arguments: RecordArguments) -> int:
     print_line(console, f"{shown}: {output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
-    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
+    return result

@@ -19,15 +19,15 @@ from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from launch.output.words import duration
-from launch.results.curves import bands, read_curve, read_rows
+from launch.results.curves import bands, evaluation_points, read_curve, read_rows
 from launch.results.evaluate import published_scores
 from launch.results.plot import default_output, find_runs
 from launch.results.protocols import protocol_line
+from launch.results.time_spent import held_back, time_spent
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.progress import lag_summary
 from shared.config import RunConfig, flat_settings
-from shared.types import StageSeconds
 
 # Larger videos would make the page slow to open; they stay files.
 _MOST_VIDEO_BYTES = 12 * 2**20
@@ -71,8 +71,9 @@ class _Run:
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
-        self.config: RunConfig = self.folder.read_config("run")
+        self.config: RunConfig = self.folder.read_settings("run")
         self.rows = read_rows(self.folder)
+        self.spent = time_spent(self.rows)
         self.manifest = _read(self.folder.path / "manifest.json")
         self.summary = _read(self.folder.summary)
         # Of an agent that ships, those of this user count.
@@ -91,15 +92,6 @@ class _Run:
         for row in self.rows:
             counts.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
         return counts
-
-    def stages(self) -> dict[str, float]:
-        """Mean µs per agent step in each stage, weighted by agent steps."""
-        total = sum(row["agent_steps_per_second"] for row in self.rows) or 1.0
-        return {
-            stage: sum(row["stage_microseconds"].get(stage, 0.0) * row["agent_steps_per_second"] for row in self.rows)
-            / total
-            for stage in StageSeconds._fields
-        }
 
     def video(self) -> Path | None:
         """The newest that is small enough for a page."""
@@ -120,13 +112,17 @@ class _Run:
             "wall_seconds": last["elapsed_seconds"],
             "agent_steps_per_second": last["agent_steps"] / max(last["elapsed_seconds"], 1e-9),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
-            "stage_microseconds": self.stages(),
+            "stage_microseconds": self.spent.microseconds,
+            "stage_shares": self.spent.shares,
+            "learner_busy": self.spent.learner_busy,
+            "held_back": held_back(self.spent, self.rows, self.config),
             "agent_steps_dropped": last["agent_steps_dropped"],
             "actor_restarts": last["actor_restarts"],
             "evaluations": [
                 {name: value for name, value in e.items() if name not in ("returns", "lengths_agent_steps")}
                 for e in self.evaluations
             ],
+            "training_evaluations": evaluation_points(self.rows),
         }
 
 
@@ -162,6 +158,8 @@ def _page(runs: Sequence[_Run]) -> str:
 
 
 def _run_section(run: _Run) -> list[str]:
+    from launch.results.report_pictures import lags_svg, stages_svg
+
     figures = run.figures()
     lag, status = figures["policy_lag"], figures["status"].replace("_", " ")
     cards = [
@@ -178,14 +176,31 @@ def _run_section(run: _Run) -> list[str]:
         "<div class=figures>"
         + "".join(f"<div class=figure><b>{escape(value)}</b><span>{label}</span></div>" for value, label in cards)
         + "</div>",
+        *_training_evaluations(figures["training_evaluations"]),
         *_evaluation_section(run),
         *_video_section(run),
         "<h3>Where the time went, and how old the weights were</h3>",
-        f"<div class=plots><div>{_stages_svg(run)}</div><div>{_lag_svg(run)}</div></div>",
+        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in figures["held_back"]) + "</ul>",
+        f"<div class=plots><div>{stages_svg(run.spent)}</div><div>{lags_svg(run.lags())}</div></div>",
         *_fault_section(run, figures),
         *_how_section(run),
     ]
     return parts
+
+
+def _training_evaluations(points: Sequence[dict[str, Any]]) -> list[str]:
+    if not points:
+        return []
+    best, last = max(points, key=lambda point: point["mean_return"]), points[-1]
+    shown = [("best", best), ("last", last)] if best != last else [("last, and best", last)]
+    rows = []
+    for which, point in shown:
+        error, median = point["standard_error"], point.get("median_return")
+        mean = f"{point['mean_return']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+        when = f"{point['frames']:,}", duration(point["elapsed_seconds"])
+        rows.append((which, *when, mean, _number(median, ".2f"), str(point.get("collapsed_episodes", "-"))))
+    head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
+    return [f"<h3>{len(points)} evaluations during training</h3>", _table(head, rows)]
 
 
 def _evaluation_section(run: _Run) -> list[str]:
@@ -222,7 +237,7 @@ def _evaluation_section(run: _Run) -> list[str]:
         f"<p class=soft>Published scores, by other protocols:</p><ul class=soft>{others}</ul>" if others else ""
     )
     return [
-        "<h3>Evaluation: whole episodes, unclipped</h3>",
+        "<h3>Evaluation afterwards: whole episodes, unclipped</h3>",
         _table(head, rows),
         f"<ul class=soft>{protocols}</ul>{literature}",
     ]
@@ -238,33 +253,6 @@ def _video_section(run: _Run) -> list[str]:
         f'<video controls muted playsinline preload="metadata" src="data:video/mp4;base64,{data}"></video>',
         f"<p class=soft>{escape(video.name)}</p>",
     ]
-
-
-def _stages_svg(run: _Run) -> str:
-    from launch.output.pictures import COLOURS, as_svg, figure
-
-    stages = run.stages()
-    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
-        names = list(stages)[::-1]
-        axes.barh(names, [stages[name] for name in names], color=[COLOURS[i] for i in range(len(names))][::-1])
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("µs per agent step of an actor")
-        return as_svg(drawn)
-
-
-def _lag_svg(run: _Run) -> str:
-    from matplotlib.ticker import MaxNLocator
-
-    from launch.output.pictures import COLOURS, as_svg, figure
-
-    counts = run.lags()
-    total = max(counts.total(), 1)
-    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
-        axes.bar(list(counts), [100 * count / total for count in counts.values()], color=COLOURS[0])
-        axes.set_xlabel("policy lag of a gradient, updates")
-        axes.set_ylabel("% of gradients")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return as_svg(drawn)
 
 
 def _fault_section(run: _Run, figures: dict[str, Any]) -> list[str]:

@@ -95,10 +95,19 @@ class EvaluationSchedule:
 
 
 class Taken(NamedTuple):
-    """An evaluation that was taken in: its entry for the summary, and whether it confirms that the mark is reached."""
+    """An evaluation that was taken in: its entry for the summary, and when the run had these weights.
+
+    `confirmed` is whether it confirms that the mark is reached.
+    """
 
     entry: dict[str, Any]
+    at: Moment
     confirmed: bool
+
+    def point(self) -> dict[str, Any]:
+        """The evaluation as a row of metrics.jsonl has it: a point on a curve, at the moment of the weights."""
+        moment = {"frames": self.at.frames, "agent_steps": self.at.agent_steps, "elapsed_seconds": self.at.seconds}
+        return {**moment, **self.entry}
 
 
 class Evaluations:
@@ -156,7 +165,7 @@ class Evaluations:
         confirmed = self._mark is not None and self._mark.evaluated(
             entry["mean_return"], asked.at, asked.policy, episodes=episodes
         )
-        return Taken(entry, confirmed)
+        return Taken(entry, asked.at, confirmed)
 
     def evaluator_died(self, seconds: float) -> None:
         """What was under way is lost, after so many seconds of training."""

@@ -30,13 +30,15 @@ class FirstWeights(NamedTuple):
         write_weights(folder.first_weights, self.snapshot, self.layout, self.source)
 
 
-def weights_to_start_from(config: RunConfig, spec: EnvironmentSpec, other: RunFolder) -> FirstWeights:
+def weights_to_start_from(
+    config: RunConfig, spec: EnvironmentSpec, other: RunFolder, *, trust_imports: bool = False
+) -> FirstWeights:
     """The best weights of another run, for a new one with these settings.
 
     Raises:
-        ConfigurationError: the other one has none, or its network is another one.
+        ConfigurationError: the other one has none, its network is another one, or it would import what nobody trusts.
     """
-    before = other.read_config("start_from")
+    before = other.read_config("start_from", trust_imports=trust_imports)
     for field in fields(before.network):
         was, now = getattr(before.network, field.name), getattr(config.network, field.name)
         if was != now and field.name not in _MAY_DIFFER:
@@ -67,5 +69,9 @@ def first_weights(folder: RunFolder, layout: ParameterLayout) -> Float32Array | 
 
 
 def _in_and_out(spec: EnvironmentSpec) -> str:
-    actions = f"a vector of {spec.actions.size}" if spec.actions.continuous else f"{spec.actions.size} of them"
+    actions = f"{spec.actions.size} of them"
+    if spec.actions.shape:
+        actions = (
+            f"a vector of {spec.actions.size}" if spec.actions.continuous else f"choices among {spec.actions.choices}"
+        )
     return f"observations of shape {spec.observation_shape} and as actions {actions}"

@@ -1,11 +1,10 @@
 """What a run leaves on disk: settings, manifest, checkpoints, metrics and summary. Nothing in it can execute."""
 
-import fcntl
 import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,6 +12,8 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from launch import zoo
 from launch.output.json_file import write_json
+from launch.run.lock import FolderLock
+from launch.run.ownership import is_own, sign
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -25,7 +26,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self._lock: IO[str] | None = None
+        self._lock: FolderLock | None = None
         self._made: list[Path] = []
 
     @property
@@ -174,11 +175,48 @@ class RunFolder:
             )
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the resolved settings."""
-        write_json(self.path / "config.json", msgspec.to_builtins(config))
+        """Write the resolved settings; where they name modules, as this user's own."""
+        values = msgspec.to_builtins(config)
+        write_json(self.path / "config.json", values)
+        if config.environment.modules:
+            sign(self.path, values["environment"])
 
-    def read_config(self, setting: str = "resume") -> RunConfig:
-        """The resolved settings of an earlier run.
+    def read_config(self, setting: str = "resume", *, trust_imports: bool = False) -> RunConfig:
+        """The resolved settings of an earlier run, to make its environment by.
+
+        Raises:
+            ConfigurationError: see `read_settings`. Or they name modules, and this user neither made the folder nor
+                says that they may be imported.
+        """
+        config = self.read_settings(setting)
+        if not trust_imports:
+            self.check_imports(config, setting)
+        return config
+
+    def check_imports(self, config: RunConfig, setting: str) -> None:
+        """Refuse to import the modules of its settings where somebody else made the folder.
+
+        Raises:
+            ConfigurationError: somebody did, and there are such modules.
+        """
+        environment = config.environment
+        if not environment.modules:
+            return
+        file = self.path / "config.json"
+        settings = msgspec.json.decode(file.read_bytes()) if file.is_file() else {}
+        # What was signed has to be what was read, too: it may be from another file beside it.
+        own = is_own(self.path, settings.get("environment")) and self.read_settings().environment == environment
+        if not own:
+            modules = ", ".join(dict.fromkeys(environment.modules))
+            raise setting_error(
+                setting,
+                self.name,
+                f"would import {modules}, and was not made by you on this machine: see what its config.json names "
+                f"below environment, and give --trust-imports to run that code",
+            )
+
+    def read_settings(self, setting: str = "resume") -> RunConfig:
+        """The resolved settings of an earlier run, to look at.
 
         Raises:
             ConfigurationError: the folder is not a run's, or its settings cannot be read.
@@ -192,19 +230,12 @@ class RunFolder:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
 
     def __enter__(self) -> "RunFolder":
-        self._lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise ConfigurationError(
-                f"run folder {self.path} is in use by another process; stop that run first"
-            ) from None
+        self._lock = FolderLock(self.path)
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._lock is not None
-        self._lock.close()
+        self._lock.release()
 
 
 def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:

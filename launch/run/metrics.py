@@ -1,12 +1,13 @@
 """Sums up what happens in a logging interval into the numbers that are shown and logged."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
 from launch.run.progress import Progress, lag_mean
 from learner.learner import Learner, Outcome
-from shared.types import StageSeconds
+from shared.types import StageSeconds, info_means
 
 # The signature of a network killed by its first updates (docs/methods.md, "When a run does not learn").
 _DEAD_SHARE = 0.6
@@ -39,13 +40,16 @@ class Metrics:
         if outcome.updated:
             self._updates += 1
             self._norms.append(outcome.gradient_norm)
+        for name, values in report.episodes.info.items():
+            self._info.setdefault(name, []).extend(values.tolist())
         if outcome.dropped is None:
             self._statistics.update(report.statistics)
             self._accepted += 1
 
-    def add_evaluation(self, mean_return: float) -> None:
-        """Take in the mean unclipped return of an evaluation. Rows show it until the next one."""
-        self._evaluation_return = mean_return
+    def add_evaluation(self, point: dict[str, Any]) -> None:
+        """Take in an evaluation; see `Taken.point`. Rows show its mean return until the next one."""
+        self._evaluation_return = point["mean_return"]
+        self._evaluations.append(point)
 
     def progress(self, elapsed_seconds: float, actors_alive: int, actor_restarts: int) -> Progress:
         """The state of the run now. The interval goes on: only `next_interval` ends it."""
@@ -79,7 +83,9 @@ class Metrics:
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
             passes=self._samples / agent_steps,
             evaluation_return=self._evaluation_return,
+            evaluations=list(self._evaluations),
             statistics={name: total / self._accepted for name, total in self._statistics.items()},
+            info=info_means({name: np.array(values) for name, values in self._info.items()}),
         )
 
     def next_interval(self, row: Progress) -> str | None:
@@ -103,5 +109,7 @@ class Metrics:
         self._stages = np.zeros(len(StageSeconds._fields))
         self._lags: Counter[int] = Counter()
         self._norms: list[float] = []
+        self._evaluations: list[dict[str, Any]] = []
         self._statistics: Counter[str] = Counter()
         self._accepted = 0
+        self._info: dict[str, list[float]] = {}

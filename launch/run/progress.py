@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -11,7 +11,9 @@ class Progress:
 
     Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
     `learner_milliseconds` what one gradient costs the learner. `policy_lag_counts` says how many gradients had which
-    lag. `passes` is in how many gradients an agent step was, on average. `statistics` are the method's own.
+    lag. `passes` is in how many gradients an agent step was, on average. `evaluations` are points of those that ended
+    in the interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own,
+    and `info` the environment's, over the episodes that ended.
     """
 
     frames: int = 0
@@ -36,7 +38,9 @@ class Progress:
     gradient_norm: float | None = None
     passes: float = 0.0
     evaluation_return: float | None = None
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)
+    info: dict[str, float] = field(default_factory=dict)
 
 
 class View(NamedTuple):

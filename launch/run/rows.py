@@ -2,7 +2,8 @@
 
 import errno
 import os
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from launch.run.progress import Progress
 # Groups are in the order in which a reader asks: does it learn, is it fast, is it sound.
 _GROUPS = {
     "mean_return_100": "return/training_mean_100",
-    "evaluation_return": "return/evaluation_mean",
     "episodes": "return/episodes",
     "frames_per_second": "speed/frames_per_second",
     "agent_steps_per_second": "speed/agent_steps_per_second",
@@ -27,6 +27,13 @@ _GROUPS = {
     "gradient_norm": "learning/gradient_norm",
     "passes": "learning/passes",
 }
+_EVALUATION_GROUPS = {
+    "mean_return": "return/evaluation_mean",
+    "median_return": "return/evaluation_median",
+    "standard_error": "return/evaluation_standard_error",
+    "collapsed_episodes": "return/evaluation_collapsed_episodes",
+}
+_INFO = "info/"
 
 
 class JsonLines:
@@ -53,9 +60,21 @@ class JsonLines:
 
 
 def row_values(row: Progress) -> dict[str, Any]:
-    """A row as metrics.jsonl has it: the method's statistics stand beside the other numbers, by their names."""
+    """A row as metrics.jsonl has it: the method's statistics stand beside the other numbers, by their names, and the
+    environment's as info/NAME."""
     values = asdict(row)
-    return values | values.pop("statistics")
+    info = {_INFO + name: value for name, value in values.pop("info").items()}
+    return values | values.pop("statistics") | info
+
+
+def progress_of(values: Mapping[str, Any]) -> Progress:
+    """The inverse of `row_values`, from a row of metrics.jsonl."""
+    names = {field.name for field in fields(Progress)}
+    known = {name: value for name, value in values.items() if name in names}
+    known["policy_lag_counts"] = {int(lag): count for lag, count in values.get("policy_lag_counts", {}).items()}
+    others = {n: v for n, v in values.items() if n not in names and isinstance(v, int | float)}
+    info = {n.removeprefix(_INFO): others.pop(n) for n in list(others) if n.startswith(_INFO)}
+    return Progress(**known | {"statistics": others, "info": info})
 
 
 def scalars(row: Progress) -> list[tuple[str, float]]:
@@ -63,6 +82,12 @@ def scalars(row: Progress) -> list[tuple[str, float]]:
     values = asdict(row)
     found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
     found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
+    found += [(_INFO + name, value) for name, value in row.info.items()]
     found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
     found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
     return found
+
+
+def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
+    """The numbers of an evaluation for a tracker, as pairs of `group/name` and value, as of `point["frames"]`."""
+    return [(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items() if point[name] is not None]

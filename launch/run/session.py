@@ -193,10 +193,10 @@ class TrainingSession:
             result, episodes=self.learner.account.episodes, untrained=self._returns.untrained
         )
         mean = taken.entry["mean_return"]
-        self._metrics.add_evaluation(mean)
+        self._metrics.add_evaluation(taken.point())
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
-            self._reporting.trackers.write_video(result.video, self.learner.account.frames)
+            self._reporting.trackers.write_video(result.video, taken.at.frames)
         # Weights that ended the run are kept, even if others were luckier in an evaluation before.
         self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=taken.confirmed)
 

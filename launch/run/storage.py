@@ -75,23 +75,23 @@ def check_storage(url: str) -> None:
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
 
 
-def fetch(url: str, folder: Path) -> None:
-    """Copy a run from remote storage into a folder.
+def fetch(url: str, folder: Path, setting: str = "resume") -> None:
+    """Copy a run from remote storage into a folder. `setting` is what named the URL.
 
     Raises:
         ConfigurationError: there is no run at the URL.
     """
-    files, root = _open(url, setting="resume")
+    files, root = _open(url, setting)
     try:
         names = files.find(root)
         if not any(name.endswith("config.json") for name in names):
-            raise setting_error("resume", url, "holds no run: it has no config.json")
+            raise setting_error(setting, url, "holds no run: it has no config.json")
         for name in names:
             path = folder / name.removeprefix(root).lstrip("/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(files.cat_file(name))
     except OSError as error:
-        raise setting_error("resume", url, f"cannot be read: {error}") from error
+        raise setting_error(setting, url, f"cannot be read: {error}") from error
 
 
 def _open(url: str, setting: str = "storage") -> tuple[fsspec.AbstractFileSystem, str]:

@@ -1,7 +1,9 @@
 """The trackers that a run's rows go to besides metrics.jsonl: TensorBoard always, others where the settings say so."""
 
 import importlib.util
+import io
 import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from launch.run.progress import Progress
-from launch.run.rows import scalars
+from launch.run.rows import evaluation_scalars, scalars
 from launch.run.tracker_runs import TrackerRuns
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
@@ -35,7 +37,7 @@ class Tracker(Protocol):
         """Take one row."""
 
     def write_video(self, video: Video, frames: int) -> None:
-        """Take the video of an evaluation, made after so many frames."""
+        """Take the video of an evaluation of the weights after so many frames."""
 
     def close(self) -> None:
         """Flush and close."""
@@ -61,6 +63,10 @@ class TensorBoard:
             lags = _repeated(row.policy_lag_counts)
             if len(lags):
                 tf.summary.histogram("asynchrony/policy_lag", lags)
+        for point in row.evaluations:
+            with self._events.as_default(step=point["frames"]):
+                for tag, value in evaluation_scalars(point):
+                    tf.summary.scalar(tag, value)
         self._events.flush()
 
     def write_video(self, video: Video, frames: int) -> None:
@@ -94,8 +100,9 @@ class WeightsAndBiases:
             run_id = secrets.token_hex(4)
             runs.keep("wandb", run_id)
         self._run = wandb.init(
-            project="tributary",
-            name=folder.name,
+            project=config.tracking.project,
+            group=tracked_group(folder, config),
+            name=tracked_name(folder, config),
             dir=str(folder),
             config=flat_settings(config),
             id=run_id,
@@ -103,12 +110,17 @@ class WeightsAndBiases:
             # It would put itself between the live table and the terminal.
             settings=wandb.Settings(console="off", finish_timeout=_MOST_UPLOAD_SECONDS),
         )
+        self._video = wandb.Video
+        # The x axis: an evaluation ends later than the row of the frames that it is of.
+        self._run.define_metric("*", step_metric="frames")
 
     def write(self, row: Progress) -> None:
         self._run.log({"frames": row.frames, **dict(scalars(row))})
+        for point in row.evaluations:
+            self._run.log({"frames": point["frames"], **dict(evaluation_scalars(point))})
 
     def write_video(self, video: Video, frames: int) -> None:
-        """Nothing: videos are in the run folder."""
+        self._run.log({"frames": frames, "evaluation/episode": self._video(io.BytesIO(video.gif), format="gif")})
 
     def close(self) -> None:
         self._run.finish()
@@ -133,8 +145,11 @@ class MLflow:
         self._metric = mlflow.entities.Metric
         run_id = runs.get("mlflow")
         if run_id is None:
-            experiment = mlflow.set_experiment("tributary")
-            run_id = self._client.create_run(experiment.experiment_id, run_name=folder.name).info.run_id
+            experiment = mlflow.set_experiment(config.tracking.project)
+            group = tracked_group(folder, config)
+            tags = {} if group is None else {"group": group}
+            name = tracked_name(folder, config)
+            run_id = self._client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
             runs.keep("mlflow", run_id)
         self._run_id = run_id
         self._client.update_run(run_id, status="RUNNING")
@@ -152,10 +167,17 @@ class MLflow:
 
     def write(self, row: Progress) -> None:
         now = int(1000 * time.time())
-        self._client.log_batch(self._run_id, [self._metric(tag, value, now, row.frames) for tag, value in scalars(row)])
+        metrics = [self._metric(tag, value, now, row.frames) for tag, value in scalars(row)]
+        for point in row.evaluations:
+            metrics += [self._metric(tag, value, now, point["frames"]) for tag, value in evaluation_scalars(point)]
+        self._client.log_batch(self._run_id, metrics)
 
     def write_video(self, video: Video, frames: int) -> None:
-        """Nothing: videos are in the run folder."""
+        with tempfile.TemporaryDirectory(prefix="tributary-video-") as folder:
+            # By name in the order of frames.
+            file = Path(folder) / f"frames-{frames:012}.gif"
+            file.write_bytes(video.gif)
+            self._client.log_artifact(self._run_id, str(file), "evaluation")
 
     def close(self) -> None:
         self._client.set_terminated(self._run_id)
@@ -189,6 +211,21 @@ def _check_store_of_mlflow() -> None:
             "mlflow",
             "mlflow-skinny has no store of its own: set MLFLOW_TRACKING_URI to that of a server, or pip install mlflow",
         )
+
+
+def tracked_name(folder: Path, config: RunConfig) -> str:
+    """What a run is called in W&B and MLflow: seed-1 alone would say nothing."""
+    group = _folder_of_several(folder)
+    return config.tracking.name or (folder.name if group is None else f"{group}/{folder.name}")
+
+
+def tracked_group(folder: Path, config: RunConfig) -> str | None:
+    """What it is put together with there: by default, the runs of one `--seeds` or of one sweep."""
+    return config.tracking.group or _folder_of_several(folder)
+
+
+def _folder_of_several(folder: Path) -> str | None:
+    return folder.parent.name if folder.name.startswith(("seed-", "trial-")) else None
 
 
 def tracker_openers(folder: Path, config: RunConfig) -> dict[str, Callable[[], Tracker]]:

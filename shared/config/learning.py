@@ -45,8 +45,6 @@ class MethodConfig:
     40,000 frames)."""
 
     def __post_init__(self) -> None:
-        if self.name not in METHODS:
-            raise setting_error("method.name", self.name, f"no such method; there are {', '.join(METHODS)}")
         between("method.discount", self.discount, 0.0, 1.0)
         at_least("method.n_step", self.n_step, 1)
         between("method.return_lambda", self.return_lambda, 0.0, 1.0)
@@ -54,7 +52,8 @@ class MethodConfig:
         at_least("method.entropy_cost", self.entropy_cost, 0.0)
         positive("method.clip_ratio", self.clip_ratio)
         at_least("method.target_interval_agent_steps", self.target_interval_agent_steps, 1)
-        if not self.target_network and not METHODS[self.name].target_network:
+        known = METHODS.get(self.name)
+        if not self.target_network and known is not None and not known.target_network:
             raise setting_error("method.target_network", False, f"{self.name} has none; leave the setting out")
         if not self.target_network and self.double_q:
             raise setting_error(
@@ -65,6 +64,15 @@ class MethodConfig:
     def uses_target_network(self) -> bool:
         """Whether the learner keeps a copy of the weights, refreshed every `target_interval_agent_steps`."""
         return self.target_network and METHODS[self.name].target_network
+
+    def check_known(self) -> None:
+        """Refuse a name that no method has.
+
+        Raises:
+            ConfigurationError: it is one.
+        """
+        if self.name not in METHODS:
+            raise setting_error("method.name", self.name, f"no such method; there are {', '.join(METHODS)}")
 
 
 @dataclass(frozen=True)

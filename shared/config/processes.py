@@ -63,7 +63,7 @@ class TransferConfig:
     """How gradients and weights travel between processes."""
 
     shared_memory: bool = True
-    """Between processes of one machine through shared memory. Off: through Ray's object store, as between machines."""
+    """Between processes of one machine through shared memory and pipes. Off: through Ray, as between machines."""
     precision: WirePrecision = "float32"
     """bfloat16 rounds weights and gradients on their way, and halves the bytes. Off by default."""
 
@@ -118,3 +118,15 @@ class SupervisionConfig:
         positive("supervision.start_seconds", self.start_seconds)
         at_least("supervision.max_non_finite", self.max_non_finite, 1)
         at_least("supervision.max_learner_restarts", self.max_learner_restarts, 0)
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """What a run is called in the trackers W&B and MLflow."""
+
+    project: str = "tributary"
+    """W&B: project. MLflow: experiment."""
+    group: str | None = None
+    """W&B: group. MLflow: the tag group. Default: of the runs of --seeds or of a sweep, the folder that they are in."""
+    name: str | None = None
+    """Name of the run there. Default: that of its folder."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from shared.config.checks import at_least, between, positive
 from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
-from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TransferConfig
+from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig, TransferConfig
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig
 from shared.errors import setting_error
 
@@ -63,6 +63,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
         _check_lengths(self)
@@ -114,6 +115,9 @@ def _check_lengths(config: RunConfig) -> None:
 
 def _check_method_and_network(config: RunConfig) -> None:
     method, network, unroll_length = config.method, config.network, config.actor.unroll_length
+    if not config.environment.modules:
+        # One that is imported may have methods of its own.
+        method.check_known()
     if method.n_step is not None and method.n_step > unroll_length:
         raise setting_error("method.n_step", method.n_step, f"is more than --actor.unroll-length {unroll_length}")
     if network.observation_scaling != "none" and network.name != "mlp":
@@ -121,6 +125,13 @@ def _check_method_and_network(config: RunConfig) -> None:
             "network.observation_scaling",
             network.observation_scaling,
             f"is for mlp; {network.name} has --network.centre-observations",
+        )
+    actor = config.actor
+    if network.recurrent != "none" and actor.environments % actor.minibatches:
+        raise setting_error(
+            "actor.minibatches",
+            actor.minibatches,
+            f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments",
         )
 
 
@@ -147,6 +158,9 @@ def _check_aggregation(config: RunConfig) -> None:
 
 
 def _check_executor(config: RunConfig) -> None:
+    if config.checkpoint.exact and config.environment.normalise_rewards:
+        raise setting_error("checkpoint.exact", True, "does not keep what rewards are divided by; leave "
+            "--environment.normalise-rewards out")  # fmt: skip
     if config.checkpoint.exact and config.executor != "inline":
         raise setting_error("checkpoint.exact", "True", "is for --executor inline: processes have no fixed order")
     if config.executor == "inline" and config.learner.device == "gpu":

@@ -6,6 +6,7 @@ import tensorflow as tf
 from shared.distributions import (
     categorical_entropy,
     categorical_log_prob,
+    categorical_mode,
     gaussian_entropy,
     gaussian_log_prob,
     state_dependent_log_std,
@@ -30,10 +31,10 @@ from shared.types import Float32Array
 class ActorCritic(Method):
     """A3C (Mnih et al. 2016, arXiv 1602.01783, Algorithm S3).
 
-    Discrete actions: a categorical policy. Continuous ones: a diagonal Gaussian, whose mean is the policy head and
-    whose log σ is a free parameter per action dimension, or, with state-dependent noise, per hidden unit and action
-    dimension (Raffin et al. 2022, arXiv 2005.05719). The density is that of the action as it was sampled; clipping
-    to the environment's bounds happens in the environment.
+    Discrete actions: a categorical policy, or one for each of several choices that are made at once. Continuous ones: a
+    diagonal Gaussian, whose mean is the policy head and whose log σ is a free parameter per action dimension, or, with
+    state-dependent noise, per hidden unit and action dimension (Raffin et al. 2022, arXiv 2005.05719). The density is
+    that of the action as it was sampled; clipping to the environment's bounds happens in the environment.
 
     A rollout that is differentiated again, with newer weights than those that acted, is so by the clipped ratio of
     Schulman et al. 2017 (arXiv 1707.06347, eq. 7).
@@ -54,7 +55,7 @@ class ActorCritic(Method):
 
     def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:  # noqa: ARG002
         if not self.actions.continuous:
-            return CategoricalSampler(seed)
+            return CategoricalSampler(seed, self.actions.choices)
         if self.config.exploration.noise == "independent":
             return GaussianNoise(seed)
         return StateDependentNoise(
@@ -63,24 +64,24 @@ class ActorCritic(Method):
 
     def greedy(self, output: NetworkOutput) -> tf.Tensor:
         policy = output.heads["policy"]
-        return policy if self.actions.continuous else tf.argmax(policy, axis=-1, output_type=tf.int32)
+        return policy if self.actions.continuous else categorical_mode(policy, self.actions.choices)
 
     def value(self, output: NetworkOutput) -> tf.Tensor:
         return tf.squeeze(output.heads["value"], axis=-1)
 
     def preferences(self, output: NetworkOutput) -> tf.Tensor | None:
-        return None if self.actions.continuous else tf.nn.softmax(output.heads["policy"])
+        return None if self.actions.shape else tf.nn.softmax(output.heads["policy"])
 
     def log_prob(self, output: NetworkOutput, actions: tf.Tensor) -> tf.Tensor:
         """log π(a | s), or its log-density: float32 of the batch shape of `actions`."""
         if not self.actions.continuous:
-            return categorical_log_prob(output.heads["policy"], actions)
+            return categorical_log_prob(output.heads["policy"], actions, self.actions.choices)
         return gaussian_log_prob(output.heads["policy"], self._log_std(output), actions)
 
     def entropy(self, output: NetworkOutput) -> tf.Tensor:
         """Entropy of the policy in nats, differential for a Gaussian: float32 of the batch shape."""
         if not self.actions.continuous:
-            return categorical_entropy(output.heads["policy"])
+            return categorical_entropy(output.heads["policy"], self.actions.choices)
         return gaussian_entropy(tf.broadcast_to(self._log_std(output), tf.shape(output.heads["policy"])))
 
     def targets(
@@ -91,7 +92,7 @@ class ActorCritic(Method):
         values: tf.Tensor,
     ) -> Targets:
         settings = self.config.method
-        bootstrap_value = self.value(network(rollout.observations[-1]))
+        bootstrap_value = self.value(network(rollout.observations[-1], rollout.last_state))
         returns = lambda_returns(
             rollout.rewards,
             rollout.discounts,

@@ -26,6 +26,8 @@ class RolloutTensors(NamedTuple):
     discounts: tf.Tensor
     mask: tf.Tensor
     next_actions: tf.Tensor
+    first_state: tuple[tf.Tensor, ...] = ()
+    last_state: tuple[tf.Tensor, ...] = ()
     activations: tuple[tf.Tensor, ...] = ()
 
 
@@ -41,7 +43,7 @@ class Targets(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Agent steps that a loss is over: [T, B] of a rollout, or [N] of one minibatch of it.
+    """Agent steps that a loss is over: [T, B] of a rollout, or of one minibatch of it, [N] or [T, N] by what it draws.
 
     `log_probs` are log π(a | s) as the actions were drawn; None where the weights are still those that drew them.
     """
@@ -141,7 +143,8 @@ class Method(ABC):
 
     def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
         """Graph code: the loss of a whole rollout by the network that acted, with the weights that acted."""
-        output = evaluate_rollout(network, rollout)
+        # From what acting computed, where that was stored.
+        output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask, rollout.activations)
         targets = self.targets(network, target_network, rollout, tf.stop_gradient(self.value(output)))
         return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
 
@@ -150,36 +153,6 @@ def method_class(name: str) -> type[Method]:
     """The class of the method `name`."""
     entry = METHODS[name]
     return getattr(importlib.import_module(entry.module), entry.class_name)
-
-
-def evaluate(network: Network, observations: tf.Tensor) -> NetworkOutput:
-    """Evaluate time-major observations [T, B, …]: heads and features start with [T, B]."""
-    return _time_major(network(_merged(observations)), observations.shape[:2])
-
-
-def evaluate_rollout(network: Network, rollout: RolloutTensors) -> NetworkOutput:
-    """The same for the observations 0 … T-1 of a rollout, from what acting computed where that was stored.
-
-    For the network that acted, with the weights that acted.
-    """
-    observations = rollout.observations[:-1]
-    if not rollout.activations:
-        return evaluate(network, observations)
-    output = network.replay(_merged(observations), [_merged(x) for x in rollout.activations])
-    return _time_major(output, observations.shape[:2])
-
-
-def _merged(x: tf.Tensor) -> tf.Tensor:
-    """[T, B, …] as [T · B, …]."""
-    return tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:]))
-
-
-def _time_major(output: NetworkOutput, steps: tf.TensorShape) -> NetworkOutput:
-    def time_major(x: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(x, (*steps, x.shape[-1]))
-
-    heads = {name: time_major(head) for name, head in output.heads.items()}
-    return NetworkOutput(heads, time_major(output.features), output.parameters)
 
 
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

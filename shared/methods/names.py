@@ -1,15 +1,16 @@
 """The methods, by the name that `--method.name` takes.
 
-To add one: write a module with a subclass of `shared.methods.method.Method`, and enter it below. Nothing else knows
-methods by name. This module imports nothing, so that settings can be checked without TensorFlow.
+To add one: write a module with a subclass of `shared.methods.method.Method`, and enter it below; or call
+`register_method` in a module of your own. Nothing else knows methods by name. This module imports nothing of the
+project, so that settings can be checked without TensorFlow.
 """
 
 from typing import NamedTuple
 
 
 class MethodEntry(NamedTuple):
-    """Where a method is: `module` and the name of its class; whether it can take continuous actions; and whether it
-    bootstraps from a target network, where a run does not switch that off."""
+    """Where a method is: `module` and the name of its class; whether it can take continuous actions, and several at
+    once; and whether it bootstraps from a target network, where a run does not switch that off."""
 
     module: str
     class_name: str
@@ -22,3 +23,20 @@ METHODS: dict[str, MethodEntry] = {
     "q_learning": MethodEntry("shared.methods.q_learning", "QLearning", continuous_actions=False, target_network=True),
     "sarsa": MethodEntry("shared.methods.q_learning", "Sarsa", continuous_actions=False, target_network=True),
 }
+
+
+def register_method(name: str, method: type, *, continuous_actions: bool, target_network: bool = False) -> None:
+    """Enter a method of the user's own, in a module that a run imports: `--environment.import MODULE`.
+
+    Args:
+        name: what `--method.name` then takes.
+        method: a subclass of `shared.methods.method.Method`, at the top of its module.
+        continuous_actions: whether it can take them.
+        target_network: whether it bootstraps from one, where a run does not switch that off.
+
+    Raises:
+        ValueError: another method has the name.
+    """
+    entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network)
+    if METHODS.setdefault(name, entry) != entry:
+        raise ValueError(f"there is a method {name} already, in {METHODS[name].module}: choose another name")

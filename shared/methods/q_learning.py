@@ -12,7 +12,6 @@ from shared.methods.method import (
     Samples,
     Targets,
     dead_units,
-    evaluate,
     explained_variance,
     masked_mean,
 )
@@ -94,7 +93,7 @@ class QLearning(Method):
 
     def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:
         """What a target may bootstrap from at each time, float32 [T + 1, B], by the weights that acted."""
-        last = self.value(network(rollout.observations[-1]))
+        last = self.value(network(rollout.observations[-1], rollout.last_state))
         return tf.stop_gradient(tf.concat([values, last[None]], axis=0))
 
     def _target_values(self, network: Network, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
@@ -109,7 +108,9 @@ class QLearning(Method):
             last = self._values(network, target_network, rollout.observations[-1:], rollout)
             return tf.concat([tf.zeros_like(rollout.rewards), last], axis=0)
 
-        if settings.return_lambda < 1.0 or (settings.n_step or unroll_length) < unroll_length:
+        bootstraps_on_the_way = settings.return_lambda < 1.0 or (settings.n_step or unroll_length) < unroll_length
+        # The target network has a memory of its own: from the state that acting had at time 0 it comes to its end.
+        if bootstraps_on_the_way or target_network.state_units:
             return tf.stop_gradient(at_all_times())
         # Targets reach to the end of the rollout, except where an episode was truncated on the way: its reset is
         # masked, and stands for the last observation. Most rollouts have none, and save T evaluations.
@@ -120,12 +121,12 @@ class QLearning(Method):
         network: Network,
         target_network: Network,
         observations: tf.Tensor,
-        rollout: RolloutTensors,  # noqa: ARG002
+        rollout: RolloutTensors,
     ) -> tf.Tensor:
         """V(s) for the last N observations of the rollout: float32 [N, B]."""
-        targets = evaluate(target_network, observations).heads["action_values"]
+        targets = _action_values(target_network, observations, rollout)
         if self.config.method.double_q:
-            best = tf.argmax(evaluate(network, observations).heads["action_values"], axis=-1, output_type=tf.int32)
+            best = tf.argmax(_action_values(network, observations, rollout), axis=-1, output_type=tf.int32)
             return chosen(targets, best)
         return tf.reduce_max(targets, axis=-1)
 
@@ -147,5 +148,11 @@ class Sarsa(QLearning):
         rollout: RolloutTensors,
     ) -> tf.Tensor:
         actions = tf.concat([rollout.actions, rollout.next_actions[None]], axis=0)
-        targets = evaluate(target_network, observations).heads["action_values"]
+        targets = _action_values(target_network, observations, rollout)
         return chosen(targets, actions[-observations.shape[0] :])
+
+
+def _action_values(network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
+    """Q(s, ·) for the last N observations of the rollout: float32 [N, B, A]. All of them, where there is a memory."""
+    mask = tf.concat([rollout.mask, tf.ones_like(rollout.mask[:1])], axis=0)[-observations.shape[0] :]
+    return network.unroll(observations, rollout.first_state, mask).heads["action_values"]

@@ -13,7 +13,7 @@ from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EvaluationConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
-from shared.types import ActionSpec, WeightSnapshot
+from shared.types import ActionSpec, WeightSnapshot, info_means
 
 
 def step(reward=(0.0,), terminated=(False,), truncated=(False,), lost_life=(False,)) -> StepResult:
@@ -84,6 +84,38 @@ def test_a_lost_life_is_terminal_for_training_only_if_asked() -> None:
     np.testing.assert_array_equal(rollout.discounts[:, 0], [0.0, 0.0])
     np.testing.assert_array_equal(rollout.mask[:, 0], [1, 1])
     assert rollouts.take_episodes().returns.tolist() == [2.0]
+
+
+def test_rewards_are_normalised_by_the_factor_of_the_weights_and_the_discounted_returns_are_told() -> None:
+    rollouts = builder(5, clip_rewards=False, normalise_rewards=True, reward_scale=2.0)
+    rollouts.reward_factor = 0.25
+    steps = step((4.0,)), step((-40.0,)), step((1.0,), truncated=(True,)), step((0.0,)), step((3.0,))
+    rollout = fill(rollouts, *steps)
+    np.testing.assert_array_equal(rollout.rewards[:, 0], [2.0, -10.0, 0.5, 0.0, 1.5])
+    # The fourth step only resets, and what follows it is another episode.
+    discounted = np.array([8.0, 0.9 * 8.0 - 80.0, 0.9 * (0.9 * 8.0 - 80.0) + 2.0, 6.0])
+    moments = rollouts.return_moments
+    assert moments is not None
+    assert moments.number == 4
+    assert (moments.mean[0], moments.variance[0]) == pytest.approx((discounted.mean(), discounted.var()))
+    assert rollouts.take_episodes().returns.tolist() == [-35.0]
+    # It goes on where the rollout ended.
+    fill(rollouts, *[step((0.0,))] * 5)
+    moments = rollouts.return_moments
+    assert moments is not None
+    assert moments.mean[0] == pytest.approx(6.0 * np.mean([0.9, 0.9**2, 0.9**3, 0.9**4, 0.9**5]))
+    assert builder(1).return_moments is None
+
+
+def test_numbers_of_the_environment_are_those_of_the_steps_that_end_an_episode() -> None:
+    rollouts = builder(3)
+    nothing, one, two = ({"success": np.array([value])} for value in (np.nan, 1.0, 2.0))
+    ends = {"terminated": (True,)}
+    fill(rollouts, step(**ends)._replace(info=one), step()._replace(info=two), step(**ends)._replace(info=nothing))
+    episodes = rollouts.take_episodes()
+    np.testing.assert_array_equal(episodes.info["success"], [1.0, np.nan])
+    assert info_means(episodes.info) == {"success": 1.0}
+    assert info_means({"success": np.array([np.nan])}) == {}
 
 
 def test_gradient_descends_the_loss_and_traces_once(cartpole: RunConfig) -> None:

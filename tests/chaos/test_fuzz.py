@@ -145,6 +145,7 @@ def build(changed: dict[tuple[type, str], Any]) -> RunConfig:
     return RunConfig(**sections, **settings_of(RunConfig))
 
 
+@pytest.mark.timeout(1_200)
 def test_settings_train_for_an_update_or_are_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -69,10 +69,17 @@ class MlflowServer:
 
     def steps(self, run_id: str) -> list[int]:
         """The frames of the rows that arrived, in order."""
-        history = self._get(
-            "metrics/get-history", run_id=run_id, metric_key="speed/frames_per_second", max_results="25000"
-        )
-        return sorted(int(point["step"]) for point in history.get("metrics", []))
+        return [step for step, _ in self.metric(run_id, "speed/frames_per_second")]
+
+    def metric(self, run_id: str, name: str) -> list[tuple[int, float]]:
+        """Frames and values of a metric, by frames."""
+        history = self._get("metrics/get-history", run_id=run_id, metric_key=name, max_results="25000")
+        return sorted((int(point["step"]), float(point["value"])) for point in history.get("metrics", []))
+
+    def files(self, run_id: str, folder: str) -> list[str]:
+        """The files of a run in a folder of its artifacts."""
+        listed = self._get("artifacts/list", run_id=run_id, path=folder)
+        return sorted(Path(file["path"]).name for file in listed.get("files", []))
 
     def _get(self, what: str, **parameters: str) -> dict[str, Any]:
         query = urllib.parse.urlencode(parameters)

@@ -1,5 +1,7 @@
 """What actors differentiate, as a test sees it."""
 
+import copy
+
 import pytest
 
 from actors.rollout import RolloutBuilder
@@ -12,7 +14,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
 
     def record(*arguments):
         rollout = finish(*arguments)
-        rollouts.append(Rollout(*(part.copy() for part in rollout)))
+        rollouts.append(copy.deepcopy(rollout))
         return rollout
 
     monkeypatch.setattr(RolloutBuilder, "finish", record)

@@ -20,6 +20,7 @@ SMALL = (
     "--optimizer.annealing-frames 100k --network.hidden-sizes 8 --actor.environments 8 --actor.unroll-length 5 "
     "--evaluation.episodes 10"
 )
+LSTM = "--network.recurrent lstm --network.recurrent-units 6"
 # What time there was, and how it ended, may differ.
 _OF_THE_SESSION = {"status", "wall_seconds", "frames_per_second", "agent_steps_per_second"}
 _DEADLINE_SECONDS = 60
@@ -62,20 +63,31 @@ def interrupt_while_it_trains(run: Path) -> threading.Thread:
 
 
 @pytest.mark.parametrize(
-    ("actors", "gradients_per_update", "epochs"),
+    ("actors", "gradients_per_update", "epochs", "others"),
     [
-        (1, 1, 1),
-        # Saved in the middle of an update, to which an actor has given more than another, and of a rollout.
-        (2, 3, 2),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 3, 2), (2, 1, 1), (2, 3, 1), (3, 1, 2))),
+        (1, 1, 1, ""),
+        # Saved in the middle of an update, to which an actor has given more than another, and of a rollout; with states
+        # that are carried from rollout to rollout.
+        (2, 3, 2, LSTM),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (1, 3, 2, ""),
+                (2, 1, 1, LSTM),
+                (2, 3, 1, ""),
+                (2, 3, 2, ""),
+                (3, 1, 2, ""),
+                (2, 1, 1, LSTM + " --method.name sarsa --exploration.annealing-frames 500"),
+            )
+        ),
     ],
 )
 def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
-    actors: int, gradients_per_update: int, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    actors: int, gradients_per_update: int, epochs: int, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By frames, by Ctrl-C, by time and by return, one after another."""
     monkeypatch.setattr("launch.commands.train._VIEW_SECONDS", 0.05)
-    settings = f"--actors {actors} --learner.gradients-per-update {gradients_per_update}"
+    settings = f"--actors {actors} --learner.gradients-per-update {gradients_per_update} {others}"
     if epochs > 1:
         settings += f" --actor.epochs {epochs} --actor.minibatches 4"
     run, whole = tmp_path / "run", tmp_path / "whole"

@@ -185,6 +185,22 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     assert other.state() == learner.state()
 
 
+def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_accepted(
+    cartpole: RunConfig, tmp_path: Path
+) -> None:
+    learner, returns = make_learner(cartpole), np.random.default_rng(0).normal(7.0, 4.0, (60, 1))
+    assert learner.snapshot().reward_factor == 1.0
+    for sequence, part in enumerate((returns[:10], returns[10:]), start=1):
+        learner.submit(report(sequence, version=learner.version, return_moments=Moments.of(part)))
+    assert learner.submit(report(3, version=9, return_moments=Moments.of(returns + 1e6))).dropped == "unknown_version"
+    assert learner.snapshot().reward_factor == pytest.approx(1.0 / returns.std(), rel=1e-6)
+    checkpoints(learner, tmp_path).save(learner.version)
+    other = make_learner(cartpole)
+    checkpoints(other, tmp_path).restore()
+    assert other.snapshot().reward_factor == learner.snapshot().reward_factor
+    assert other.state() == learner.state()
+
+
 def test_snapshots_are_read_only_and_fresh(cartpole: RunConfig) -> None:
     learner = make_learner(cartpole)
     first = learner.snapshot()

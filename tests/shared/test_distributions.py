@@ -1,11 +1,19 @@
-"""The Gaussian policy against its closed form, and noise that persists against the density in the loss."""
+"""The policies against their closed forms, and noise that persists against the density in the loss."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from shared.config import ExplorationConfig
-from shared.distributions import gaussian_entropy, gaussian_log_prob, state_dependent_log_std
+from shared.distributions import (
+    categorical_entropy,
+    categorical_log_prob,
+    categorical_mode,
+    categorical_sample,
+    gaussian_entropy,
+    gaussian_log_prob,
+    state_dependent_log_std,
+)
 from shared.exploration import EpsilonGreedy, GaussianNoise, StateDependentNoise, final_epsilons
 from shared.networks import NetworkOutput
 
@@ -126,3 +134,42 @@ def test_epsilon_greedy_takes_the_best_action_but_for_its_share() -> None:
     actions = explorer.sample(NetworkOutput({"action_values": values}, values, {})).numpy()
     shares = np.bincount(actions, minlength=4) / 30_000
     np.testing.assert_allclose(shares, [0.1, 0.7, 0.1, 0.1], atol=0.012)
+
+
+CHOICES = (3, 2)
+# Of two choices, among 3 and among 2: their probabilities.
+FIRST, SECOND = np.array([0.5, 0.3, 0.2]), np.array([0.9, 0.1])
+
+
+def two_choices(batch: int) -> tf.Tensor:
+    # What is added to all logits of one choice changes nothing.
+    return tf.constant(np.tile(np.concatenate([np.log(FIRST) + 4.0, np.log(SECOND) - 1.0]), (batch, 1)), tf.float32)
+
+
+def test_choices_made_at_once_are_independent_of_each_other() -> None:
+    logits, actions = two_choices(2), tf.constant([[0, 1], [2, 0]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        log_prob = categorical_log_prob(logits, actions, CHOICES)
+    np.testing.assert_allclose(log_prob, [np.log(0.5) + np.log(0.1), np.log(0.2) + np.log(0.9)], rtol=1e-5)
+    # By the logits of each choice: one-hot - π.
+    expected = [[0.5, -0.3, -0.2, -0.9, 0.9], [-0.5, -0.3, 0.8, 0.1, -0.1]]
+    np.testing.assert_allclose(tape.gradient(log_prob, logits), expected, atol=1e-6)
+    entropy = -(FIRST * np.log(FIRST)).sum() - (SECOND * np.log(SECOND)).sum()
+    np.testing.assert_allclose(categorical_entropy(logits, CHOICES), [entropy] * 2, rtol=1e-5)
+    np.testing.assert_array_equal(categorical_mode(logits, CHOICES), [[0, 0]] * 2)
+
+
+def test_sampled_choices_have_their_probabilities_and_nothing_to_do_with_each_other() -> None:
+    count = 20_000
+    actions = categorical_sample(two_choices(count), tf.random.Generator.from_seed(1), CHOICES).numpy()
+    assert (actions.shape, actions.dtype) == ((count, 2), np.int32)
+    pairs = np.bincount(actions[:, 0] * 2 + actions[:, 1], minlength=6).reshape(3, 2) / count
+    np.testing.assert_allclose(pairs, np.outer(FIRST, SECOND), atol=0.01)
+
+
+def test_one_action_for_several_choices_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"actions of shape \(4,\) do not fit logits of shape \(4, 5\)"):
+        categorical_log_prob(two_choices(4), tf.zeros(4, tf.int32), CHOICES)
+    with pytest.raises(ValueError, match=r"actions of shape \(4, 2\) do not fit logits of shape \(4, 5\)"):
+        categorical_log_prob(two_choices(4), tf.zeros((4, 2), tf.int32))

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from shared.config import NetworkConfig
 from shared.convolutional import ConvolutionalNetwork
 from shared.layout import ParameterLayout
-from shared.networks import Head, MultilayerPerceptron, ObservationScale
+from shared.networks import Head, ObservationScale
+from shared.perceptron import MultilayerPerceptron
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 

@@ -20,7 +20,7 @@ from shared.config import EnvironmentConfig, MethodConfig, RunConfig
 from shared.losses import action_value_loss
 from shared.methods.method import Method, RolloutTensors, method_class
 from shared.methods.names import METHODS, MethodEntry
-from shared.networks import NetworkOutput
+from shared.networks import Network, NetworkOutput
 from shared.types import ActionSpec
 
 # Observations are the time index, and networks look their outputs up: Q(s_t, ·) = table[t].
@@ -31,11 +31,14 @@ TARGET = np.array([[10.0, 20.0], [30.0, 25.0], [50.0, 40.0], [60.0, 70.0]], np.f
 class Scripted:
     """A network that gives `table[observation]`, and counts the observations it was asked for."""
 
+    state_units = ()
+    unroll = Network.unroll
+
     def __init__(self, table: np.ndarray) -> None:
         self.table = tf.Variable(table)
         self.asked = 0
 
-    def __call__(self, observations: tf.Tensor) -> NetworkOutput:
+    def __call__(self, observations: tf.Tensor, state: tuple = ()) -> NetworkOutput:  # noqa: ARG002
         self.asked += observations.shape[0]
         values = tf.gather(self.table, tf.cast(observations[:, 0], tf.int32))
         return NetworkOutput({"action_values": values}, tf.ones((observations.shape[0], 2)), {})

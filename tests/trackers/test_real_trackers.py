@@ -180,3 +180,29 @@ def test_both_folders_of_a_resumed_run_carry_one_id_of_wandb(client: Path, tmp_p
     for run in kept:
         assert run.name.endswith(f"-{run_id}")
         assert (run / f"run-{run_id}.wandb").stat().st_size > 0
+
+
+def test_evaluations_and_videos_arrive_at_the_frames_of_their_weights(
+    client: Path, server: MlflowServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "seed-1"
+    settings = SETTINGS.replace("--evaluation.every-frames 0", "--evaluation.every-frames 3000 --evaluation.video")
+    arguments = f"{settings} --evaluation.episodes 3 --trackers wandb mlflow --total-frames 12000 --run-dir {folder}"
+    variables = {"MLFLOW_TRACKING_URI": server.url, "WANDB_MODE": "offline"}
+    summary = Training(client, folder, arguments, **variables).end(0)
+    assert summary["tracker_rows_left_out"] == {}
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    points = [(point["frames"], point["mean_return"]) for row in rows for point in row["evaluations"]]
+    assert len(points) >= 2
+    (run,) = server.runs()
+    run_id = run["info"]["run_id"]
+    assert run["info"]["run_name"] == f"{tmp_path.name}/seed-1"
+    assert {"key": "group", "value": tmp_path.name} in run["data"]["tags"]
+    assert server.metric(run_id, "return/evaluation_mean") == points
+    assert server.files(run_id, "evaluation") == [f"frames-{frames:012}.gif" for frames, _ in points]
+    (offline,) = (folder / "wandb").glob("offline-run-*")
+    kept = sorted((offline / "files" / "media" / "videos" / "evaluation").glob("*.gif"))
+    assert len(kept) == len(points)
+    assert sorted(file.read_bytes() for file in kept) == sorted(
+        file.read_bytes() for file in (folder / "videos").glob("*.gif")
+    )

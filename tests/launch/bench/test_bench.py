@@ -169,7 +169,7 @@ def test_a_learner_takes_ready_made_gradients_through_ray(tmp_path: Path, capsys
         ("bench throughput --seconds 0", "must be greater than 0"),
         ("bench throughput --actor.environments 0", "must be at least 1"),
         ("bench throughput pnog", "unknown preset pnog, did you mean pong?"),
-        ("bench throughput --network.name mlp", "use a3c_cnn or nature_cnn"),
+        ("bench throughput --network.name mlp", "use a3c_cnn, nature_cnn or impala_resnet"),
         ("bench throughput cartpole", "name an ALE game"),
         ("bench throughput --json no-such-folder/x.json", "in a folder that exists"),
         ("bench learner --gradients-per-update 0", "must be at least 1"),

@@ -51,7 +51,7 @@ def test_a_step_says_what_was_done_and_what_the_network_thought_of_it(cartpole: 
     stage = make_stage(cartpole.environment)
     observations: list[np.ndarray] = []
 
-    def act(seen: np.ndarray):
+    def act(seen: np.ndarray, memory: tuple):  # noqa: ARG001
         observations.append(seen.copy())
         return policy.greedy(seen)
 
@@ -94,3 +94,28 @@ def test_q_methods_have_action_values_and_gaussians_nothing_to_weigh(cartpole: R
     pendulum = PRESETS["pendulum"].config
     gaussian = Policy(pendulum, environment_spec(pendulum.environment), training=False)
     assert gaussian.preferences(np.zeros((1, 3), np.float32)) is None
+
+
+def test_a_memory_goes_from_step_to_step(cartpole: RunConfig) -> None:
+    config = replace(cartpole, network=replace(cartpole.network, recurrent="lstm", recurrent_units=4))
+    policy = Policy(config, environment_spec(config.environment), seed=3, training=False)
+    stage = make_stage(config.environment)
+    given: list[tuple] = []
+    taken: list[tuple] = []
+    observations: list[np.ndarray] = []
+
+    def act(seen: np.ndarray, memory: tuple):
+        taken.append(memory)
+        observations.append(seen.copy())
+        acted = policy.greedy(seen, memory)
+        given.append(acted.state)
+        return acted
+
+    _, *steps = play_episode(stage, policy, act, 7)
+    stage.close()
+    assert all((part == 0).all() for part in taken[0])
+    assert all(one is other for one, other in zip(given[:-1], taken[1:], strict=True))
+    # What the network thought, it thought with the memory.
+    assert [step.value for step in steps] == [
+        policy.values(seen, memory)[0] for seen, memory in zip(observations, taken, strict=True)
+    ]

@@ -1,14 +1,17 @@
 """Vectors shared by the processes of one machine, and what goes through them."""
 
 import os
+import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import ray
 
 from actors.environments import environment_spec
+from launch.loop.executor import Failed
 from launch.machine.shared_memory import SharedVector, VectorPool, attach
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
@@ -18,6 +21,7 @@ from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnaps
 
 _ADD_ONE = """
 import sys
+from launch.loop.executor import Failed
 from launch.machine.shared_memory import VectorAddress, attach
 machine, pid, descriptor, size, dtype = sys.argv[1:]
 values = attach(VectorAddress(machine, int(pid), int(descriptor), int(size), dtype))
@@ -139,8 +143,14 @@ def test_each_rollout_gets_the_weights_of_its_dispatch_and_each_gradient_arrives
         if version < versions:
             dispatch(report.actor_id, version := version + 1)
     assert received == versions
-    assert executor.actors_in_memory == (2 if shared_memory else 0)
+    assert executor.actors_on_lines == (2 if shared_memory else 0)
     executor.close()
+
+
+def completed(executor: RayExecutor) -> Any:
+    while (completion := executor.next_completion()) is None:
+        pass
+    return completion
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -150,13 +160,58 @@ def test_a_target_is_sent_to_an_actor_once() -> None:
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
     executor.publish_target(WeightSnapshot(1, np.full(10, 5, np.float32), 0))
     seen = []
-    for _ in range(2):
+    for call in range(4):
+        if call == 2:
+            executor.publish_target(WeightSnapshot(2, np.full(10, 7, np.float32), 0))
         executor.dispatch(executor.actor_ids[0])
-        while (report := executor.next_completion()) is None:
-            pass
-        seen.append(report.gradient[0])
+        seen.append(completed(executor).gradient[0])
+    # The first through Ray, the others over a line.
+    assert executor.actors_on_lines == 1
     executor.close()
-    assert seen == [6.0, 1.0]
+    assert seen == [6.0, 1.0, 8.0, 1.0]
+
+
+class FailingProcess(ActorProcess):
+    """Fails at its third call, which comes over a line: its rollout raises, or its process dies."""
+
+    def make_runner(self, config: RunConfig, spec: object, actor_id: int) -> "FailingRunner":  # noqa: ARG002
+        return FailingRunner(dies=config.seed == DIES)
+
+
+class FailingRunner(EchoRunner):
+    def __init__(self, *, dies: bool) -> None:
+        super().__init__(0)
+        self._dies = dies
+
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
+        if self._sequence == 2:
+            if self._dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("no such key")
+        return super().run(snapshot, target)
+
+
+RAISES, DIES = 1, 2
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize(
+    ("seed", "reason"), [(RAISES, "its rollout raised: ValueError: no such key"), (DIES, "its process died: ")]
+)
+def test_an_actor_that_fails_on_its_line_says_why(seed: int, reason: str) -> None:
+    config = PRESETS["cartpole"].config
+    config = RunConfig(environment=config.environment, network=config.network, seed=seed)
+    executor = RayExecutor(config, environment_spec(config.environment), 1, actor_process=FailingProcess)
+    executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
+    for _ in range(3):
+        assert executor.actor_ids == [0]
+        executor.dispatch(0)
+        last = completed(executor)
+    assert isinstance(last, Failed)
+    assert last.actor_id == 0
+    assert last.reason.startswith(reason)
+    executor.remove(0)
+    executor.close()
 
 
 def test_a_pool_gives_no_vector_that_is_in_use() -> None:

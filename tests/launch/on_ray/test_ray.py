@@ -21,6 +21,7 @@ TRIBUTARY = [sys.executable, "-m", "launch.cli"]
 SMALL = (
     "train cartpole --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None"
 )
+LSTM = "--network.recurrent lstm --network.recurrent-units 8"
 _DEADLINE_SECONDS = 120
 
 
@@ -128,7 +129,7 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: P
 
 def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> None:
     # Each differentiates a rollout four times, at the newest weights it was sent.
-    settings = f"{SMALL} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
+    settings = f"{SMALL} {LSTM} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
     arrivals = tmp_path / "arrivals.txt"
     again = tmp_path / "again.txt"
     process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray")
@@ -166,7 +167,7 @@ def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
 def test_gradients_added_by_node_keep_their_account(tmp_path: Path) -> None:
     """Four actors, K = 4: an update takes in one message, and every gradient is counted, of reused rollouts too."""
     settings = f"{SMALL} --actors 4 --learner.gradients-per-update 4 --aggregation node --total-frames 12000"
-    settings += " --actor.epochs 2 --actor.minibatches 2"
+    settings += f" --actor.epochs 2 --actor.minibatches 2 {LSTM}"
     run = tmp_path / "run"
     process = start(f"{settings} --log-every-seconds 0.5", run)
     output, _ = process.communicate(timeout=_DEADLINE_SECONDS)

@@ -19,11 +19,12 @@ from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.cli import main
 from launch.film.stage import AtariStage
+from launch.output.json_file import write_json
 from launch.results.curves import bands, read_curve, read_rows
 from launch.run.folder import RunFolder
 from launch.run.progress import Progress
 from launch.run.weights import load_weights
-from shared.config import EvaluationConfig
+from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.types import WeightSnapshot
 
 MADE_BY = {"command", "created", "revision", "versions", "hardware"}
@@ -139,6 +140,26 @@ def test_runs_that_differ_in_their_seed_become_one_band(cartpole_runs: list[Path
         assert json.loads(opened.text["Description"]).keys() >= MADE_BY
 
 
+def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Path) -> None:
+    """In rows of today, and in those of older versions, which have the last mean only."""
+    write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
+    row = msgspec.to_builtins(Progress(mean_return_100=1.0))
+    point = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25}
+    new = [row | {"frames": 10}, row | {"frames": 20, "evaluation_return": 3.0, "evaluations": [point]}]
+    old = [
+        {k: v for k, v in r.items() if k != "evaluations"}
+        for r in (*new, row | {"frames": 30, "evaluation_return": 3.0})
+    ]
+    for rows, at, error in ((new, 7.0, 0.25), (old, 20.0, 0.0)):
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
+        assert points is not None
+        assert [values.tolist() for values in points] == [[at], [3.0], [error]]
+        alone = read_curve(tmp_path, "frames", "evaluation_return")
+        assert (alone.x.tolist(), alone.y.tolist(), alone.evaluations) == ([at], [3.0], None)
+        assert read_curve(tmp_path, "frames", "policy_lag_mean").evaluations is None
+
+
 def test_runs_that_differ_otherwise_are_named_by_it(cartpole_runs: list[Path]) -> None:
     first, second = (read_curve(run, "frames", "mean_return_100") for run in cartpole_runs)
     other = second._replace(config=replace(second.config, total_frames=7))
@@ -146,6 +167,8 @@ def test_runs_that_differ_otherwise_are_named_by_it(cartpole_runs: list[Path]) -
         "CartPole-v1, total_frames 6000",
         "CartPole-v1, total_frames 7",
     ]
+    elsewhere = other._replace(config=replace(other.config, environment=EnvironmentConfig(id="Acrobot-v1")))
+    assert [band.label for band in bands([first, elsewhere])] == ["CartPole-v1", "Acrobot-v1"]
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
@@ -236,7 +259,7 @@ def test_scaled_observations_are_part_of_an_exported_network(
         ("train cartpole --seeds 1,2 --resume RUN", "--resume"),
         ("train cartpole --trackers wandb", "is not installed"),
         ("bench scaling --actors two", "must be numbers like 1,2,4"),
-        ("bench scaling --environment CartPole-v1", "frames are skipped for Atari only"),
+        ("bench scaling --environment CartPole-v1", "the bench is for Atari; name an ALE game"),
         ("bench scaling --continue RUN", "is not the folder of a scaling measurement"),
         ("bench scaling --actors 1000", "there is room for"),
     ],

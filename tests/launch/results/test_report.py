@@ -1,6 +1,8 @@
 """The HTML report: complete, self-contained, and sound in a browser at both ends of the range of screens."""
 
+import json
 import re
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,28 @@ def test_a_report_has_all_that_a_reader_asks_for(page: Path) -> None:
     assert "optimizer.learning_rate" in text
     assert "tensorflow 2" in text
     assert text.count("<svg") == 2 + 2 * 2
+
+
+def test_a_report_says_what_held_the_run_back_and_what_evaluations_saw(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    settings = "cartpole --total-frames 3000 --network.hidden-sizes 8 --executor inline --actors 1"
+    evaluated = "--evaluation.every-frames 1000 --evaluation.episodes 3 --stop-at-return None --stop-measure training"
+    assert main(["train", *settings.split(), *evaluated.split(), "--run-dir", str(run)]) == 0
+    page, file = tmp_path / "page.html", tmp_path / "page.json"
+    assert main(["report", str(run), "--output", str(page), "--json", str(file)]) == 0
+    (figures,) = json.loads(file.read_text())["runs"]
+    assert len(figures["training_evaluations"]) >= 2
+    frames = [point["frames"] for point in figures["training_evaluations"]]
+    assert frames == sorted(frames)
+    assert all(point["episodes"] == 3 for point in figures["training_evaluations"])
+    assert abs(sum(figures["stage_shares"].values()) - 1) < 1e-9
+    text = page.read_text()
+    assert f"{len(frames)} evaluations during training" in text
+    assert "evaluations of the weights at that time" in text
+    assert figures["held_back"]
+    assert all(escape(line) in text for line in figures["held_back"])
 
 
 def test_a_report_refers_to_nothing_outside_itself(page: Path) -> None:

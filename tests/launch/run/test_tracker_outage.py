@@ -30,11 +30,13 @@ class Backend:
         self.started: list[dict[str, Any]] = []
         self.log: Any = self.rows.append
         self.finish: Any = lambda: None
-        self.Settings = dict
+        self.Settings = self.Video = dict
 
     def init(self, **options: Any) -> SimpleNamespace:
         self.started.append(options)
-        return SimpleNamespace(log=lambda row: self.log(row), finish=lambda: self.finish())
+        return SimpleNamespace(
+            log=lambda row: self.log(row), finish=lambda: self.finish(), define_metric=lambda *_, **__: None
+        )
 
 
 @pytest.fixture
@@ -127,12 +129,13 @@ def test_checkpoint_and_summary_are_written_before_trackers_are_closed(
 
 @pytest.mark.usefixtures("backend")
 def test_a_video_that_tensorboard_cannot_take_is_one_warning(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cartpole: RunConfig, tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise tf.errors.DataLossError(None, None, "no space left on device")
 
     monkeypatch.setattr(tf.summary, "write", fail)
+    monkeypatch.setattr(backend, "Video", lambda data, **_: data.read())
     run = session(cartpole, tmp_path)
     run._reporting.trackers.write_video(VIDEO, frames=0)
     summary = run.run()
@@ -141,6 +144,9 @@ def test_a_video_that_tensorboard_cannot_take_is_one_warning(
     about = [message for message in run.view().messages if "TensorBoard" in message]
     assert "no space left on device" in about[0]
     assert "1 row was left out" in about[1]
+    assert [row for row in backend.rows if "evaluation/episode" in row] == [
+        {"frames": 0, "evaluation/episode": b"GIF89a"}
+    ]
 
 
 def test_a_resumed_run_goes_on_in_the_same_run_of_its_tracker(

@@ -8,15 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
 from launch.run.progress import Progress
-from launch.run.rows import JsonLines, scalars
+from launch.run.rows import JsonLines, evaluation_scalars, scalars
 from launch.run.tracker_runs import TrackerRuns
-from launch.run.trackers import MLflow, TensorBoard, WeightsAndBiases, check_trackers
-from shared.config import RunConfig, flat_settings
+from launch.run.trackers import MLflow, TensorBoard, WeightsAndBiases, check_trackers, tracked_group, tracked_name
+from shared.config import RunConfig, TrackingConfig, flat_settings
 from shared.errors import ConfigurationError
 from shared.types import Video
 
@@ -29,17 +30,35 @@ ROW = Progress(
     agent_steps_dropped={"too_old": 20},
     stage_microseconds={"acting": 40.0},
     statistics={"entropy": 1.5},
+    info={"success": 0.25},
 )
+POINT = {
+    "frames": 320,
+    "agent_steps": 80,
+    "elapsed_seconds": 2.0,
+    "mean_return": 11.0,
+    "median_return": 10.0,
+    "standard_error": 0.5,
+    "collapsed_episodes": None,
+}
+EVALUATED = replace(ROW, evaluations=[POINT])
+VIDEO = Video(b"GIF89a", width=160, height=210)
 
 
 def test_scalars_have_their_groups() -> None:
     values = dict(scalars(ROW))
     assert values["return/training_mean_100"] == 12.5
     assert values["learning/entropy"] == 1.5
+    assert values["info/success"] == 0.25
     assert values["agent_steps_dropped/too_old"] == 20
     assert values["stage_microseconds/acting"] == 40.0
     # What is not known yet is no point on a curve.
-    assert "return/evaluation_mean" not in values
+    assert "learning/gradient_norm" not in values
+    assert dict(evaluation_scalars(POINT)) == {
+        "return/evaluation_mean": 11.0,
+        "return/evaluation_median": 10.0,
+        "return/evaluation_standard_error": 0.5,
+    }
 
 
 def test_a_row_of_json(tmp_path: Path) -> None:
@@ -53,11 +72,21 @@ def test_a_row_of_json(tmp_path: Path) -> None:
 
 def test_tensorboard_is_given_a_video_as_a_picture_of_its_size(tmp_path: Path) -> None:
     tracker = TensorBoard(tmp_path, RunConfig())
-    tracker.write_video(Video(b"GIF89a", width=160, height=210), frames=400)
+    tracker.write_video(VIDEO, frames=400)
     tracker.close()
     (shown,) = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0}).Reload().Tensors("evaluation/episode")
     assert shown.step == 400
     assert list(shown.tensor_proto.string_val) == [b"160", b"210", b"GIF89a"]
+
+
+def test_tensorboard_has_an_evaluation_at_the_frames_of_its_weights(tmp_path: Path) -> None:
+    tracker = TensorBoard(tmp_path, RunConfig())
+    tracker.write(EVALUATED)
+    tracker.close()
+    events = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0}).Reload()
+    (training,), (evaluation,) = (events.Tensors(f"return/{n}") for n in ("training_mean_100", "evaluation_mean"))
+    assert (training.step, evaluation.step) == (400, 320)
+    assert float(tf.make_ndarray(evaluation.tensor_proto)) == 11.0
 
 
 def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,17 +95,46 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def init(**options: Any) -> SimpleNamespace:
         started.update(options)
-        return SimpleNamespace(log=logged.append, finish=lambda: logged.append({"finished": True}))
+        return SimpleNamespace(
+            log=logged.append,
+            finish=lambda: logged.append({"finished": True}),
+            define_metric=lambda name, step_metric: started.update({name: step_metric}),
+        )
 
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
-    tracker = WeightsAndBiases(tmp_path, RunConfig(), TrackerRuns(tmp_path))
-    tracker.write(ROW)
+    def video(data: Any, format: str) -> tuple[bytes, str]:
+        return data.read(), format
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict, Video=video))
+    config = RunConfig(tracking=TrackingConfig(project="games", group="mine"))
+    tracker = WeightsAndBiases(tmp_path, config, TrackerRuns(tmp_path))
+    tracker.write(EVALUATED)
+    tracker.write_video(VIDEO, 320)
     tracker.close()
+    assert (started["project"], started["group"], started["name"]) == ("games", "mine", tmp_path.name)
+    assert started["*"] == "frames"
     assert started["config"]["optimizer.learning_rate"] == RunConfig().optimizer.learning_rate
     assert TrackerRuns(tmp_path).get("wandb") == started["id"]
     assert logged[0]["frames"] == 400
     assert logged[0]["return/training_mean_100"] == 12.5
-    assert logged[1] == {"finished": True}
+    assert logged[1] == {"frames": 320, **dict(evaluation_scalars(POINT))}
+    assert logged[2] == {"frames": 320, "evaluation/episode": (b"GIF89a", "gif")}
+    assert logged[3] == {"finished": True}
+
+
+@pytest.mark.parametrize(
+    ("folder", "tracking", "name", "group"),
+    [
+        ("runs/pong-1", TrackingConfig(), "pong-1", None),
+        ("runs/pong-1/seed-3", TrackingConfig(), "pong-1/seed-3", "pong-1"),
+        ("runs/sweep/trial-03", TrackingConfig(), "sweep/trial-03", "sweep"),
+        ("runs/pong-1/seed-3", TrackingConfig(name="mine", group="ours"), "mine", "ours"),
+    ],
+)
+def test_runs_of_several_seeds_are_told_apart_in_trackers(
+    folder: str, tracking: TrackingConfig, name: str, group: str | None
+) -> None:
+    config = RunConfig(tracking=tracking)
+    assert (tracked_name(Path(folder), config), tracked_group(Path(folder), config)) == (name, group)
 
 
 class Store:
@@ -85,8 +143,9 @@ class Store:
     def __init__(self, runs: dict[str, Any]) -> None:
         self._runs = runs
 
-    def create_run(self, experiment_id: str, run_name: str) -> SimpleNamespace:
-        run = SimpleNamespace(name=run_name, experiment=experiment_id, params={}, tags={}, metrics=[], status="RUNNING")
+    def create_run(self, experiment_id: str, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
+        run = SimpleNamespace(name=run_name, experiment=experiment_id, params={}, tags=tags, metrics=[])
+        run.status, run.artifacts = "RUNNING", []
         self._runs[f"run{len(self._runs)}"] = run
         return SimpleNamespace(info=SimpleNamespace(run_id=f"run{len(self._runs) - 1}"))
 
@@ -107,6 +166,10 @@ class Store:
             assert name not in self._runs[run_id].params
             self._runs[run_id].params[name] = value
 
+    def log_artifact(self, run_id: str, local_path: str, artifact_path: str) -> None:
+        file = Path(local_path)
+        self._runs[run_id].artifacts.append((f"{artifact_path}/{file.name}", file.read_bytes()))
+
     def set_terminated(self, run_id: str) -> None:
         self._runs[run_id].status = "FINISHED"
 
@@ -125,14 +188,19 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_mlflow(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
-    tracker = MLflow(tmp_path, RunConfig(), TrackerRuns(tmp_path))
-    tracker.write(ROW)
+    config = RunConfig(tracking=TrackingConfig(project="games", group="ours", name="mine"))
+    tracker = MLflow(tmp_path, config, TrackerRuns(tmp_path))
+    tracker.write(EVALUATED)
+    tracker.write_video(VIDEO, 320)
     assert mlflow_runs["run0"].status == "RUNNING"
     tracker.close()
     run = mlflow_runs["run0"]
-    assert run.name == tmp_path.name
-    assert run.params == {name: str(value) for name, value in flat_settings(RunConfig()).items()}
-    assert ("return/training_mean_100", 12.5, 400) in [(name, value, step) for name, value, _, step in run.metrics]
+    assert (run.experiment, run.name, run.tags) == ("games", "mine", {"group": "ours"})
+    assert run.params == {name: str(value) for name, value in flat_settings(config).items()}
+    metrics = [(name, value, step) for name, value, _, step in run.metrics]
+    assert ("return/training_mean_100", 12.5, 400) in metrics
+    assert ("return/evaluation_mean", 11.0, 320) in metrics
+    assert run.artifacts == [("evaluation/frames-000000000320.gif", b"GIF89a")]
     assert run.status == "FINISHED"
 
 

@@ -1,0 +1,58 @@
+"""`tributary config [PRESET] [SETTINGS]`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import tyro
+
+from launch.commands.arguments import parse
+from launch.commands.preset_line import (
+    asks_for_help,
+    base_settings,
+    help_page,
+    spelt_out,
+    take_config_file,
+    take_preset,
+    with_full_help,
+)
+from launch.commands.settings import as_toml
+from launch.output.exit_codes import EXIT_DONE
+from launch.output.json_file import check_json_file, write_json
+from launch.presets import PRESETS
+from shared.config import RunConfig
+
+_PURPOSE = "Print all settings of a preset, with what is typed changed, as a file for tributary train --config."
+
+
+@dataclass(frozen=True)
+class ConfigArguments:
+    """Print all settings as a file that `--config` reads."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """File of settings to start from, as in tributary train."""
+    json: Path | None = None
+    """File to write the settings to besides, as a run's config.json has them."""
+
+
+def config_line(arguments: Sequence[str]) -> int:
+    """Run `tributary config` with what is typed after it. Returns the exit code.
+
+    Raises:
+        ConfigurationError: it names no preset, or settings that cannot be.
+    """
+    rest = spelt_out(arguments)
+    named = take_preset(rest)
+    preset, base = base_settings(named, take_config_file(rest), rest)
+    if asks_for_help(rest):
+        print(help_page("config [PRESET]", _PURPOSE, preset, base, ConfigArguments), end="")
+        return EXIT_DONE
+    parsed = parse(ConfigArguments, "config [PRESET]", with_full_help(rest), ConfigArguments(base))
+    check_json_file(parsed.json)
+    print(as_toml(parsed.config, preset if preset in PRESETS else None), end="")
+    if parsed.json is not None:
+        write_json(parsed.json, msgspec.to_builtins(parsed.config))
+    return EXIT_DONE

@@ -1,0 +1,70 @@
+"""`tributary stop RUN`: ask a run to finish and save, as Ctrl-C in its terminal does."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
+from launch.output.lines import print_line
+from launch.run.latest import RunPath
+from launch.run.lock import Holder, holder_of
+from shared.errors import setting_error
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class StopArguments:
+    """Ask a run to finish its rollouts, save, and end, and wait until it has. Ctrl-C stops the waiting only."""
+
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, of the runs of several seeds, or of a sweep; latest: the newest run."""
+    now: bool = False
+    """End at once, as a second Ctrl-C does: what was played since the last checkpoint is lost."""
+
+
+def stop(arguments: StopArguments) -> int:
+    """Run `tributary stop`. Returns the exit code: 1 if the run still goes on.
+
+    Raises:
+        ConfigurationError: nothing runs there, or not on this machine.
+    """
+    folder, console = arguments.run, Console()
+    holder = holder_of(folder)
+    if holder is None:
+        raise setting_error("run", folder, "nothing runs there; tributary runs lists what does")
+    if not holder.here:
+        where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process of an older version"
+        raise setting_error("run", folder, f"runs {where}: stop it there")
+    assert holder.pid is not None
+    _interrupt(holder.pid)
+    print_line(console, f"asked process {holder.pid} to {'end at once' if arguments.now else 'finish and save'}")
+    if arguments.now:
+        # Two signals at once may arrive as one.
+        time.sleep(_POLL_SECONDS)
+        _interrupt(holder.pid)
+    try:
+        _wait_for_end(folder, holder)
+    except KeyboardInterrupt:
+        print_line(console, "it still finishes")
+        return EXIT_FAILED
+    print_line(console, f"ended: {folder}; tributary train --resume {folder} goes on")
+    return EXIT_DONE
+
+
+def _interrupt(pid: int) -> None:
+    # It may have ended by itself.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+
+
+def _wait_for_end(folder: Path, holder: Holder) -> None:
+    while holder_of(folder) == holder:
+        time.sleep(_POLL_SECONDS)

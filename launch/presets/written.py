@@ -1,0 +1,172 @@
+"""Settings that a person wrote, in a file or a dictionary: some of them, over a preset or other settings."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
+
+from launch.output.words import nearest
+from launch.presets import PRESETS
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, one_line, setting_error
+
+# TOML has no word for it; on the command line it is typed the same way.
+NONE = "None"
+# What is of one run alone: where it is kept, and the order of its reports.
+_OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
+
+
+class ConfigFile(NamedTuple):
+    """What a file of settings says, by their whole names. Those of a run's config.json are `whole`, and over no preset;
+    `preset` is then the name of that run. Else it is the preset that the file names, if it does."""
+
+    path: Path
+    settings: dict[str, Any]
+    preset: str | None
+    whole: bool
+
+    @property
+    def environment_id(self) -> str | None:
+        """The environment that it names, if it does."""
+        found = self.settings.get("environment.id")
+        return None if found is None else str(found)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that it names for its environment.
+
+        Raises:
+            ConfigurationError: they are no modules' names.
+        """
+        named: dict[str, Any] = {
+            name: self.settings[name] for name in ("environment.id", "environment.imports") if name in self.settings
+        }
+        return with_settings(RunConfig(), named).environment.modules
+
+    def over(self, base: RunConfig) -> RunConfig:
+        """The settings of the file, and those of `base` where it has none.
+
+        Raises:
+            ConfigurationError: it has settings that cannot be.
+        """
+        try:
+            return with_settings(RunConfig() if self.whole else base, self.settings)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.path}: {error}") from error
+
+
+def read_config_file(path: Path) -> ConfigFile:
+    """Read a run's config.json, or TOML.
+
+    Raises:
+        ConfigurationError: it cannot be read, or names a preset or a setting that there is not.
+    """
+    whole = path.suffix == ".json"
+    try:
+        text = path.read_text()
+        settings = json.loads(text) if whole else tomllib.loads(text)
+    except OSError as error:
+        raise setting_error("config", path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        kind = "JSON, as a run's config.json is" if whole else "TOML"
+        raise setting_error("config", path, f"is no {kind}: {one_line(error)}") from error
+    if not isinstance(settings, dict):
+        raise setting_error("config", path, "is not the config.json of a run: it holds no settings")
+    preset = path.resolve().parent.name if whole else settings.pop("preset", None)
+    if not whole and preset is not None and preset not in PRESETS:
+        raise ConfigurationError(
+            f"{path}: unknown preset {preset}{nearest(str(preset), PRESETS)}; see tributary presets"
+        )
+    try:
+        found = named(settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    if whole:
+        found = {name: value for name, value in found.items() if name not in _OF_ONE_RUN}
+    return ConfigFile(path, found, preset, whole)
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """`config` with some settings changed: by names like `optimizer.learning_rate`, or in mappings, one in the other.
+
+    Raises:
+        ConfigurationError: there is no setting of such a name, or it cannot have such a value.
+    """
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in named(settings).items():
+        section, _, field = name.rpartition(".")
+        sections.setdefault(section, {})[field] = _converted(name, value)
+    changed = sections.pop("", {})
+    changed |= {section: replace(getattr(config, section), **fields) for section, fields in sections.items()}
+    return replace(config, **changed)
+
+
+def named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in mappings, one in the other, by their whole names.
+
+    Raises:
+        ConfigurationError: there is no setting of such a name.
+    """
+    return dict(_flat(settings, ""))
+
+
+def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Each setting that is named, by its whole name."""
+    for key, value in settings.items():
+        name = prefix + str(key).replace("-", "_")
+        if name in _KINDS:
+            yield name, value
+        elif name not in _SECTIONS:
+            raise ConfigurationError(f"--{name.replace('_', '-')}: there is no such setting{_nearest(name)}")
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{name}.")
+        else:
+            raise setting_error(name, value, f"is a group of settings, like {_first_of(name)}")
+
+
+def _converted(name: str, value: Any) -> Any:
+    kind = _KINDS[name]
+    if value == NONE and NoneType in get_args(kind):
+        return None
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        problem = f"must be {' or '.join(choices)}" if choices else one_line(error).replace("`", "").lower()
+        raise setting_error(name, value, problem) from error
+
+
+def _nearest(name: str) -> str:
+    # Whoever leaves the group out has the name right.
+    left_out = [known for known in _KINDS if known.rpartition(".")[2] == name]
+    if left_out:
+        return f", did you mean {left_out[0]}?"
+    section = name.rpartition(".")[0]
+    if section in _SECTIONS:
+        return nearest(name, [known for known in _KINDS if known.startswith(f"{section}.")])
+    return nearest(name, [*_SECTIONS, *_KINDS])
+
+
+def _first_of(section: str) -> str:
+    return next(name for name in _KINDS if name.startswith(f"{section}."))
+
+
+def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
+    for field, hint in get_type_hints(kind).items():
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _kinds(hint, f"{prefix}{field}.")
+        else:
+            yield prefix + field, hint
+
+
+# Every setting by its name, and what it may be; and the groups that they are in.
+_KINDS = dict(_kinds(RunConfig, ""))
+_SECTIONS = sorted({name.rpartition(".")[0] for name in _KINDS} - {""})

@@ -1,0 +1,184 @@
+"""The file of a sweep: settings as `train --config` takes them, and a table `[sweep]` that says what to search."""
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from launch.output.words import nearest
+from launch.presets import PRESETS
+from launch.presets.choice import preset_for
+from launch.presets.written import with_settings
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, one_line
+
+_RUN_OF_ONE = ("storage", "record_arrivals", "replay_arrivals")
+
+Value = str | int | float | bool
+# A setting by its name, like optimizer.learning_rate, and its value: those of one trial.
+Settings = dict[str, Value]
+
+
+class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Numbers from `low` to `high`, both included, drawn evenly, or evenly in their logarithm; whole ones where the
+    setting is a whole number."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    whole: bool = False
+
+
+class Asha(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Asynchronous successive halving (arXiv 1810.05934): of the trials that come to a rung, the best one in
+    `reduction_factor` goes on. The first rung is at `grace_frames`, each next one at that factor times as many."""
+
+    grace_frames: int
+    reduction_factor: int = 3
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table `[sweep]`."""
+
+    space: dict[str, Any]
+    search: Literal["grid", "random", "optuna"] = "optuna"
+    trials: int | None = None
+    maximise: Literal["training", "evaluation"] = "training"
+    asha: Asha | None = None
+    seed: int = 1
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """What a sweep's file says, checked. `base` are the settings that all trials share; `space` has for each setting
+    that is searched its choices or its range."""
+
+    preset: str
+    base: RunConfig
+    plan: Plan
+    space: dict[str, list[Value] | Range]
+    trials: int
+
+    @property
+    def cores(self) -> float:
+        """What a trial reserves: the cores of its actors."""
+        assert isinstance(self.base.actors, int)
+        return 1.0 if self.base.executor == "inline" else self.base.actors * self.base.actor.cores
+
+    def config(self, settings: Settings) -> RunConfig:
+        """The settings of a trial.
+
+        Raises:
+            ConfigurationError: they cannot be together.
+        """
+        return with_settings(self.base, settings)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read and check the file of a sweep.
+
+    Raises:
+        ConfigurationError: it cannot be read, or has something that cannot be; the message begins with the file.
+    """
+    try:
+        settings = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is no TOML: {one_line(error)}") from error
+    try:
+        return _sweep(settings)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{path}: [sweep]: {one_line(error).replace('`', '')}") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _sweep(settings: dict[str, Any]) -> Sweep:
+    if "sweep" not in settings:
+        raise ConfigurationError("has no table [sweep], which says what to search: see docs/sweeps.md")
+    plan = msgspec.convert(settings.pop("sweep"), Plan)
+    preset, environment_id = settings.pop("preset", None), _named(settings, "environment", "id")
+    if preset is None and environment_id is not None:
+        preset = preset_for(str(environment_id))
+    if preset not in PRESETS:
+        raise ConfigurationError(f"preset {preset}: name one{nearest(str(preset), PRESETS)}; see tributary presets")
+    # All trials play all their frames, unless the file says otherwise: their returns would not tell them apart.
+    unstopped = replace(PRESETS[preset].config, stop_at_return=None, stop_measure="training")
+    base = with_settings(unstopped, settings)
+    for name in _RUN_OF_ONE:
+        if getattr(base, name) is not None:
+            raise ConfigurationError(f"{name} is of one run, and a sweep has several")
+    if not isinstance(base.actors, int):
+        raise ConfigurationError(f"actors {base.actors}: set a number, which is how many cores a trial takes")
+    if base.address != "local":
+        raise ConfigurationError("address is for the sweep: tributary sweep FILE --address; each trial is on one node")
+    space = {name: _part_of_space(name, values, base) for name, values in _flat(plan.space, "")}
+    _check(plan, base, space)
+    return Sweep(preset, base, plan, space, _trials(plan, space))
+
+
+def _named(settings: Mapping[str, Any], section: str, name: str) -> Any:
+    inner = settings.get(section)
+    return inner.get(name) if isinstance(inner, Mapping) else settings.get(f"{section}.{name}")
+
+
+def _flat(space: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Each setting that is searched, by its whole name."""
+    for key, value in space.items():
+        name = prefix + key.replace("-", "_")
+        if isinstance(value, Mapping) and "low" not in value and "high" not in value:
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _part_of_space(name: str, values: Any, base: RunConfig) -> list[Value] | Range:
+    """Choices or a range, each end of which is a value that the setting can have."""
+    if isinstance(values, list) and values:
+        for value in values:
+            with_settings(base, {name: value})
+        return values
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"[sweep.space] {name}: must be a list of choices, or {{ low = …, high = … }}")
+    span = msgspec.convert(values, Range)
+    for end in (span.low, span.high):
+        with_settings(base, {name: end})
+    if not span.low < span.high or not all(map(math.isfinite, (span.low, span.high))):
+        raise ConfigurationError(f"[sweep.space] {name}: low {span.low} must be below high {span.high}")
+    if span.log and span.low <= 0:
+        raise ConfigurationError(f"[sweep.space] {name}: log = true needs a low above 0, and it is {span.low}")
+    now = attrgetter(name)(base)
+    whole = isinstance(now, int) or (now is None and isinstance(span.low, int) and isinstance(span.high, int))
+    return msgspec.structs.replace(span, whole=whole)
+
+
+def _check(plan: Plan, base: RunConfig, space: Mapping[str, list[Value] | Range]) -> None:
+    if not space:
+        raise ConfigurationError("[sweep.space] names no setting to search")
+    ranges = [name for name, part in space.items() if isinstance(part, Range)]
+    if plan.search == "grid" and (ranges or plan.trials is not None):
+        problem = (
+            f"{ranges[0]} has a range: give it a list" if ranges else "trials follows from the lists: leave it out"
+        )
+        raise ConfigurationError(f'[sweep] search = "grid": {problem}')
+    if plan.search != "grid" and (plan.trials is None or plan.trials < 1):
+        raise ConfigurationError(f"[sweep] trials {plan.trials}: say how many, 1 or more")
+    if plan.maximise == "evaluation" and not base.evaluation.every_frames:
+        raise ConfigurationError('[sweep] maximise = "evaluation" needs evaluation.every_frames above 0')
+    asha = plan.asha
+    if asha is not None and not 0 < asha.grace_frames < base.total_frames:
+        raise ConfigurationError(
+            f"[sweep] asha.grace_frames {asha.grace_frames}: must be above 0 and below total_frames {base.total_frames}"
+        )
+    if asha is not None and asha.reduction_factor < 2:
+        raise ConfigurationError(f"[sweep] asha.reduction_factor {asha.reduction_factor}: must be at least 2")
+
+
+def _trials(plan: Plan, space: Mapping[str, list[Value] | Range]) -> int:
+    lists = [part for part in space.values() if isinstance(part, list)]
+    return math.prod(map(len, lists)) if plan.search == "grid" else plan.trials or 0

@@ -1,0 +1,131 @@
+"""One trial, played: its run is trained in a process of its own, and its rows are read as they come."""
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launch.commands.training_process import training_process
+from launch.output.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
+from launch.results.curves import read_rows
+from launch.run.finished import reached_limit, read_summary
+from launch.run.folder import RunFolder
+from launch.run.lock import holder_of
+from launch.run.standing import last_row
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+_POLL_SECONDS = 0.5
+# How long the process of an earlier try may take to save what it has.
+_SAVING_SECONDS = 120.0
+_SCORES = {"training": "mean_return_100", "evaluation": "evaluation_return"}
+# Rows that are passed on, at most: enough for a sweep to decide by.
+_MOST_READINGS = 200
+
+
+class TrialRun(NamedTuple):
+    """What a trial trains. `goal` is `training` or `evaluation`, whose return is its score; `known`: it has ended
+    before, and is only read."""
+
+    folder: Path
+    config: RunConfig
+    preset: str
+    goal: str
+    known: bool
+
+
+class Reading(NamedTuple):
+    """How far a trial has come. `score` is None before the first return; `ended`: the run has ended."""
+
+    frames: int
+    score: float | None
+    ended: bool
+
+
+class TrialError(Exception):
+    """The process of a trial ended before its run did. The run goes on from its checkpoint in another try."""
+
+
+class HopelessTrialError(Exception):
+    """The run cannot be trained with such settings; another try could not, either."""
+
+
+class StoppedTrialError(Exception):
+    """Somebody stopped the run of a trial: it is left where it is."""
+
+
+def play_trial(run: TrialRun) -> Iterator[Reading]:
+    """Train a trial's run, from its beginning or from where it stopped. Yields readings, the last one `ended`.
+
+    Raises:
+        TrialError: its process ended before.
+        StoppedTrialError: it was stopped by hand.
+        HopelessTrialError: its settings were refused, or it failed to learn anything finite.
+    """
+    last = -1
+    for reading in _readings(run):
+        # Rows that are played again after a resume say nothing new.
+        new = reading.frames - last >= run.config.total_frames / _MOST_READINGS
+        if reading.ended or (new and reading.score is not None and reading.frames < run.config.total_frames):
+            last = reading.frames
+            yield reading
+
+
+def _readings(run: TrialRun) -> Iterator[Reading]:
+    folder = RunFolder(run.folder)
+    _wait_until_free(run.folder)
+    yield from _so_far(folder, run.goal)
+    if not (run.known or _has_ended(folder, run.config)):
+        yield from _train(run, folder)
+    yield _reading(last_row(folder), run.goal, ended=True)
+
+
+def _train(run: TrialRun, folder: RunFolder) -> Iterator[Reading]:
+    resume = any(folder.checkpoints.glob("*.index"))
+    if not resume:
+        # It was killed before there was anything to go on from.
+        shutil.rmtree(folder.path, ignore_errors=True)
+    folder.path.parent.mkdir(parents=True, exist_ok=True)
+    log = folder.path.with_name(f"{folder.path.name}.log")
+    with (
+        log.open("a") as output,
+        training_process(run.config, run.folder, run.preset, output, resume=resume) as process,
+    ):
+        while process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            row = last_row(folder)
+            if row:
+                yield _reading(row, run.goal)
+    if process.returncode == EXIT_USAGE:
+        raise HopelessTrialError((log.read_text().splitlines() or [""])[-1].removeprefix("error: "))
+    if process.returncode == EXIT_INTERRUPTED:
+        raise StoppedTrialError("its run was stopped by hand")
+    if read_summary(folder).get("status") == "failed":
+        raise HopelessTrialError(f"training failed; see {log}")
+    if not _has_ended(folder, run.config):
+        raise TrialError(f"its process ended with exit code {process.returncode}; see {log}")
+
+
+def _so_far(folder: RunFolder, goal: str) -> Iterator[Reading]:
+    # A run that has just begun has no rows.
+    with suppress(ConfigurationError):
+        yield from (_reading(row, goal) for row in read_rows(folder))
+
+
+def _reading(row: Mapping[str, Any], goal: str, *, ended: bool = False) -> Reading:
+    return Reading(row.get("frames", 0), row.get(_SCORES[goal]), ended)
+
+
+def _has_ended(folder: RunFolder, config: RunConfig) -> bool:
+    return reached_limit(config, read_summary(folder)) is not None
+
+
+def _wait_until_free(folder: Path) -> None:
+    """The process of an earlier try may still be saving: it was asked to when nobody wanted its rows any more."""
+    deadline = time.monotonic() + _SAVING_SECONDS
+    while holder_of(folder) is not None:
+        if time.monotonic() > deadline:
+            raise TrialError(f"{folder} is still in use by the process of an earlier try")
+        time.sleep(_POLL_SECONDS)

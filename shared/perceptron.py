@@ -1,0 +1,120 @@
+"""The multilayer perceptron, for observations that are vectors."""
+
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from shared.config import NetworkConfig
+from shared.layer_norm import EPSILON
+from shared.networks import Head, KerasNetwork, ObservationScale, orthogonal_seeds
+
+_SCALED_LIMIT = 10.0
+_VARIANCE_FLOOR = 1e-8
+
+
+class MultilayerPerceptron(KerasNetwork):
+    """A trunk of fully connected layers for each head; one trunk, where there are no heads.
+
+    Args:
+        config: hidden sizes, activation, precision and scaling; and whether layers are normalised before they activate.
+        observation_shape: (n,) of float32 vectors.
+        heads: see `Network`.
+        seed: of the initial weights.
+        observation_scale: where the scaling is "bounds".
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        observation_shape: Sequence[int],
+        heads: Sequence[Head],
+        seed: int,
+        observation_scale: ObservationScale | None = None,
+    ) -> None:
+        super().__init__(heads)
+        self._seeds = orthogonal_seeds(seed)
+        policy = "mixed_bfloat16" if config.precision == "bfloat16" else "float32"
+        inputs = keras.Input(tuple(observation_shape), dtype="float32", name="observations")
+        scaled = inputs
+        if config.observation_scaling == "bounds":
+            assert observation_scale is not None, "the environment's bounds are known before its network is built"
+            mean, deviation = observation_scale
+            scaled = keras.layers.Rescaling(1.0 / deviation, -mean / deviation, name="scale")(inputs)
+        elif config.observation_scaling == "running":
+            scaled = _RunningScale(name="observation_scaling")(inputs)
+        trunks = []
+        self._trunks: dict[str, list[keras.Layer]] = {}
+        for name in [head.name for head in heads] or ["trunk"]:
+            x, layers = scaled, list(self._trunk(name, config, policy))
+            for layer in layers:
+                x = layer(x)
+            trunks.append(x)
+            self._trunks[name] = layers
+        outputs = [
+            self._dense(head.name, head.units, head.gain, None, "float32")(trunk)
+            for head, trunk in zip(heads, trunks, strict=False)
+        ]
+        self.model = keras.Model(inputs, (*outputs, trunks[0]), name="mlp")
+
+    def as_keras(self) -> keras.Model:
+        inputs = keras.Input(self.model.input_shape[1:], dtype="float32", name="observations")
+        x = inputs
+        for layer in self.model.layers:
+            if isinstance(layer, _RunningScale):
+                scale = 1.0 / np.sqrt(layer.variance.numpy() + _VARIANCE_FLOOR)
+                x = _rescaling(scale, -layer.mean.numpy() * scale)(x)
+                x = keras.ops.clip(x, -_SCALED_LIMIT, _SCALED_LIMIT)
+            elif isinstance(layer, keras.layers.Rescaling):
+                x = _rescaling(np.asarray(layer.scale), np.asarray(layer.offset))(x)
+        scaled, outputs = x, {}
+        for name, trunk in self._trunks.items():
+            x = scaled
+            for layer in (*trunk, *([self.model.get_layer(name)] if self._heads else [])):
+                x = _copy(layer)(x)
+            outputs[name if self._heads else "features"] = x
+        return _with_weights(keras.Model(inputs, outputs, name="mlp"), self.model)
+
+    def _trunk(self, head: str, config: NetworkConfig, dtype: str) -> Iterator[keras.Layer]:
+        activation = None if config.layer_norm else config.activation
+        for i, units in enumerate(config.hidden_sizes, start=1):
+            name = f"{head}_hidden{i}"
+            yield self._dense(name, units, 2**0.5, activation, dtype)
+            if config.layer_norm:
+                # Keras' statistics are float32 in any precision.
+                yield keras.layers.LayerNormalization(epsilon=EPSILON, dtype=dtype, name=f"{name}_norm")
+                yield keras.layers.Activation(config.activation, dtype=dtype, name=f"{name}_activation")
+
+    def _dense(self, name: str, units: int, gain: float, activation: str | None, dtype: str) -> keras.layers.Dense:
+        start = keras.initializers.Orthogonal(gain, seed=next(self._seeds))
+        return keras.layers.Dense(units, activation, kernel_initializer=start, dtype=dtype, name=name)
+
+
+class _RunningScale(keras.layers.Layer):
+    """Shift and scale to mean 0 and variance 1 by weights that no gradient changes, clipped to ±10."""
+
+    def build(self, input_shape: tuple[int | None, int]) -> None:
+        self.mean = self.add_weight(shape=input_shape[-1:], initializer="zeros", trainable=False, name="mean")
+        self.variance = self.add_weight(shape=input_shape[-1:], initializer="ones", trainable=False, name="variance")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        scaled = (inputs - self.mean) * tf.math.rsqrt(self.variance + _VARIANCE_FLOOR)
+        return tf.clip_by_value(scaled, -_SCALED_LIMIT, _SCALED_LIMIT)
+
+
+def _rescaling(scale: npt.NDArray, offset: npt.NDArray) -> keras.layers.Rescaling:
+    return keras.layers.Rescaling(scale.tolist(), offset.tolist(), dtype="float32")
+
+
+def _copy(layer: keras.Layer) -> keras.Layer:
+    return type(layer).from_config(layer.get_config() | {"dtype": "float32"})
+
+
+def _with_weights(model: keras.Model, source: keras.Model) -> keras.Model:
+    """`model` with the weights of the layers of `source` that have the same names."""
+    for layer in model.layers:
+        if layer.weights:
+            layer.set_weights(source.get_layer(layer.name).get_weights())
+    return model

@@ -1,0 +1,91 @@
+"""The residual network of IMPALA, for images."""
+
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from shared.config import NetworkConfig
+from shared.layer_norm import EPSILON
+from shared.networks import Head, KerasNetwork, orthogonal_seeds
+
+_FILTERS = (16, 32, 32)
+_BLOCKS = 2
+_UNITS = 256
+
+
+class ResidualNetwork(KerasNetwork):
+    """The large network of IMPALA (Espeholt et al. 2018, arXiv 1802.01561, Fig. 3, without its LSTM).
+
+    Three stages: a convolution, a max-pooling that halves each side, and two residual blocks of ReLU, convolution,
+    ReLU, convolution. Then ReLU, a fully connected layer and ReLU. All convolutions are 3 x 3 and keep the size.
+
+    With layer norm, what goes into each ReLU is normalised, over positions and channels. Activations are not stored:
+    those of one image of 84 x 84 are 1.7 MB.
+
+    Args:
+        config: the precision of its layers, and whether they are normalised.
+        observation_shape: (height, width, channels) of uint8 images.
+        heads: see `Network`.
+        seed: of the initial weights.
+        observation_mean: see `ConvolutionalNetwork`.
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        observation_shape: Sequence[int],
+        heads: Sequence[Head],
+        seed: int,
+        observation_mean: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        super().__init__(heads)
+        self._shape, self._seed, self._layer_norm = tuple(observation_shape), seed, config.layer_norm
+        self._mean = observation_mean
+        self.model = self._build("mixed_bfloat16" if config.precision == "bfloat16" else "float32")
+
+    def as_keras(self) -> keras.Model:
+        model = self._build("float32")
+        model.set_weights(self.model.get_weights())
+        *outputs, features = model.outputs
+        names = [head.name for head in self._heads]
+        heads = dict(zip(names, outputs, strict=True)) or {"features": features}
+        return keras.Model(model.input, heads, name="impala_resnet")
+
+    def _build(self, dtype: str) -> keras.Model:
+        seeds = orthogonal_seeds(self._seed)
+        inputs = keras.Input(self._shape, dtype="uint8", name="observations")
+        # Centred images vary by a quarter of their range at most.
+        scale = (1.0 if self._mean is None else 4.0) / 255.0
+        offset = 0.0 if self._mean is None else (-scale * self._mean).tolist()
+        x = keras.layers.Rescaling(scale, offset, dtype=dtype, name="scale")(inputs)
+        for stage, filters in enumerate(_FILTERS, start=1):
+            x = _convolution(f"stage{stage}_conv", filters, seeds, dtype)(x)
+            x = keras.layers.MaxPooling2D(3, 2, "same", dtype=dtype, name=f"stage{stage}_pool")(x)
+            for block in range(1, _BLOCKS + 1):
+                name, before = f"stage{stage}_block{block}", x
+                for half in (1, 2):
+                    x = self._activated(f"{name}_{half}", x, dtype)
+                    x = _convolution(f"{name}_conv{half}", filters, seeds, dtype)(x)
+                x = keras.layers.Add(dtype=dtype, name=f"{name}_add")([before, x])
+        x = keras.layers.Flatten(dtype=dtype, name="flat")(self._activated("trunk", x, dtype))
+        x = self._activated("hidden", _dense("hidden", _UNITS, 2**0.5, seeds, dtype)(x), dtype)
+        outputs = [_dense(head.name, head.units, head.gain, seeds, "float32")(x) for head in self._heads]
+        return keras.Model(inputs, (*outputs, x), name="impala_resnet")
+
+    def _activated(self, name: str, x: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
+        if self._layer_norm:
+            axes = list(range(1, len(x.shape)))
+            x = keras.layers.LayerNormalization(axes, EPSILON, dtype=dtype, name=f"{name}_norm")(x)
+        return keras.layers.ReLU(dtype=dtype, name=f"{name}_relu")(x)
+
+
+def _convolution(name: str, filters: int, seeds: Iterator[int], dtype: str) -> keras.layers.Conv2D:
+    start = keras.initializers.Orthogonal(2**0.5, seed=next(seeds))
+    return keras.layers.Conv2D(filters, 3, padding="same", kernel_initializer=start, dtype=dtype, name=name)
+
+
+def _dense(name: str, units: int, gain: float, seeds: Iterator[int], dtype: str) -> keras.layers.Dense:
+    start = keras.initializers.Orthogonal(gain, seed=next(seeds))
+    return keras.layers.Dense(units, kernel_initializer=start, dtype=dtype, name=name)

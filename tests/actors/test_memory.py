@@ -1,0 +1,201 @@
+"""What a network with a memory carries: through a rollout, into the next one, and not past an episode's end."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from rollouts import recording
+
+from actors.actor import Actor
+from actors.environments import environment_spec
+from actors.evaluator import Evaluator
+from actors.gradient import RolloutGradient, rollout_arrays, rollout_tensors
+from actors.policy import Policy
+from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.errors import ConfigurationError
+from shared.types import Rollout, WeightSnapshot
+
+METHODS = {
+    "actor_critic": MethodConfig(return_lambda=0.9),
+    "q_learning": MethodConfig(name="q_learning", double_q=True),
+    "sarsa": MethodConfig(name="sarsa"),
+    "without a target network": MethodConfig(name="q_learning", target_network=False, return_lambda=0.65),
+}
+
+
+def remembering(config: RunConfig, unroll_length: int = 24, **reuse: int) -> RunConfig:
+    network = replace(config.network, recurrent="lstm", recurrent_units=6)
+    return replace(config, network=network, actor=ActorConfig(environments=4, unroll_length=unroll_length, **reuse))
+
+
+def weights(config: RunConfig) -> np.ndarray:
+    """Initial ones, moved so that the heads look at what is remembered."""
+    initial = Policy(config, environment_spec(config.environment)).initial_parameters()
+    return initial + np.random.default_rng(1).normal(0.0, 0.2, initial.shape).astype(np.float32)
+
+
+def played(config: RunConfig, rollouts: list[Rollout], count: int) -> tuple[Policy, list[Rollout]]:
+    """Rollouts one after another by an actor with fixed weights, and a policy with the same weights."""
+    spec = environment_spec(config.environment)
+    actor, snapshot = Actor(config, spec, 0), WeightSnapshot(0, weights(config))
+    for _ in range(count):
+        actor.run(snapshot, snapshot if config.method.uses_target_network else None)
+    policy = Policy(config, spec)
+    policy.assign(snapshot.parameters)
+    return policy, rollouts
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_the_state_goes_through_the_rollout_into_the_next_and_starts_anew_after_an_episode(
+    method: MethodConfig, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = remembering(replace(cartpole, method=method))
+    policy, rollouts = played(config, recording(monkeypatch), 4)
+    assert all((part == 0).all() for part in rollouts[0].first_state)
+    resets = 0
+    for rollout, following in zip(rollouts, [*rollouts[1:], None], strict=True):
+        state = rollout.first_state
+        for observations, mask in zip(rollout.observations[:-1], rollout.mask, strict=True):
+            output = policy.network(tf.constant(observations), [tf.constant(part) for part in state])
+            state = tuple(part.numpy() * mask[:, None] for part in output.state)
+            resets += int((mask == 0).sum())
+        for part, last in zip(state, rollout.last_state, strict=True):
+            np.testing.assert_allclose(part, last, rtol=1e-4, atol=1e-5)
+            assert (last[rollout.mask[-1] == 0] == 0).all()
+        if following is not None:
+            for last, first in zip(rollout.last_state, following.first_state, strict=True):
+                np.testing.assert_array_equal(last, first)
+    assert resets > 3
+
+
+def test_a_truncated_episode_is_bootstrapped_with_what_was_remembered_of_it(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Episodes of 7 steps: the value of the true last observation is that with the old state, and so is the target."""
+    environment = EnvironmentConfig(
+        id="CartPole-v1", frame_skip=1, clip_rewards=False, options={"max_episode_steps": 7}
+    )
+    config = remembering(replace(cartpole, environment=environment), unroll_length=12)
+    policy, (rollout,) = played(config, recording(monkeypatch), 1)
+    arrays = rollout_tensors(rollout_arrays(rollout))
+    output = policy.network.unroll(arrays.observations[:-1], arrays.first_state, arrays.mask)
+    values = policy.method.value(output)
+    returns = policy.method.targets(policy.network, None, arrays, values).returns.numpy()
+    end = 7
+    assert (rollout.mask[end] == 0).all()
+    np.testing.assert_allclose(returns[end - 1], 1.0 + 0.99 * values.numpy()[end], rtol=1e-5)
+    # By the old state, which is far from a fresh one.
+    observations, state = rollout.observations[end], rollout.first_state
+    assert np.abs(policy.values(observations, policy.first_state(4)) - values.numpy()[end]).max() > 0.01
+    for observations in rollout.observations[:end]:
+        state = policy.act(observations, state).state
+    np.testing.assert_allclose(policy.values(rollout.observations[end], state), values[end], rtol=1e-4, atol=1e-5)
+    # The end of the rollout is bootstrapped with the state at T.
+    last = policy.values(rollout.observations[-1], rollout.last_state)
+    np.testing.assert_allclose(returns[-1], 1.0 + 0.99 * last, rtol=1e-5)
+
+
+def test_a_target_network_comes_to_the_rollout_s_end_with_a_memory_of_its_own(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """λ = 1 and no episode's end on the way: without a memory the last observation alone would be enough."""
+    config = remembering(replace(cartpole, method=MethodConfig(name="q_learning")), unroll_length=5)
+    policy, rollouts = played(config, recording(monkeypatch), 2)
+    rollout = rollouts[1]
+    assert rollout.mask.all()
+    assert np.abs(rollout.first_state[0]).max() > 0.01
+    target = Policy(config, environment_spec(config.environment))
+    target.assign(weights(config) * np.float32(0.5))
+    state = rollout.first_state
+    for observations in rollout.observations[:-1]:
+        state = target.greedy(observations, state).state
+    arrays = rollout_tensors(rollout_arrays(rollout))
+    zeros = tf.zeros_like(arrays.rewards)
+    returns = policy.method.targets(policy.network, target.network, arrays, zeros).returns
+    last = target.values(rollout.observations[-1], state)
+    expected = rollout.rewards[-1] + rollout.discounts[-1] * last
+    np.testing.assert_allclose(returns[-1], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_minibatches_of_environments_add_up_to_the_whole_rollout(
+    method: MethodConfig, pong: RunConfig, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for base in (cartpole, pong):
+        config = remembering(replace(base, method=method), 8, epochs=2, minibatches=2)
+        spec = environment_spec(config.environment)
+        rollouts = recording(monkeypatch)
+        actor, snapshot = Actor(config, spec, 0), WeightSnapshot(0, weights(config))
+        target = snapshot if method.uses_target_network else None
+        # The second rollout begins with a state.
+        reports = [actor.run(snapshot, target) for _ in range(8)][4:]
+        rollout = rollouts[1]
+        assert np.abs(rollout.first_state[0]).max() > 0.01
+        once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
+        whole = RolloutGradient(once, spec, policy := Policy(once, spec))
+        policy.assign(snapshot.parameters)
+        if target is not None:
+            whole.assign_target(target)
+        whole.begin(rollout)
+        expected = whole.next().gradient
+        for epoch in (reports[:2], reports[2:]):
+            total = sum(report.samples * report.gradient for report in epoch) / rollout.mask.sum()
+            assert np.abs(total - expected).max() <= 2e-5 * np.abs(expected).max()
+            assert all(np.abs(report.gradient - expected).max() > 0.01 * np.abs(expected).max() for report in epoch)
+            assert sum(report.samples for report in epoch) == rollout.mask.sum()
+        if method.name == "actor_critic":
+            assert all(report.statistics["ratio_deviation"] < 1e-4 for report in reports)
+        monkeypatch.undo()
+
+
+def test_the_gradient_from_what_acting_stored_is_that_of_a_rollout_seen_anew(
+    pong: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = remembering(pong, 6)
+    spec = environment_spec(config.environment)
+    rollouts = recording(monkeypatch)
+    actor, snapshot = Actor(config, spec, 0), WeightSnapshot(0, weights(config))
+    reports = [actor.run(snapshot) for _ in range(2)]
+    assert len(actor._policy.activations) == 3
+    anew = RolloutGradient(config, spec, policy := Policy(config, spec))
+    policy.assign(snapshot.parameters)
+    for rollout, report in zip(rollouts, reports, strict=True):
+        anew.begin(rollout)
+        expected = anew.next().gradient
+        assert np.abs(report.gradient - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_an_evaluation_starts_each_episode_without_a_memory(cartpole: RunConfig) -> None:
+    """One environment that plays three episodes plays as three that play one each, from the same starts."""
+    config = remembering(cartpole)
+    config = replace(config, evaluation=replace(config.evaluation, episodes=3, environments=1, policy="greedy"))
+    spec = environment_spec(config.environment)
+    snapshot = WeightSnapshot(0, weights(config))
+    evaluator = Evaluator(config, spec, config.evaluation)
+    starts: list[np.ndarray] = []
+    greedy = evaluator._policy.greedy
+
+    def watched(observations: np.ndarray, state: tuple[np.ndarray, ...] = ()):
+        starts.append(state[0].copy())
+        return greedy(observations, state)
+
+    evaluator._policy.greedy = watched  # type: ignore[method-assign]
+    lengths = evaluator.run(snapshot).episodes.lengths
+    # An episode's steps, and the one that resets it.
+    first = 0
+    for length in lengths:
+        assert (starts[first] == 0).all()
+        assert np.abs(starts[first + 1]).max() > 0
+        first += int(length) + 1
+
+
+def test_a_memory_and_minibatches_that_do_not_fit_are_one_line(cartpole: RunConfig) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"--actor\.minibatches 3: does not divide --actor\.environments 4: with a memory"
+    ):
+        replace(
+            cartpole,
+            network=NetworkConfig(name="mlp", recurrent="lstm"),
+            actor=ActorConfig(environments=4, unroll_length=6, minibatches=3),
+        )

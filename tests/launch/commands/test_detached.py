@@ -1,0 +1,116 @@
+"""A run that goes on without its terminal: `train --detach`, `runs`, `attach` and `stop`."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.cli import main
+from launch.commands.stop import StopArguments, stop
+from launch.run.lock import FolderLock, holder_of
+
+DEADLINE_SECONDS = 120
+TRIBUTARY = [sys.executable, "-m", "launch.cli"]
+SMALL = (
+    "--executor inline --actors 1 --actor.environments 4 --actor.unroll-length 10 --network.hidden-sizes 8 "
+    "--stop-at-return None --stop-measure training --evaluation.every-frames 0 --log-every-seconds 0.2"
+)
+
+
+def runs_in(folder: Path, tmp_path: Path) -> list[dict[str, Any]]:
+    file = tmp_path / "runs.json"
+    assert main(["runs", str(folder), "--json", str(file)]) == 0
+    return json.loads(file.read_text())["runs"]
+
+
+def wait_for(condition: Any, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} was not seen"
+        time.sleep(0.1)
+
+
+def test_a_detached_run_is_listed_watched_stopped_and_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "one"
+    starter = [*TRIBUTARY, *f"train cartpole {SMALL} --total-frames 100M --detach --run-dir {run}".split()]
+    started = subprocess.run(starter, capture_output=True, text=True, check=False)
+    assert started.returncode == 0, started.stderr
+    assert f"tributary stop {run}" in started.stdout
+    try:
+        holder = holder_of(run)
+        assert holder is not None
+        assert holder.here
+        wait_for(lambda: (runs_in(run.parent, tmp_path)[0]["frames"] or 0) > 0, "a row")
+        (listed,) = runs_in(run.parent, tmp_path)
+        assert (listed["status"], listed["pid"], listed["total_frames"]) == ("running", holder.pid, 100_000_000)
+        attached = subprocess.Popen([*TRIBUTARY, "attach", str(run)], stdout=subprocess.PIPE, text=True)
+        assert attached.stdout is not None
+        assert "Ctrl-C leaves it running" in attached.stdout.readline()
+        shown = next(line for line in attached.stdout if "frames" in line and "lag" in line)
+        assert "actors 1" in shown
+        attached.send_signal(signal.SIGINT)
+        assert "it goes on" in attached.communicate(timeout=DEADLINE_SECONDS)[0]
+        assert attached.returncode == 0
+        assert holder_of(run) == holder, "who looks on does not end it"
+    finally:
+        assert main(["stop", str(run)]) == 0
+    assert holder_of(run) is None
+    (listed,) = runs_in(run.parent, tmp_path)
+    assert listed["status"] == "interrupted"
+    capsys.readouterr()
+    assert main(["attach", str(run)]) == 0
+    assert f"tributary train --resume {run}" in capsys.readouterr().out
+
+    # The same words go on with it, and the output of both is in one log.
+    resume = [*TRIBUTARY, *f"train --resume {run} --total-frames {listed['frames'] + 500} --detach".split()]
+    assert subprocess.run(resume, capture_output=True, check=False).returncode == 0
+    wait_for(lambda: runs_in(run.parent, tmp_path)[0]["status"] == "frames_reached", "its end")
+    assert run.with_name("one.log").read_text().count("run folder:") >= 2
+
+
+def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "one"
+    wrong = [*TRIBUTARY, *f"train cartpole {SMALL} --network.name a3c_cnn --detach --run-dir {run}".split()]
+    result = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert "--network.name a3c_cnn: " in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_stop_asks_whoever_holds_the_folder_and_says_where_that_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stop", str(tmp_path)]) == 2
+    assert "nothing runs there" in capsys.readouterr().err
+    lock = FolderLock(tmp_path)
+    (tmp_path / ".lock").write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
+    assert main(["stop", str(tmp_path)]) == 2
+    assert "runs on elsewhere, process 7: stop it there" in capsys.readouterr().err
+    lock.release()
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Path) -> None:
+    # Ends at the signal that it is asked to wait for.
+    script = (
+        "import signal, sys, threading; from pathlib import Path; from launch.run.lock import FolderLock\n"
+        "seen = threading.Semaphore(0)\n"
+        "signal.signal(signal.SIGINT, lambda *_: seen.release())\n"
+        "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True)\n"
+        "for _ in range(int(sys.argv[2])):\n"
+        "    while not seen.acquire(timeout=0.1): pass\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), "2" if now else "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert stop(StopArguments(tmp_path, now=now)) == 0
+    assert process.returncode == 0
+    assert holder_of(tmp_path) is None

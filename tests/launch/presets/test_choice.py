@@ -1,0 +1,58 @@
+"""Which preset a line starts from that names an environment and no preset."""
+
+import json
+from pathlib import Path
+
+import pytest
+from gymnasium.spaces import Box, Discrete
+from spaces import Given, registered
+
+from launch.cli import main
+from launch.presets.choice import preset_for
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "preset"),
+    [
+        ("CartPole-v1", "cartpole"),
+        ("gymnasium:CartPole-v1", "cartpole"),
+        ("Acrobot-v1", "acrobot"),
+        ("HalfCheetah-v5", "halfcheetah"),
+        ("MiniGrid-Empty-8x8-v0", "minigrid"),
+        ("ALE/Pong-v5", "pong"),
+        ("PongNoFrameskip-v4", "pong"),
+        ("ALE/Seaquest-v5", "atari"),
+        ("MountainCar-v0", "vectors"),
+        ("FrozenLake-v1", "vectors"),
+        # It cannot be made here.
+        ("phys2d/CartPole-v1", "vectors"),
+        ("NoSuch-v0", None),
+    ],
+)
+def test_the_preset_of_an_environment(environment_id: str, preset: str | None) -> None:
+    assert preset_for(environment_id) == preset
+
+
+def test_images_that_are_no_ataris() -> None:
+    image = Box(0, 255, (40, 40, 3), "uint8")
+    name = registered("Pictures-v0", Given(image, Discrete(2), [image.sample()]))
+    assert preset_for(name) == "images"
+
+
+def test_an_id_in_the_place_of_a_preset_starts_from_the_one_that_fits_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = "--executor inline --actors 1 --total-frames 300 --evaluation.every-frames 0 --stop-measure training"
+    assert main(f"train CartPole-v1 {small} --stop-at-return None --run-dir run".split()) == 0
+    assert "preset:       cartpole: CartPole-v1 to a mean of 475" in capsys.readouterr().out
+    assert main(f"train MountainCar-v0 {small} --run-dir other".split()) == 0
+    assert "preset:       vectors: any environment that shows no images" in capsys.readouterr().out
+    config = json.loads(Path("other/config.json").read_text())
+    assert (config["environment"]["id"], config["environment"]["frame_skip"]) == ("MountainCar-v0", 1)
+    monkeypatch.setattr("launch.commands.train_line.train", lambda *_: 0)
+    assert main(["train", "ALE/Pong-v5"]) == main(["train"]) == 0
+    assert capsys.readouterr().out == "preset:       pong: Pong to a mean return of 18; the default\n"
+    monkeypatch.undo()
+    assert main(["train", "NoSuch-v0"]) == 2
+    assert "--environment.id NoSuch-v0: no such environment" in capsys.readouterr().err

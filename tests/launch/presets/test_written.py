@@ -1,0 +1,179 @@
+"""Settings in files and dictionaries: some of them, over a preset; and what is wrong with them in one line."""
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.cli import main
+from launch.commands.preset_line import base_settings
+from launch.commands.settings import as_toml
+from launch.presets import PRESETS
+from launch.presets.written import read_config_file, with_settings
+from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
+from shared.errors import ConfigurationError
+
+CARTPOLE = PRESETS["cartpole"].config
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "misspelt": ({"optimizer.learning_ratee": 1.0}, "did you mean optimizer.learning_rate?"),
+    "without its group": ({"learning_rate": 1.0}, "--learning-rate: there is no such setting, did you mean optimizer."),
+    "misspelt group": ({"optimiser": {"epsilon": 1.0}}, "did you mean optimizer?"),
+    "a group": (
+        {"environment": "CartPole-v1"},
+        "--environment CartPole-v1: is a group of settings, like environment.id",
+    ),
+    "kind": ({"actor.environments": "many"}, "--actor.environments many: expected int, got str"),
+    "fraction": ({"actor.environments": 1.5}, "--actor.environments 1.5: expected int"),
+    "truth": ({"lockstep": 1}, "--lockstep 1: expected bool, got int"),
+    "choice": ({"network": {"name": "resnet"}}, "--network.name resnet: must be a3c_cnn or nature_cnn or "),
+    "bounds": ({"actor.environments": 0}, "--actor.environments 0: must be at least 1"),
+    "together": ({"method.n_step": 33}, "--method.n-step 33: is more than --actor.unroll-length 32"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(mistake: str) -> None:
+    settings, line = MISTAKES[mistake]
+    with pytest.raises(ConfigurationError) as raised:
+        with_settings(CARTPOLE, settings)
+    assert line in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_settings_change_what_they_name_only() -> None:
+    """Two that are allowed together only, in one group; names with points or one in the other."""
+    changed = with_settings(
+        CARTPOLE,
+        {
+            "seed": 7,
+            "optimizer.learning-rate": np.float32(0.5),
+            "network": {"hidden_sizes": [8, 16], "layer_norm": True},
+            "stop_at_return": None,
+            "actors": "2:16",
+            "environment.options": {"length": 5, "text": "5", "on": True},
+        },
+    )
+    assert changed == replace(
+        CARTPOLE,
+        seed=7,
+        stop_at_return=None,
+        actors="2:16",
+        optimizer=replace(CARTPOLE.optimizer, learning_rate=0.5),
+        network=replace(CARTPOLE.network, hidden_sizes=(8, 16), layer_norm=True),
+        environment=replace(CARTPOLE.environment, options={"length": 5, "text": "5", "on": True}),
+    )
+    assert with_settings(replace(changed, storage="s3://a"), {"storage": "None"}).storage is None
+    assert type(with_settings(CARTPOLE, {"optimizer": {"learning_rate": 1}}).optimizer.learning_rate) is float
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_config_prints_reads_back_equal(
+    preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["config", preset, "--json", "config.json"]) == 0
+    Path("mine.toml").write_text(capsys.readouterr().out)
+    # By itself, over its preset, and over another one: it is whole.
+    file = read_config_file(Path("mine.toml"))
+    assert base_settings(None, file, []) == (preset, PRESETS[preset].config)
+    assert file.over(RunConfig()) == PRESETS[preset].config
+    assert read_config_file(Path("config.json")).over(RunConfig()) == PRESETS[preset].config
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+# It is read from the source of the settings: how long that takes says nothing.
+@hypothesis.settings(deadline=None)
+@given(
+    options=st.dictionaries(_TEXT, _TEXT | st.integers(-(2**60), 2**60) | st.booleans() | st.floats(allow_nan=False))
+)
+def test_any_option_of_an_environment_reads_back_equal(options: dict[str, Any]) -> None:
+    config = RunConfig(environment=EnvironmentConfig(options=options), network=NetworkConfig(hidden_sizes=(1, 20_000)))
+    read = with_settings(RunConfig(), tomllib.loads(as_toml(config, None)))
+    assert read == config
+    # 1 == True == 1.0
+    assert msgspec.json.encode(read) == msgspec.json.encode(config)
+
+
+def test_a_file_is_over_the_preset_that_is_typed_or_that_it_names_or_that_fits_its_environment(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+
+    def base(text: str, *typed: str, named: str | None = None) -> tuple[str, RunConfig]:
+        file.write_text(text)
+        return base_settings(named, read_config_file(file), typed)
+
+    pendulum = PRESETS["pendulum"].config
+    assert base("seed = 3", named="pendulum") == ("pendulum", replace(pendulum, seed=3))
+    assert base('preset = "pendulum"\nseed = 3') == ("pendulum", replace(pendulum, seed=3))
+    assert base('preset = "pendulum"\nseed = 3', named="cartpole") == ("cartpole", replace(CARTPOLE, seed=3))
+    assert base('environment.id = "Pendulum-v1"') == ("pendulum", pendulum)
+    assert base('[environment]\nid = "Pendulum-v1"', "--environment.id", "CartPole-v1")[0] == "cartpole"
+    assert base("seed = 3") == ("pong", replace(PRESETS["pong"].config, seed=3))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("seed = ", "mine.toml: is no TOML: Invalid value"),
+        ('preset = "cartpol"', "mine.toml: unknown preset cartpol, did you mean cartpole?"),
+        ("[optimizer]\nlr = 1", "mine.toml: --optimizer.lr: there is no such setting"),
+        ("seed = -1", "mine.toml: --seed -1: must be between"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line(
+    text: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(text)
+    assert main(["train", "--config", "mine.toml"]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_or_no_runs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--config", "no.toml"]) == 2
+    assert capsys.readouterr().err == "error: --config no.toml: cannot be read: No such file or directory\n"
+    Path("list.json").write_text("[]")
+    assert main(["train", "--config=list.json"]) == 2
+    assert "it holds no settings" in capsys.readouterr().err
+    Path("mine.toml").write_text("seed = 3")
+    assert main(["train", "--resume", "runs/a", "--config", "mine.toml"]) == 2
+    assert "--config mine.toml: --resume runs/a has its settings: type those" in capsys.readouterr().err
+
+
+def test_a_run_trains_by_the_settings_of_another_and_by_a_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """What is typed comes before the file, the file before the preset; short names are typed for long ones."""
+    file, first, second = tmp_path / "mine.toml", tmp_path / "first", tmp_path / "second"
+    file.write_text(
+        'preset = "cartpole"\nexecutor = "inline"\ntotal_frames = 900\nactors = 1\nstop_at_return = "None"\n'
+        'stop_measure = "training"\nevaluation.every_frames = 0\nnetwork.hidden_sizes = [8]\n'
+        f'record_arrivals = "{tmp_path / "order"}"\n'
+    )
+    assert main(["train", "--config", str(file), "--lr", "0.01", "--frames", "300", "--run-dir", str(first)]) == 0
+    config = json.loads((first / "config.json").read_text())
+    assert (config["total_frames"], config["optimizer"]["learning_rate"]) == (300, 0.01)
+    assert (config["network"]["hidden_sizes"], config["method"]["return_lambda"]) == ([8], 0.95)
+    assert json.loads((first / "manifest.json").read_text())["preset"] == "cartpole"
+    (tmp_path / "order").rename(tmp_path / "kept")
+    again = ["train", "--config", str(first / "config.json"), "--env=CartPole-v0", "--run-dir", str(second)]
+    assert main(again) == 0
+    repeated = json.loads((second / "config.json").read_text())
+    assert repeated.pop("record_arrivals") is None, "the order of the other run's reports would be written over"
+    assert repeated.pop("environment")["id"] == "CartPole-v0"
+    assert repeated == {name: config[name] for name in repeated}
+    assert not (tmp_path / "order").exists()
+    assert "Traceback" not in capsys.readouterr().out

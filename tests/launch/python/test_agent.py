@@ -1,0 +1,186 @@
+"""Agents that act in a program: what they take, what they give, and what that program needs for it."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import tributary_rl as tributary
+from actors.environments import VectorEnvironment, environment_spec
+from actors.policy import Policy
+from launch.presets import PRESETS
+from launch.presets.written import with_settings
+from launch.run.folder import RunFolder
+from launch.run.weights import write_weights
+from shared.types import WeightSnapshot
+
+WITHOUT_RAY = """
+import sys
+sys.modules["ray"] = sys.modules["launch.cli"] = sys.modules["launch.commands"] = None
+import numpy as np, tributary_rl as tributary
+agent = tributary.load("zoo:pong")
+action, state = agent.act(np.zeros((84, 84, 4)))
+assert action in range(6), action
+import os
+assert os.environ.get("CUDA_VISIBLE_DEVICES") != "-1", "other libraries of the program would lose their GPU"
+print(agent.weights)
+"""
+
+
+def untrained(folder: Path, preset: str, **settings: Any) -> Path:
+    """A run of a preset with the weights that it begins with."""
+    config = with_settings(PRESETS[preset].config, settings)
+    spec = environment_spec(config.environment)
+    if spec.images:
+        spec = replace(spec, observation_mean=np.full(spec.observation_shape, 90, np.float32))
+    run = RunFolder(folder)
+    run.create(config, spec, {})
+    policy = Policy(config, spec)
+    write_weights(run.best_weights, WeightSnapshot(3, policy.initial_parameters()), policy.layout, "the first weights")
+    return folder
+
+
+def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
+    variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, "-c", WITHOUT_RAY]
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "update" in ended.stdout
+
+
+@pytest.mark.parametrize("give", [list, tuple, np.float64, np.float16, lambda x: np.asarray(x, np.int8)])
+def test_an_observation_is_whatever_makes_an_array(give: Any) -> None:
+    agent = tributary.load("zoo:cartpole")
+    for deterministic in (True, False):
+        action, state = agent.act(give([0, 0, 1, 0]), deterministic=deterministic)
+        assert (action.shape, action.dtype, state) == ((), np.int32, ())
+        assert action in (0, 1)
+    assert agent.act([0, 0, 1, 9], deterministic=True)[0] == 1
+    assert agent.act([0, 0, -1, -9], deterministic=True)[0] == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_batch_gets_an_action_for_each_observation(count: int) -> None:
+    agent = tributary.load("zoo:cartpole")
+    observations = np.random.default_rng(0).normal(size=(count, 4))
+    one_by_one = [agent.act(observation, deterministic=True)[0] for observation in observations]
+    actions, _ = agent.act(observations, deterministic=True)
+    np.testing.assert_array_equal(actions, one_by_one)
+    assert agent.act(observations)[0].shape == (count,)
+
+
+def test_samples_are_of_the_policy_and_repeat_for_a_seed() -> None:
+    observations = np.zeros((4096, 4), np.float32)
+    first, second, other = (tributary.load("zoo:cartpole", seed=seed).act(observations)[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, second)
+    assert 0 < np.mean(first) < 1
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        ([0, 0, 0], r"an observation of shape \(3,\), where CartPole-v1 has \(4,\) or a batch"),
+        (np.zeros((2, 2, 4)), r"shape \(2, 2, 4\)"),
+        (np.zeros((0, 4)), r"shape \(0, 4\)"),
+        (["a", "b", "c", "d"], "an observation of <U1, where the network takes float32"),
+    ],
+)
+def test_an_observation_that_is_none_is_refused_in_one_line(observation: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tributary.load("zoo:cartpole").act(observation)
+
+
+def test_images_may_be_of_any_dtype_and_have_their_channels_first() -> None:
+    """As Gymnasium's wrappers stack frames. Values that bytes cannot hold would become others."""
+    agent = tributary.load("zoo:pong")
+    game = VectorEnvironment(agent.config.environment, 3)
+    seen = game.reset(1)
+    game.close()
+    expected, _ = agent.act(seen, deterministic=True)
+    for images in (seen.astype(np.float32), np.moveaxis(seen, -1, 1), seen.astype(np.int64)):
+        np.testing.assert_array_equal(agent.act(images, deterministic=True)[0], expected)
+    assert agent.act(seen[0])[0] in range(6)
+    for wrong in (seen / 255.0, seen.astype(np.int16) - 1):
+        with pytest.raises(ValueError, match="where the network takes whole numbers from 0 to 255"):
+            agent.act(wrong)
+
+
+def test_actions_are_in_the_environments_units(tmp_path: Path) -> None:
+    """Pendulum's torque reaches from -2 to 2, and the policy's mean from -1 to 1."""
+    agent = tributary.load(untrained(tmp_path / "run", "pendulum"))
+    spec = environment_spec(agent.config.environment)
+    policy = Policy(agent.config, spec, environments=64, training=False)
+    observations = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    chosen = policy.greedy(observations).actions
+    actions, _ = agent.act(observations, deterministic=True)
+    np.testing.assert_allclose(actions, np.clip(2.0 * chosen, -2.0, 2.0), rtol=1e-6)
+    environment = gymnasium.make("Pendulum-v1")
+    environment.reset(seed=1)
+    for _ in range(50):
+        action, _ = agent.act(observations[0])
+        assert environment.action_space.contains(action)
+        environment.step(action)
+
+
+@pytest.mark.parametrize(
+    ("environment_id", "batch"),
+    [
+        ("FrozenLake-v1", np.array([3, 15, 0])),
+        ("Blackjack-v1", (np.array([4, 21, 8]), np.array([1, 10, 2]), np.array([0, 1, 0]))),
+    ],
+)
+def test_observations_may_be_as_the_environment_gives_them(environment_id: str, batch: Any, tmp_path: Path) -> None:
+    settings = {"environment.id": environment_id, "stop_at_return": None, "stop_measure": "training"}
+    agent = tributary.load(untrained(tmp_path / "run", "cartpole", **settings))
+    environment = gymnasium.make(environment_id)
+    observation, _ = environment.reset(seed=1)
+    for _ in range(5):
+        action, _ = agent.act(observation)
+        assert environment.action_space.contains(action)
+        observation, _, terminated, _, _ = environment.step(action)
+        if terminated:
+            observation, _ = environment.reset()
+    actions, _ = agent.act(batch, deterministic=True)
+    assert actions.shape == (3,)
+    rows = zip(*batch, strict=True) if isinstance(batch, tuple) else batch
+    np.testing.assert_array_equal(actions, [agent.act(row, deterministic=True)[0] for row in rows])
+    with pytest.raises(ValueError, match="an observation of"):
+        agent.act((0.5,) * 3 if isinstance(batch, tuple) else 0.5)
+
+
+def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
+    agent = tributary.load(untrained(tmp_path / "run", "cartpole", **{"network.recurrent": "lstm"}))
+    observations = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
+    memory = None
+    for t in range(6):
+        _, memory = agent.act(observations[:, t], memory)
+    assert memory is not None
+    assert [part.shape for part in memory] == [(2, 256)] * 2
+    for i in range(2):
+        alone = None
+        for t in range(6):
+            _, alone = agent.act(observations[i, t], alone, deterministic=True)
+        assert alone is not None
+        for part, whole in zip(alone, memory, strict=True):
+            np.testing.assert_allclose(part, whole[i : i + 1], atol=1e-5)
+        assert np.abs(alone[0]).max() > 0.01
+    # Three are padded to four, and their states too.
+    assert [part.shape for part in agent.act(observations[0, :3])[1]] == [(3, 256)] * 2
+    with pytest.raises(ValueError, match="a state of 2 for 3 observations"):
+        agent.act(observations[0, :3], memory)
+
+
+def test_an_agent_is_loaded_from_remote_storage(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", "cartpole")
+    assert tributary.load(f"file://{run}").weights == "the first weights"
+    with pytest.raises(tributary.ConfigurationError, match=f"--run file://{tmp_path}/none: "):
+        tributary.load(f"file://{tmp_path}/none")
+    with pytest.raises(tributary.ConfigurationError, match="zoo:pnog: no such agent ships"):
+        tributary.load("zoo:pnog")

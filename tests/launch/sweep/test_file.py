@@ -1,0 +1,104 @@
+"""The file of a sweep: what it says is read, and what cannot be is one line, before any trial starts."""
+
+from pathlib import Path
+
+import pytest
+
+from launch.cli import main
+from launch.sweep.file import Asha, Range, read_sweep
+from shared.errors import ConfigurationError
+
+GOOD = """
+preset = "cartpole"
+actors = 1
+total_frames = 40_000
+
+[optimizer]
+epsilon = 1e-4
+
+[sweep]
+search = "random"
+trials = 3
+asha = { grace_frames = 5_000 }
+
+[sweep.space]
+"optimizer.learning_rate" = { low = 1e-4, high = 1e-2, log = true }
+actor.unroll_length = { low = 5, high = 20 }
+method.discount = [0.98, 0.99]
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    return file
+
+
+def test_settings_are_those_of_the_preset_and_the_file_and_nothing_stops_a_trial_before_its_frames(
+    tmp_path: Path,
+) -> None:
+    sweep = read_sweep(written(tmp_path, GOOD))
+    assert (sweep.preset, sweep.trials, sweep.plan.search) == ("cartpole", 3, "random")
+    assert (sweep.base.environment.id, sweep.base.optimizer.epsilon) == ("CartPole-v1", 1e-4)
+    assert sweep.base.stop_at_return is None
+    assert sweep.plan.asha == Asha(5_000, 3)
+    assert sweep.space == {
+        "optimizer.learning_rate": Range(1e-4, 1e-2, log=True),
+        "actor.unroll_length": Range(5, 20, whole=True),
+        "method.discount": [0.98, 0.99],
+    }
+    config = sweep.config({"optimizer.learning_rate": 3e-3, "actor.unroll_length": 7})
+    assert (config.optimizer.learning_rate, config.actor.unroll_length, config.optimizer.epsilon) == (3e-3, 7, 1e-4)
+
+
+def test_a_file_may_have_its_trials_stop_at_a_return(tmp_path: Path) -> None:
+    sweep = read_sweep(written(tmp_path, GOOD.replace("actors = 1", "actors = 1\nstop_at_return = 400.0")))
+    assert sweep.base.stop_at_return == 400.0
+
+
+def test_a_grid_has_as_many_trials_as_its_lists_say(tmp_path: Path) -> None:
+    grid = '[sweep]\nsearch = "grid"\n[sweep.space]\nseed = [1, 2, 3]\nmethod.discount = [0.9, 0.99]'
+    assert read_sweep(written(tmp_path, f'preset = "cartpole"\nactors = 1\n{grid}')).trials == 6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[sweep", "[swep", "no table"),
+        ('preset = "cartpole"', 'preset = "cartpol"', "preset cartpol: name one, did you mean cartpole?"),
+        ('preset = "cartpole"', "", "preset None: name one"),
+        ('"random"', '"annealing"', "annealing"),
+        ("trials = 3", "", "trials None: say how many"),
+        ("trials = 3", "trial = 3", "trial"),
+        ('"random"', '"grid"', "optimizer.learning_rate has a range: give it a list"),
+        ("low = 1e-4", "low = 1e-1", "low 0.1 must be below high 0.01"),
+        ("low = 1e-4", "low = -1.0", "--optimizer.learning-rate -1.0"),
+        ("optimizer.learning_rate", "optimizer.learning_rat", "did you mean"),
+        ("[0.98, 0.99]", "0.98", "must be a list of choices"),
+        ("[0.98, 0.99]", '["much"]', "--method.discount much"),
+        ("grace_frames = 5_000", "grace_frames = 50_000", "above 0 and below total_frames 40000"),
+        ("grace_frames = 5_000", "grace_frames = 5_000, reduction_factor = 1", "must be at least 2"),
+        ("trials = 3", 'trials = 3\nmaximise = "evaluation"', "needs evaluation.every_frames"),
+        ("actors = 1", 'actors = 1\nstorage = "s3://bucket/run"', "storage is of one run"),
+        ("actors = 1", 'actors = 1\naddress = "auto"', "tributary sweep FILE --address"),
+        ("actors = 1", "", "actors auto: set a number"),
+        ("actors = 1", "actors = 0", "--actors 0: must be at least 1"),
+        ("actors = 1", "actors = [", "is no TOML"),
+    ],
+)
+def test_what_cannot_be_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = GOOD.replace(old, new).replace("evaluation.every_frames = 0", "")
+    if "evaluation" in new:
+        text = text.replace("actors = 1", "actors = 1\nevaluation.every_frames = 0\nstop_measure = 'training'")
+    with pytest.raises(ConfigurationError, match=r"sweep.toml") as raised:
+        read_sweep(written(tmp_path, text))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_the_extra_the_command_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("launch.sweep.command.find_spec", lambda _name: None)
+    assert main(["sweep", str(written(tmp_path, GOOD))]) == 2
+    assert "pip install 'tributary-rl[tune]'" in capsys.readouterr().err

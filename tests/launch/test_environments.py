@@ -1,0 +1,122 @@
+"""Environments of a user's own, of several spaces, are learned, evaluated, recorded and exported by command."""
+
+import json
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from launch.cli import main
+
+MODULE = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+
+class Guess(gymnasium.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, what, render_mode=None):
+        self.render_mode, self._what, self._t = render_mode, what, 0
+        self.action_space = {
+            "choices": MultiDiscrete([3, 2], start=[1, 0]), "switches": MultiBinary(2), "picture": Discrete(2, start=3)
+        }[what]
+        self.observation_space = {
+            "choices": Dict({"seen": self.action_space, "word": Text(9)}),
+            "switches": MultiBinary(2),
+            "picture": Box(0, 255, (48, 64, 3), np.uint8),
+        }[what]
+
+    def _see(self):
+        self._right = self.action_space.sample()
+        if self._what == "choices":
+            return {"seen": self._right, "word": "word"}
+        return self.render() if self._what == "picture" else self._right
+
+    def render(self):
+        picture = np.zeros((48, 64, 3), np.uint8)
+        picture[:, 32 * int(np.ravel(self._right)[0] % 2):][:, :32] = 200
+        return picture
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.action_space.seed(seed)
+        self._t = 0
+        return self._see(), {}
+
+    def step(self, action):
+        reward = float(np.mean(np.asarray(action) == self._right))
+        self._t += 1
+        info = {"right": reward, "name": "Guess"} if self._t == 10 else {"right": -1.0}
+        return self._see(), reward, False, self._t == 10, info
+
+for what in ("choices", "switches", "picture"):
+    gymnasium.register(f"Guess-{what}-v0", Guess, kwargs={"what": what})
+"""
+SMALL = (
+    "--executor inline --actors 1 --stop-measure training --evaluation.every-frames 0 --stop-at-return None "
+    "--optimizer.schedule constant --log-every-seconds 0.5"
+)
+CNN = (
+    "--network.name a3c_cnn --environment.screen-size 36 --environment.frame-stack 1 --optimizer.learning-rate 5e-4 "
+    "--total-frames 3k"
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "settings", "inputs", "action", "outputs"),
+    [
+        ("choices", "--total-frames 8k --environment.normalise-rewards", [None, 5], "several discrete", 5),
+        pytest.param("switches", "--total-frames 10k", [None, 2], "several discrete", 4, marks=pytest.mark.slow),
+        ("picture", CNN, [None, 36, 36, 1], "discrete", 2),
+    ],
+)
+@pytest.mark.usefixtures("short_random_play")
+def test_what_is_seen_is_learned(
+    what: str,
+    settings: str,
+    inputs: list,
+    action: str,
+    outputs: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("guesses.py").write_text(MODULE)
+    line = (
+        f"train cartpole {SMALL} {settings} --environment.id guesses:Guess-{what}-v0 --environment.log-info right name "
+        f"other --run-dir run"
+    )
+    try:
+        assert main(line.split()) == 0
+        out = capsys.readouterr().out
+        assert ("note: left out of observations, as it is text: word" in out) == (what == "choices")
+        assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
+        # Of 10 guesses about 5 are right by chance, and with two choices each counts half.
+        assert json.loads(Path("run/evaluation-training.json").read_text())["mean_return"] > 9.0
+        info = json.loads(Path("run/evaluation-training.json").read_text())["info"]
+        assert list(info) == ["right"]
+        assert info["right"] > 0.8
+        rows = [json.loads(row) for row in Path("run/metrics.jsonl").read_text().splitlines()]
+        assert all(0.0 <= row["info/right"] <= 1.0 for row in rows if "info/right" in row)
+        assert any("info/right" in row for row in rows)
+        assert main(["record", "run", "--output", "film.gif", "--overlay"]) == 0
+        assert Path("film.gif").stat().st_size > 0
+        assert main(["export", "run", "--output", "model"]) == 0
+        described = json.loads(Path("model/model.json").read_text())
+        assert (described["inputs"]["shape"], described["action"]["kind"]) == (inputs, action)
+        assert described["outputs"]["policy"] == [outputs]
+        if what != "picture":
+            assert main(["train", "cartpole", *line.split()[2:-2], "--method.name", "q_learning"]) == 2
+            assert "has several actions at once; use actor_critic" in capsys.readouterr().err
+    finally:
+        sys.modules.pop("guesses", None)
+        for name in ("choices", "switches", "picture"):
+            gymnasium.registry.pop(f"Guess-{name}-v0", None)
+    assert np.isfinite(json.loads(Path("run/summary.json").read_text())["mean_return_100"])

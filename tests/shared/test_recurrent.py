@@ -1,0 +1,201 @@
+"""The LSTM and the network around it, against NumPy written out: outputs, resets, gradients, exported layers."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.config import NetworkConfig
+from shared.convolutional import ConvolutionalNetwork
+from shared.lstm import State, lstm_unroll
+from shared.networks import Head
+from shared.perceptron import MultilayerPerceptron
+from shared.recurrent import RecurrentNetwork
+from shared.residual import ResidualNetwork
+
+HEADS = (Head("policy", 3, 0.01), Head("value", 1, 1.0))
+U = 3
+
+
+def by_hand(projected, hidden, cell, kernel, mask):
+    """Outputs [T, B, U] and the state after the last time, one environment after another, in float64."""
+    times, count = mask.shape
+    outputs = np.zeros((times, count, kernel.shape[0]))
+    states = []
+    for b in range(count):
+        h, c = hidden[b].astype(np.float64), cell[b].astype(np.float64)
+        for t in range(times):
+            i, f, g, o = np.split(projected[t, b] + h @ kernel, 4)
+            i, f, o = (1 / (1 + np.exp(-x)) for x in (i, f, o))
+            c = f * c + i * np.tanh(g)
+            h = o * np.tanh(c)
+            outputs[t, b] = h
+            if mask[t, b] == 0:
+                h, c = np.zeros_like(h), np.zeros_like(c)
+        states.append((h, c))
+    return outputs, states
+
+
+@st.composite
+def rollouts(draw: st.DrawFn):
+    times, count = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    mask = draw(st.lists(st.sampled_from([0.0, 1.0, 1.0]), min_size=times * count, max_size=times * count))
+    random = np.random.default_rng(draw(st.integers(0, 1_000)))
+    shapes = ((times, count, 4 * U), (count, U), (count, U), (U, 4 * U))
+    arrays = [random.normal(0.0, 0.7, shape).astype(np.float32) for shape in shapes]
+    return (*arrays, np.array(mask, np.float32).reshape(times, count))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rollouts())
+def test_the_lstm_and_its_gradient_are_those_written_out(rollout) -> None:
+    """Resets on the way, at the first and at the last time, T = 1, everything masked; finite differences in float64."""
+    projected, hidden, cell, kernel, mask = rollout
+    weights = np.random.default_rng(1).normal(size=(*mask.shape, U))
+    expected, _ = by_hand(*rollout)
+    with tf.GradientTape() as tape:
+        inputs = [tf.constant(projected), tf.constant(kernel)]
+        state = [tf.constant(hidden), tf.constant(cell)]
+        tape.watch([*inputs, *state])
+        outputs = lstm_unroll(inputs[0], State(*state), inputs[1], tf.constant(mask))
+        total = tf.reduce_sum(outputs * weights.astype(np.float32))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    by_projected, by_kernel, *by_state = tape.gradient(total, [*inputs, *state])
+    # Truncated: what came before the rollout learns nothing from it.
+    assert by_state == [None, None]
+
+    def loss(of_projected: np.ndarray, of_kernel: np.ndarray) -> float:
+        return float((by_hand(of_projected, hidden, cell, of_kernel, mask)[0] * weights).sum())
+
+    for gradient, array, at in ((by_projected, projected, 0), (by_kernel, kernel, 1)):
+        direction = np.random.default_rng(2).normal(size=array.shape)
+        moved = [[x.astype(np.float64) for x in (projected, kernel)] for _ in range(2)]
+        moved[0][at] += 1e-6 * direction
+        moved[1][at] -= 1e-6 * direction
+        slope = (loss(*moved[0]) - loss(*moved[1])) / 2e-6
+        assert float((gradient.numpy() * direction).sum()) == pytest.approx(slope, rel=1e-3, abs=1e-4)
+
+
+def mlp(seed: int = 1) -> RecurrentNetwork:
+    config = NetworkConfig(name="mlp", hidden_sizes=(8,), observation_scaling="running")
+    return RecurrentNetwork(MultilayerPerceptron(config, (5,), (), seed), HEADS, 7, seed)
+
+
+def cnn(precision: str = "float32") -> RecurrentNetwork:
+    config = NetworkConfig(name="a3c_cnn", precision=precision)
+    mean = np.full((84, 84, 1), 100, np.float32)
+    return RecurrentNetwork(ConvolutionalNetwork(config, (84, 84, 1), (), 1, mean), HEADS, 16, 1)
+
+
+def resnet() -> RecurrentNetwork:
+    return RecurrentNetwork(ResidualNetwork(NetworkConfig(name="impala_resnet"), (42, 42, 1), (), 1), HEADS, 16, 1)
+
+
+def observed(network: RecurrentNetwork, times: int, count: int) -> np.ndarray:
+    random = np.random.default_rng(0)
+    shape = tuple(network.as_keras().input["observations"].shape[1:])
+    if len(shape) == 1:
+        return random.normal(size=(times, count, *shape)).astype(np.float32)
+    return random.integers(0, 256, (times, count, *shape), np.uint8)
+
+
+MASK = np.array([[1, 1], [0, 1], [1, 1], [1, 0], [1, 1]], np.float32)
+
+
+def start(network: RecurrentNetwork, count: int) -> list[tf.Tensor]:
+    random = np.random.default_rng(3)
+    return [tf.constant(random.normal(size=(count, units)).astype(np.float32)) for units in network.state_units]
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, resnet])
+def test_a_rollout_at_once_is_its_times_one_by_one_and_its_two_halves(make) -> None:
+    network = make()
+    observations, state = observed(network, *MASK.shape), start(network, 2)
+    whole = network.unroll(tf.constant(observations), state, tf.constant(MASK))
+    carried, states = state, [state]
+    for t, keep in enumerate(MASK):
+        output = network(tf.constant(observations[t]), carried)
+        for name, head in output.heads.items():
+            np.testing.assert_allclose(whole.heads[name][t], head, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(whole.features[t], output.features, rtol=1e-4, atol=1e-5)
+        carried = [part * keep[:, None] for part in output.state]
+        states.append(carried)
+    for cut in (1, 2, 4):
+        second = network.unroll(tf.constant(observations[cut:]), states[cut], tf.constant(MASK[cut:]))
+        np.testing.assert_allclose(whole.heads["policy"][cut:], second.heads["policy"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_masked_time_still_has_the_old_state_and_the_next_one_starts_anew() -> None:
+    network = mlp()
+    observations = observed(network, *MASK.shape)
+    state, zeros = start(network, 2), [tf.zeros((2, 7))] * 2
+    with_state, without = (
+        network.unroll(tf.constant(observations), first, tf.constant(MASK)).heads["value"].numpy()[..., 0]
+        for first in (state, zeros)
+    )
+    # Environment 0 resets at time 1: the state counts up to and with it, and not after it.
+    assert (with_state[:2, 0] != without[:2, 0]).all()
+    np.testing.assert_array_equal(with_state[2:, 0], without[2:, 0])
+    assert (with_state[:4, 1] != without[:4, 1]).all()
+    np.testing.assert_array_equal(with_state[4:, 1], without[4:, 1])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_acting_stored_of_the_trunk_gives_the_same_output_and_gradient(precision: str) -> None:
+    network = cnn(precision)
+    observations, state, mask = tf.constant(observed(network, *MASK.shape)), start(network, 2), tf.constant(MASK)
+    trunk = network._trunk(tf.reshape(observations, (-1, 84, 84, 1)))
+    stored = [tf.reshape(x, (*MASK.shape, *x.shape[1:])) for x in trunk.activations]
+
+    def gradients(activations: list[tf.Tensor]) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            output = network.unroll(observations, state, mask, activations)
+            total = tf.reduce_mean(tf.square(output.heads["policy"] - 1.0)) + tf.reduce_mean(output.heads["value"])
+        return tape.gradient(total, network.trainable_variables)
+
+    again, replayed, eager = tf.function(gradients)([]), tf.function(gradients)(stored), gradients([])
+    for expected, gradient, of_eager in zip(again, replayed, eager, strict=True):
+        scale = np.abs(expected).max() + 1e-9
+        tolerance = 1e-4 if precision == "float32" else 0.1
+        assert np.abs(gradient - expected).max() <= tolerance * scale
+        assert np.abs(of_eager - expected).max() <= tolerance * scale
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, resnet])
+def test_the_exported_layers_take_a_state_and_give_the_same(make) -> None:
+    network = make()
+    observations, state = observed(network, 1, 3)[0], start(network, 3)
+    output = network(tf.constant(observations), state)
+    exported = network.as_keras()({"observations": tf.constant(observations), "hidden": state[0], "cell": state[1]})
+    for name, head in output.heads.items():
+        np.testing.assert_allclose(exported[name], head, rtol=1e-4, atol=1e-5)
+    for name, part in zip(("hidden", "cell"), output.state, strict=True):
+        np.testing.assert_allclose(exported[name], part, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_start_orthogonal_with_open_forget_gates_and_alike_in_every_process() -> None:
+    weights = {variable.name: variable.numpy() for variable in mlp().variables}
+    kernel = weights["lstm_recurrent_kernel"].astype(np.float64)
+    np.testing.assert_allclose(kernel @ kernel.T, np.eye(7), atol=1e-5)
+    np.testing.assert_array_equal(weights["lstm_bias"], np.repeat([0.0, 1.0, 0.0, 0.0], 7))
+    for one, other in zip(mlp().variables, mlp().variables, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    # What no gradient trains stays the last in the layout.
+    network = mlp()
+    assert [v.path for v in network.variables[-2:]] == ["observation_scaling/mean", "observation_scaling/variance"]
+    assert len(network.trainable_variables) == len(network.variables) - 2
+
+
+def test_keras_gates_are_in_the_same_order() -> None:
+    """Against Keras' own LSTM over three times, from the state of a start."""
+    network = mlp()
+    observations = observed(network, 3, 2)
+    features = network._trunk.unroll(tf.constant(observations), (), None).features
+    layer = keras.layers.LSTM(7, return_sequences=True)
+    layer.build((2, 3, 8))
+    layer.set_weights([v.numpy() for v in (network._kernel, network._recurrent_kernel, network._bias)])
+    expected = tf.transpose(layer(tf.transpose(features, (1, 0, 2))), (1, 0, 2))
+    output = network.unroll(tf.constant(observations), [tf.zeros((2, 7))] * 2, tf.ones((3, 2)))
+    np.testing.assert_allclose(output.features, expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,201 @@
+"""The public Python API, from end to end: what the documents show is what runs."""
+
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tributary_rl as tributary
+from launch.cli import main
+from launch.presets import PRESETS
+from launch.python.wanted import WantedRun
+
+PAGE = Path(__file__).parents[1] / "docs" / "python.md"
+# One process, half a second of training.
+QUICK = {
+    "executor": "inline",
+    "log_every_seconds": 0.05,
+    "stop_at_return": None,
+    "stop_measure": "training",
+    "evaluation.every_frames": 0,
+    "network.hidden_sizes": (8,),
+}
+
+
+def python_blocks() -> dict[str, str]:
+    """The blocks of Python in the page, each by the heading that it is under."""
+    text = PAGE.read_text()
+    return dict(re.findall(r"## ([^\n]+)\n(?:(?!\n## ).)*?```python\n(.*?)```", text, re.S))
+
+
+def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> None:
+    """As somebody types them who comes from Stable-Baselines3; for a shorter time only, which its number says."""
+    script = python_blocks()["Ten lines"]
+    assert len([line for line in script.splitlines() if line.strip()]) <= 12
+    shorter, changed = re.subn(r"total_frames=300_000", "total_frames=3_000", script)
+    assert changed == 1
+    (tmp_path / "script.py").write_text(shorter)
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert tributary.Run(run).summary["status"] == "frames_reached"
+    assert tributary.Run(run).config.optimizer.learning_rate == 1e-3
+    assert (run / "evaluation-training.json").is_file()
+    # `on_row=print`.
+    assert "'frames_per_second'" in ended.stdout
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tributary.Run:
+    folder, file = tmp_path_factory.mktemp("api") / "run", tmp_path_factory.mktemp("file") / "mine.toml"
+    # What is given comes before the file.
+    file.write_text("total_frames = 9_999_999\nnetwork.hidden_sizes = [8]\n")
+    rows: list[dict[str, Any]] = []
+    quick = {name: value for name, value in QUICK.items() if not name.startswith("network")}
+    trained = tributary.train(
+        "cartpole",
+        seed=3,
+        total_frames=1_500,
+        settings=quick,
+        config=file,
+        run_dir=folder,
+        on_row=rows.append,
+        progress=False,
+    )
+    assert (trained.path, trained.config.seed, trained.config.total_frames) == (folder, 3, 1_500)
+    assert trained.config.network.hidden_sizes == (8,)
+    assert rows[-1] == trained.rows()[-1]
+    assert rows[-1]["frames"] == trained.summary["frames"] >= 1_500
+    return trained
+
+
+def test_a_run_tells_its_rows_and_makes_its_files(run: tributary.Run) -> None:
+    frames = [row["frames"] for row in run.rows()]
+    assert frames == sorted(set(frames))
+    result = tributary.evaluate(run, episodes=4, seed=5, policy="greedy")
+    assert (len(result["returns"]), result["policy"], result["seed"]) == (4, "greedy", 5)
+    plot, video = run.plot(), run.video(format="gif")
+    assert Path(plot).read_bytes().startswith(b"\x89PNG")
+    assert Path(video).read_bytes().startswith(b"GIF8")
+    assert plot._repr_mimebundle_().keys() == {"image/png"}
+    assert video._repr_mimebundle_().keys() == {"image/gif"}
+    assert repr(run) == f"Run('{run.path}')"
+    assert tributary.Run(run).config == run.config
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_and_another_starts_from_it(run: tributary.Run, tmp_path: Path) -> None:
+    copied = tributary.train(start_from=run, total_frames=500, run_dir=tmp_path / "next", progress=False)
+    assert (copied.config.network, copied.config.total_frames) == (run.config.network, 500)
+    assert (copied.path / "first.npz").is_file()
+    again = tributary.train(resume=copied, total_frames=1_000, progress=False)
+    assert again.path == copied.path
+    assert again.summary["frames"] >= 1_000
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"preset": "pnog"}, "train pnog"),
+    ({"preset": "cartpole", "seed": -1}, "train cartpole --seed -1"),
+    ({"preset": "cartpole", "settings": {"method.n_step": 33}}, "train cartpole --method.n-step 33"),
+    ({"preset": "cartpole", "settings": {"environment.id": "Nothing-v0"}}, "train cartpole --env Nothing-v0"),
+    ({"preset": "cartpole", "settings": {"environment.id": "ALE/Pong-v5"}}, "train cartpole --env ALE/Pong-v5"),
+    ({"preset": "Nothing-v0"}, "train Nothing-v0"),
+    ({"start_from": "no-such-folder"}, "train --start-from no-such-folder"),
+    ({"resume": "zoo:pong"}, "train --resume zoo:pong"),
+    ({"config": "none.toml"}, "train --config none.toml"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "line"), MISTAKES)
+def test_a_mistake_is_the_line_that_the_command_says(
+    arguments: dict[str, Any],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    said = capsys.readouterr().err.strip().removeprefix("error: ")
+    with pytest.raises(tributary.ConfigurationError) as raised:
+        tributary.train(**arguments)
+    assert str(raised.value) == said
+    assert not list(tmp_path.rglob("*.*")), "no folder is left behind"
+
+
+def test_an_environment_stands_where_a_preset_does(tmp_path: Path) -> None:
+    wanted = WantedRun("Pendulum-v1", {"seed": 4}, run_dir=tmp_path / "run")
+    assert (wanted.preset, wanted.config) == ("pendulum", replace(PRESETS["pendulum"].config, seed=4))
+    other = WantedRun("FrozenLake-v1", {}, run_dir=tmp_path / "run").config.environment
+    assert other == replace(PRESETS["vectors"].config.environment, id="FrozenLake-v1")
+
+
+def test_arguments_that_do_not_go_together_are_told() -> None:
+    with pytest.raises(tributary.ConfigurationError, match="--preset cartpole: --resume latest has its settings"):
+        tributary.train("cartpole", resume="latest")
+    with pytest.raises(tributary.ConfigurationError, match="there is no such setting, did you mean optim"):
+        tributary.train("cartpole", settings={"learning_rate": 1e-3})
+    with pytest.raises(tributary.ConfigurationError, match="is not the folder of a run"):
+        tributary.Run("no-such-folder")
+
+
+def test_a_run_is_started_followed_and_stopped_from_any_thread(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Signals have handlers in the main thread only. And two runs of one program do not meet."""
+    ended: list[tributary.Run] = []
+
+    def in_a_thread() -> None:
+        many = {"total_frames": 100_000_000, "settings": QUICK, "progress": False}
+        first = tributary.start("cartpole", run_dir=tmp_path / "first", **many)
+        second = tributary.start("cartpole", run_dir=tmp_path / "second", on_row=lambda row: row["frames"] < 1, **many)
+        ended.append(second.wait(200))
+        assert first.running
+        first.stop()
+        ended.append(first.wait(200))
+
+    thread = threading.Thread(target=in_a_thread)
+    thread.start()
+    thread.join(280)
+    assert [run.path.name for run in ended] == ["second", "first"]
+    assert {run.summary["status"] for run in ended} == {"interrupted"}
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_task_of_rays_trains_on_its_cluster(tmp_path: Path) -> None:
+    import ray
+
+    ray.init("local", num_cpus=2, include_dashboard=False, logging_level="error")
+    try:
+        address = ray.get_runtime_context().gcs_address
+
+        @ray.remote(num_cpus=0)
+        class Trainer:
+            def train(self, folder: Path) -> tuple[str, str, int]:
+                quick = {name: value for name, value in QUICK.items() if name != "executor"} | {"actors": 1}
+                trained = tributary.train("cartpole", total_frames=2_000, run_dir=folder, settings=quick)
+                action, _ = tributary.load(trained).act([0, 0, 0, 0])
+                return trained.config.address, trained.summary["status"], int(action)
+
+        joined, status, action = ray.get(Trainer.remote().train.remote(tmp_path / "run"))
+        assert (joined, status) == (address, "frames_reached")
+        assert action in (0, 1)
+    finally:
+        ray.shutdown()
+
+
+def test_importing_it_is_quick_to_look_at() -> None:
+    """Neither TensorFlow nor Ray nor the command line, before one of them is needed."""
+    check = (
+        "import sys, tributary_rl; slow = {'tensorflow', 'keras', 'ray', 'matplotlib', 'launch.cli', "
+        "'launch.commands.train'} & set(sys.modules); sys.exit(', '.join(slow) or 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

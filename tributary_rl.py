@@ -1,0 +1,163 @@
+"""Tributary from Python: train, evaluate and use agents in scripts, in notebooks, and in tasks of Ray's.
+
+    import tributary_rl as tributary
+
+    run = tributary.train("cartpole", seed=2, total_frames=300_000)
+    agent = tributary.load(run)
+    action, state = agent.act(observation)
+
+What is not in this file may change. Loading an agent needs neither Ray nor the command line. See docs/python.md.
+"""
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from launch.python.run import Picture, PolicyName, Run, TrainingFailedError
+from launch.results.protocols import ProtocolName
+from launch.run.weights import WeightsName
+from shared.errors import ConfigurationError
+from shared.methods.names import register_method
+
+if TYPE_CHECKING:
+    from launch.python.agent import Agent
+    from launch.python.training import Training
+
+__all__ = [
+    "ConfigurationError",
+    "Picture",
+    "Run",
+    "TrainingFailedError",
+    "evaluate",
+    "load",
+    "register_method",
+    "start",
+    "train",
+]
+
+AnyRun = str | PathLike[str]
+"""A `Run`, the folder of one, `latest`: the newest below runs/, or `zoo:NAME`: an agent that ships."""
+OnRow = Callable[[dict[str, Any]], object]
+
+
+def train(
+    preset: str | None = None,
+    *,
+    seed: int | None = None,
+    total_frames: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    config: str | PathLike[str] | None = None,
+    run_dir: str | PathLike[str] | None = None,
+    resume: AnyRun | None = None,
+    start_from: AnyRun | None = None,
+    on_row: OnRow | None = None,
+    progress: bool = True,
+    trust_imports: bool = False,
+) -> Run:
+    """Train an agent as `tributary train` does, in processes of its own. Ctrl-C stops the run, which is saved.
+
+    Args:
+        preset: one of `tributary presets`, or the id of an environment. None: the one for the environment that
+            `settings` name, or Pong's.
+        seed: of weights, environments and actions.
+        total_frames: agent steps x frame skip after which training stops.
+        settings: any others by their names in docs/settings.md, like `{"optimizer.learning_rate": 1e-3}`.
+        config: file of settings, TOML or a run's config.json. Those that are given here come before it.
+        run_dir: folder of the run. None: a new one below runs/.
+        resume: run to go on with in its folder; its settings are the defaults.
+        start_from: run whose best weights the new one starts with; its settings are the defaults without a preset.
+        on_row: called with each row of numbers as metrics.jsonl has it. When it returns False, the run is stopped.
+        progress: print the run's lines.
+        trust_imports: import the modules that the settings of a run name which somebody else made.
+
+    Raises:
+        ConfigurationError: a mistake in the settings, in the words of the command line.
+        TrainingFailedError: training failed.
+        KeyboardInterrupt: there was one. The run is saved.
+        Exception: what `on_row` raised. The run is saved.
+    """
+    named = {"seed": seed, "total_frames": total_frames}
+    where = {"config": config, "run_dir": run_dir, "resume": resume, "start_from": start_from}
+    training = _training(preset, settings, named, where, on_row, progress, trust_imports)
+    training.follow()
+    return training.wait()
+
+
+def start(
+    preset: str | None = None,
+    *,
+    seed: int | None = None,
+    total_frames: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    config: str | PathLike[str] | None = None,
+    run_dir: str | PathLike[str] | None = None,
+    resume: AnyRun | None = None,
+    start_from: AnyRun | None = None,
+    on_row: OnRow | None = None,
+    progress: bool = False,
+    trust_imports: bool = False,
+) -> "Training":
+    """Start to train, see `train`, and go on with the program. Returns a handle with `stop()` and `wait()`.
+
+    It returns as soon as the run starts its actors. `on_row` is called in another thread. When the program ends, the
+    run is saved, and ends too.
+
+    Raises:
+        ConfigurationError: see `train`.
+    """
+    named = {"seed": seed, "total_frames": total_frames}
+    where = {"config": config, "run_dir": run_dir, "resume": resume, "start_from": start_from}
+    training = _training(preset, settings, named, where, on_row, progress, trust_imports)
+    training.start()
+    return training
+
+
+def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imports: bool = False) -> "Agent":
+    """An agent that acts: `Agent.act`.
+
+    Args:
+        run: see `AnyRun`; or the URL of the copy of one, as `--storage` keeps it.
+        weights: best: of the best evaluation, or without evaluations of the best training return. latest: of the last
+            checkpoint. auto: best if there is one.
+        seed: of the actions that it samples.
+        trust_imports: see `train`.
+
+    Raises:
+        ConfigurationError: there is no such run, or no weights that can be read.
+    """
+    from launch.python.agent import load_agent
+
+    return load_agent(str(run), weights, seed, trust_imports=trust_imports)
+
+
+def evaluate(
+    run: AnyRun,
+    *,
+    protocol: ProtocolName = "training",
+    episodes: int = 100,
+    policy: PolicyName = "as-trained",
+    weights: WeightsName = "auto",
+    seed: int | None = None,
+    trust_imports: bool = False,
+) -> dict[str, Any]:
+    """Play whole episodes, see `Run.evaluate`. Returns the scores with the protocol that they were made by."""
+    return Run(run).evaluate(
+        protocol=protocol, episodes=episodes, policy=policy, weights=weights, seed=seed, trust_imports=trust_imports
+    )
+
+
+def _training(
+    preset: str | None,
+    settings: Mapping[str, Any] | None,
+    named: dict[str, int | None],
+    where: dict[str, Any],
+    on_row: OnRow | None,
+    progress: bool,
+    trust_imports: bool,
+) -> "Training":
+    # It imports the command line, which loading an agent does without.
+    from launch.python.training import Training
+    from launch.python.wanted import WantedRun
+
+    changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
+    return Training(WantedRun(preset, changed, trust_imports=trust_imports, **where), on_row, progress=progress)
