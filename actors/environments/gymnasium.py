@@ -74,7 +74,9 @@ class GymnasiumAdapter:
                 with _clean_children():
                     try:
                         return start()
-                    except gymnasium.error.CustomSpaceError:
+                    except ValueError as error:
+                        if not isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
+                            raise
                         # Spaces that are none of Gymnasium's own have no place in shared memory.
                         return start(shared_memory=False)
             case _:

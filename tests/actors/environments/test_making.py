@@ -93,6 +93,34 @@ def test_environments_in_processes_of_their_own_play_the_same_and_import_what_th
     assert len({int(file.name) for file in tmp_path.iterdir() if file.name.isdecimal()} - {os.getpid()}) == 2
 
 
+def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "missions.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.spaces import Dict, Discrete, Space\n"
+        "class Mission(Space):\n"
+        "    def sample(self, mask=None, probability=None): return 'go'\n"
+        "    def contains(self, x): return isinstance(x, str)\n"
+        "    def __eq__(self, other): return isinstance(other, Mission)\n"
+        "class Told(gymnasium.Env):\n"
+        "    action_space, observation_space = Discrete(2), Dict(mission=Mission(), t=Discrete(9))\n"
+        "    def reset(self, seed=None, options=None): self.t = 0; return self.seen(), {}\n"
+        "    def step(self, action): self.t += 1; return self.seen(), 1.0, False, False, {}\n"
+        "    def seen(self): return {'mission': 'go', 't': self.t}\n"
+        "gymnasium.register('Told-v0', Told, disable_env_checker=True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = EnvironmentConfig(id="missions:Told-v0", frame_skip=1, vectorization="async")
+    environment = VectorEnvironment(config, 1)
+    try:
+        assert environment.spec().left_out == ("mission",)
+        environment.reset(0)
+        np.testing.assert_array_equal(environment.step(np.zeros(1, np.int32)).observations, np.eye(9)[[1]])
+    finally:
+        environment.close()
+
+
 def test_the_vector_form_that_an_environment_registers_resets_in_the_step_after_the_end() -> None:
     environment = VectorEnvironment(EnvironmentConfig(**CARTPOLE, vectorization="gymnasium"), 3)
     assert type(environment.unwrapped).__name__ == "CartPoleVectorEnv"
