@@ -87,6 +87,11 @@ CAR_RACING = replace(
     stop_at_return=200.0,
     stop_measure="evaluation",
     # Four frames in a row look alike, and a choice among five is learned sooner than a vector.
-    environment=replace(IMAGES.environment, frame_skip=4, options={"continuous": False}),
+    environment=replace(
+        IMAGES.environment,
+        frame_skip=4,
+        options={"continuous": False},
+        wrappers=("actors.environments.car_racing:LastDrawn,times=4",),
+    ),
     actor=ActorConfig(environments=8, unroll_length=64, epochs=4, minibatches=4),
 )
