@@ -18,6 +18,7 @@ from launch.results.protocols import ProtocolName
 from launch.run.weights import WeightsName
 from shared.errors import ConfigurationError
 from shared.methods.names import register_method
+from shared.names import register_explorer, register_network
 
 if TYPE_CHECKING:
     from launch.python.agent import Agent
@@ -30,7 +31,9 @@ __all__ = [
     "TrainingFailedError",
     "evaluate",
     "load",
+    "register_explorer",
     "register_method",
+    "register_network",
     "start",
     "train",
 ]

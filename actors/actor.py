@@ -1,7 +1,7 @@
 """An actor: weights in, one gradient out."""
 
 import time
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,7 @@ class Actor:
             terminal_on_life_loss=config.environment.terminal_on_life_loss,
         )
         self._unroll_length = actor.unroll_length
+        self._parts = spec.parts
         self._keeps_moments = config.network.observation_scaling == "running"
         self._memory = self._policy.first_state(actor.environments)
         # What the next rollout begins with, where it was acted already.
@@ -142,7 +143,7 @@ class Actor:
             rollout, environment, acting = self._play()
             before += environment + acting
             self._gradients.begin(rollout)
-            moments = Moments.of(rollout.observations[:-1]) if self._keeps_moments else None
+            moments = self._moments_of(rollout.observations[:-1]) if self._keeps_moments else None
             return_moments = self._builder.return_moments
         part = self._gradients.next()
         self._finished_at = time.perf_counter()
@@ -168,6 +169,11 @@ class Actor:
             return_moments=return_moments,
             unfinished_environments=self._builder.unfinished_environments,
         )
+
+    def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
+        """Of the numbers that a network scales: beside images they are a part of each observation."""
+        parts = self._parts
+        return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
     def _play(self) -> tuple[Rollout, float, float]:
         """One rollout, and the seconds that it spent in environments and in acting."""

@@ -1,35 +1,51 @@
 """The network that a run's settings ask for."""
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
 from shared.config import RunConfig
-from shared.convolutional import ConvolutionalNetwork
+from shared.errors import setting_error
 from shared.graph import Graph
 from shared.layout import ParameterLayout
 from shared.methods.method import Method
-from shared.networks import Network, ObservationScale
-from shared.perceptron import MultilayerPerceptron
+from shared.multi_input import MultiInputNetwork
+from shared.names import NETWORKS, class_of
+from shared.networks import KerasNetwork, Network, ObservationScale
 from shared.recurrent import RecurrentNetwork
-from shared.residual import ResidualNetwork
 
 
 def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
     """The network that a run's settings ask for, with its initial weights."""
-    settings, heads = config.network, method.heads()
+    settings, heads, seed = config.network, method.heads(), config.seed
     of_the_trunk = heads if settings.recurrent == "none" else ()
-    shape, seed = spec.observation_shape, config.seed
+    made = partial(_made, settings.name)
     network: Network
-    if settings.name == "mlp":
-        network = MultilayerPerceptron(settings, shape, of_the_trunk, seed, _observation_scale(config, spec))
-    elif settings.name == "impala_resnet":
-        network = ResidualNetwork(settings, shape, of_the_trunk, seed, spec.observation_mean)
+    if spec.parts is not None:
+        scale, mean = _observation_scale(config, spec), spec.observation_mean
+        network = MultiInputNetwork(settings, spec.parts, of_the_trunk, seed, made, mean, scale)
     else:
-        network = ConvolutionalNetwork(settings, shape, of_the_trunk, seed, spec.observation_mean)
+        seen_by = spec.observation_mean if spec.images else _observation_scale(config, spec)
+        network = made(settings, spec.observation_shape, of_the_trunk, seed, seen_by)
     if settings.recurrent == "lstm":
         network = RecurrentNetwork(network, heads, settings.recurrent_units, seed)
     network.add_parameters(method.parameters(network.features))
+    return network
+
+
+def _made(name: str, *arguments: Any) -> Network:
+    """The network of this name, made of its arguments."""
+    network = class_of(NETWORKS[name])(*arguments)
+    unnamed = network.layers_without_a_name() if isinstance(network, KerasNetwork) else []
+    if unnamed:
+        raise setting_error(
+            "network.name",
+            name,
+            f"its layer {unnamed[0]} has the name that Keras gave it, which other processes would not; name each layer",
+        )
     return network
 
 

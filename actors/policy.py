@@ -13,7 +13,7 @@ from shared.config import RunConfig
 from shared.graph import Graph
 from shared.imports import import_modules
 from shared.layout import ParameterLayout
-from shared.methods.method import method_class
+from shared.methods.method import make_explorer, method_class
 from shared.networks import NetworkOutput
 from shared.types import Float32Array
 
@@ -69,7 +69,7 @@ class Policy:
         self.method = method_class(config.method.name)(config, spec.actions)
         self.network = build_network(config, spec, self.method)
         self.layout = ParameterLayout.of(self.network.variables)
-        self._explorer = self.method.explorer(environments, seed, training=training)
+        self._explorer = make_explorer(config, spec.actions, self.method, environments, seed, training=training)
         units = self.network.state_units
         seen = [tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)]
         seen += [tf.TensorSpec((None, n), tf.float32) for n in units]

@@ -10,22 +10,22 @@ from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
 
-class _RandomStream:
-    """A generator of random numbers whose state can be saved, shared by all ways to explore."""
+class RandomStream:
+    """A `tf.random.Generator`, `generator`, whose state can be saved: what all ways to explore are based on."""
 
     def __init__(self, seed: int) -> None:
-        self._generator = tf.random.Generator.from_seed(seed)
+        self.generator = tf.random.Generator.from_seed(seed)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         """The state of the generator, for `restore`: all later random numbers follow from it."""
-        return {"generator": self._generator.state.numpy()}
+        return {"generator": self.generator.state.numpy()}
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
         """Go on from a saved state."""
-        self._generator.state.assign(state["generator"])
+        self.generator.state.assign(state["generator"])
 
 
-class CategoricalSampler(_RandomStream):
+class CategoricalSampler(RandomStream):
     """Samples the head "policy" as logits: of one choice, or of several at once, of so many each."""
 
     def __init__(self, seed: int, choices: tuple[int, ...] = ()) -> None:
@@ -37,10 +37,10 @@ class CategoricalSampler(_RandomStream):
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Actions int32 [B] or [B, C]."""
-        return categorical_sample(output.heads["policy"], self._generator, self._choices)
+        return categorical_sample(output.heads["policy"], self.generator, self._choices)
 
 
-class EpsilonGreedy(_RandomStream):
+class EpsilonGreedy(RandomStream):
     """A random action with probability ε, else that of the highest value; ε is each environment's own.
 
     Mnih et al. 2016 (arXiv 1602.01783, section 5.1): ε falls linearly from 1 to a value that is drawn once, 0.1, 0.01
@@ -78,8 +78,8 @@ class EpsilonGreedy(_RandomStream):
         """Actions int32 [B]."""
         values = output.heads["action_values"]
         greedy = tf.argmax(values, axis=-1, output_type=tf.int32)
-        anything = self._generator.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
-        return tf.where(self._generator.uniform(tf.shape(greedy)) < self.epsilon, anything, greedy)
+        anything = self.generator.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
+        return tf.where(self.generator.uniform(tf.shape(greedy)) < self.epsilon, anything, greedy)
 
 
 def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> np.ndarray:
@@ -93,7 +93,7 @@ def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> n
     return np.array(config.final_epsilons)[np.minimum(choice, len(config.final_epsilons) - 1)]
 
 
-class GaussianNoise(_RandomStream):
+class GaussianNoise(RandomStream):
     """Samples N(μ, σ²) independently at each step: the head "policy" is μ, the parameter "log_std" log σ."""
 
     def begin(self, frames: int) -> None:
@@ -102,10 +102,10 @@ class GaussianNoise(_RandomStream):
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Actions float32 [B, D], not clipped."""
         mean = output.heads["policy"]
-        return mean + tf.exp(output.parameters["log_std"]) * self._generator.normal(tf.shape(mean))
+        return mean + tf.exp(output.parameters["log_std"]) * self.generator.normal(tf.shape(mean))
 
 
-class StateDependentNoise(_RandomStream):
+class StateDependentNoise(RandomStream):
     """a = μ(s) + Wᵀz(s), with W kept for several steps: exploration that persists in time.
 
     Raffin et al. 2022 (arXiv 2005.05719). W_hd = σ_hd · ξ_hd with ξ standard normal. An environment draws its ξ anew
@@ -125,12 +125,12 @@ class StateDependentNoise(_RandomStream):
         self._noise: tf.Variable | None = None
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """See `_RandomStream.state`."""
+        """See `RandomStream.state`."""
         noise = {} if self._noise is None else {"noise": self._noise.numpy()}
         return super().state() | noise
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """See `_RandomStream.restore`. Comes before the first sample."""
+        """See `RandomStream.restore`. Comes before the first sample."""
         super().restore(state)
         if "noise" in state:
             self._noise = tf.Variable(state["noise"], trainable=False, name="noise")
@@ -146,8 +146,8 @@ class StateDependentNoise(_RandomStream):
         if self._noise is None:
             # The number of features is known only now, while the graph is traced: the variable is made outside of it.
             with tf.init_scope():
-                self._noise = tf.Variable(self._generator.normal(shape), trainable=False, name="noise")
-        renewed = self._generator.uniform((environments, 1, 1)) < self._renewal
-        noise = self._noise.assign(tf.where(renewed, self._generator.normal(shape), self._noise))
+                self._noise = tf.Variable(self.generator.normal(shape), trainable=False, name="noise")
+        renewed = self.generator.uniform((environments, 1, 1)) < self._renewal
+        noise = self._noise.assign(tf.where(renewed, self.generator.normal(shape), self._noise))
         weights = noise * tf.exp(output.parameters["log_std"])
         return output.heads["policy"] + tf.einsum("bh,bhd->bd", features, weights)

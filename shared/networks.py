@@ -1,6 +1,7 @@
 """What a network is: a batch of observations in, the heads of a method out, and a state where it has a memory."""
 
 import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -149,7 +150,18 @@ def orthogonal_seeds(seed: int) -> Iterator[int]:
 
 
 class KerasNetwork(Network):
-    """A network whose function is a Keras model, which gives the heads one after another, and the features last."""
+    """A network whose function is a Keras model, which gives the heads one after another, and the features last.
+
+    The base of a network of a user's own (`tributary_rl.register_network`): its constructor sets `model`, and takes
+
+        config: the `NetworkConfig` of the run.
+        observation_shape: (size,) of float32 vectors, or (height, width, channels) of uint8 images.
+        heads: what it gives, each a linear output: see `Head`. Without heads it is a trunk: the model has one output.
+        seed: of the initial weights. The same seed gives the same weights in every process.
+        observation_mean: of images, float32 of their shape, to be subtracted; None where they are not centred.
+
+    Layers with weights have names: those that Keras chooses depend on what a process has made before.
+    """
 
     model: keras.Model
 
@@ -170,6 +182,25 @@ class KerasNetwork(Network):
         *heads, features = tf.nest.flatten(self.model(observations))
         values = dict(zip((head.name for head in self._heads), heads, strict=True))
         return NetworkOutput(values, features, self.parameter_tensors())
+
+    def as_keras(self) -> keras.Model:
+        return self._with_names(self.model)
+
+    def layers_without_a_name(self) -> list[str]:
+        """The layers with weights that are called as Keras calls those that were given no name."""
+        named = [(layer.name, type(layer).__name__) for layer in self.model.layers if layer.weights]
+        return [name for name, kind in named if re.fullmatch(rf"{_snake_case(kind)}(_\d+)?", name)]
+
+    def _with_names(self, model: keras.Model) -> keras.Model:
+        """A model that gives what `model` does by name, as `Network.as_keras` says."""
+        *heads, features = model.outputs
+        outputs = dict(zip((head.name for head in self._heads), heads, strict=True)) or {"features": features}
+        return keras.Model(model.input, outputs, name=model.name)
+
+
+def _snake_case(name: str) -> str:
+    """As Keras makes the name of a layer from that of its class."""
+    return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)).lower()
 
 
 def _merged(x: tf.Tensor) -> tf.Tensor:

@@ -90,10 +90,12 @@ class RecurrentNetwork(Network):
     def as_keras(self) -> keras.Model:
         """See `Network.as_keras`. Takes the state as inputs `hidden` and `cell` too, and gives the next one so."""
         trunk = self._trunk.as_keras()
-        inputs = keras.Input(trunk.input_shape[1:], dtype=trunk.input.dtype, name="observations")
+        by_name = trunk.input if isinstance(trunk.input, dict) else {"observations": trunk.input}
+        inputs = {name: keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in by_name.items()}
         states = [keras.Input((self._units,), dtype="float32", name=name) for name in ("hidden", "cell")]
         lstm = keras.layers.LSTM(self._units, return_state=True, dtype="float32", name="lstm")
-        one_time = keras.layers.Reshape((1, self._trunk.features), dtype="float32")(trunk(inputs)["features"])
+        seen = trunk(inputs if isinstance(trunk.input, dict) else inputs["observations"])
+        one_time = keras.layers.Reshape((1, self._trunk.features), dtype="float32")(seen["features"])
         features, hidden, cell = lstm(one_time, initial_state=states)
         outputs = {"hidden": hidden, "cell": cell}
         lstm.set_weights([v.numpy() for v in (self._kernel, self._recurrent_kernel, self._bias)])
@@ -101,7 +103,7 @@ class RecurrentNetwork(Network):
             dense = keras.layers.Dense(head.units, dtype="float32", name=head.name)
             outputs[head.name] = dense(features)
             dense.set_weights([variable.numpy() for variable in pair])
-        return keras.Model({"observations": inputs, "hidden": states[0], "cell": states[1]}, outputs, name="recurrent")
+        return keras.Model({**inputs, "hidden": states[0], "cell": states[1]}, outputs, name="recurrent")
 
     def _projected(self, features: tf.Tensor) -> tf.Tensor:
         """What the gates get of the trunk's features [..., H]: float32 [..., 4 U], of all times in one product."""

@@ -48,10 +48,7 @@ class ResidualNetwork(KerasNetwork):
     def as_keras(self) -> keras.Model:
         model = self._build("float32")
         model.set_weights(self.model.get_weights())
-        *outputs, features = model.outputs
-        names = [head.name for head in self._heads]
-        heads = dict(zip(names, outputs, strict=True)) or {"features": features}
-        return keras.Model(model.input, heads, name="impala_resnet")
+        return self._with_names(model)
 
     def _build(self, dtype: str) -> keras.Model:
         seeds = orthogonal_seeds(self._seed)

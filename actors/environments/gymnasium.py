@@ -14,7 +14,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from actors.environments.actions import Actions
 from actors.environments.making import make_environment
-from actors.environments.pictures import channels_together, is_picture
+from actors.environments.packed import PackedObservations
+from actors.environments.pictures import channels_together, has_pictures, is_stack
 from actors.environments.spec import EnvironmentSpec
 from actors.environments.vectors import Vectors
 from shared.config import EnvironmentConfig
@@ -38,8 +39,9 @@ class GymnasiumAdapter:
         self._render_mode = render_mode
         self._count = 0
         self._actions: Actions | None = None
-        # None for images.
+        # None for an image alone; and where there are no images beside numbers.
         self._vectors: Vectors | None = None
+        self._packed: PackedObservations | None = None
 
     def check(self) -> None:
         config = self._config
@@ -56,10 +58,12 @@ class GymnasiumAdapter:
         try:
             self._actions = Actions(vector.single_action_space)
             space = vector.single_observation_space
-            self._vectors = None if _is_stack(space) else Vectors(space)
+            self._vectors = None if is_stack(space) else Vectors(space)
         except ValueError as error:
             vector.close()
             raise setting_error("environment.id", self._config.id, str(error)) from error
+        if self._vectors is not None and self._vectors.images:
+            self._packed = PackedObservations(self._vectors)
         return vector
 
     def _made(self, count: int) -> gymnasium.vector.VectorEnv:
@@ -89,20 +93,21 @@ class GymnasiumAdapter:
             observation_dtype="uint8",
             actions=self._actions.spec,
             action_set=self._actions.names,
-            images=self._vectors is None,
+            images=True,
             has_lives=False,
             frames_per_agent_step=self._config.frame_skip,
         )
         if self._vectors is None:
             stack, height, width, channels = cast(tuple[int, ...], vector.single_observation_space.shape)
             return replace(seen, observation_shape=(height, width, stack * channels))
-        return replace(
+        seen = replace(
             seen,
-            observation_shape=(self._vectors.size,),
-            observation_dtype="float32",
             observation_bounds=(tuple(self._vectors.low.tolist()), tuple(self._vectors.high.tolist())),
             left_out=tuple(self._vectors.left_out),
         )
+        if self._packed is not None:
+            return replace(seen, observation_shape=(self._packed.parts.row_size,), parts=self._packed.parts)
+        return replace(seen, observation_shape=(self._vectors.size,), observation_dtype="float32", images=False)
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
         if isinstance(seed, int):
@@ -117,6 +122,10 @@ class GymnasiumAdapter:
     def observations(self, observations: Any, to: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
         if self._vectors is None:
             return channels_together(observations, cast(npt.NDArray[np.uint8] | None, to))
+        if self._packed is not None:
+            rows = np.empty((self._count, self._packed.parts.row_size), np.uint8) if to is None else to
+            self._packed.write(observations, cast(npt.NDArray[np.uint8], rows))
+            return rows
         vectors = np.empty((self._count, self._vectors.size), np.float32) if to is None else cast(Float32Array, to)
         self._vectors.write(observations, vectors)
         return vectors
@@ -128,7 +137,11 @@ class GymnasiumAdapter:
         config = self._config
         if not spec.images:
             return f"observations of {config.id}: all their numbers side by side in their order, choices one-hot"
-        return f"[batch, height, width, stack x channels]: images of {config.id}, {self._pictures()}"
+        if spec.parts is None:
+            return f"[batch, height, width, stack x channels]: images of {config.id}, {self._pictures()}"
+        numbers = ", ".join(f"{name} ({count})" for name, count in spec.parts.numbers)
+        vector = f"; vector: {numbers} side by side, choices one-hot" if numbers else ""
+        return f"observations of {config.id}: images {self._pictures()}{vector}"
 
     def training_protocol(self) -> dict[str, Any]:
         return self._rules()
@@ -169,7 +182,7 @@ def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None)
     options: dict[str, Any] = {**config.options, **({} if render_mode is None else {"render_mode": render_mode})}
     vector = gymnasium.make_vec(spec, count, vectorization_mode="vector_entry_point", **options)
     mode = vector.metadata.get("autoreset_mode")
-    if mode != AutoresetMode.NEXT_STEP or is_picture(vector.single_observation_space):
+    if mode != AutoresetMode.NEXT_STEP or has_pictures(vector.single_observation_space):
         vector.close()
         rule = getattr(mode, "value", "a rule that it does not name")
         raise refused(f"the vector form of {config.id} resets by {rule}, and not by NextStep, or gives images")
@@ -187,8 +200,3 @@ def _clean_children() -> Iterator[None]:
         yield
     finally:
         vars(main).update(hidden)
-
-
-def _is_stack(space: gymnasium.Space) -> bool:
-    """Whether observations are what `as_pictures` makes of images."""
-    return isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 4

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from actors.environments.pictures import as_pictures, is_picture
+from actors.environments.pictures import Pictures, has_pictures
 from shared.config import EnvironmentConfig
 from shared.config.task import read_wrapper
 from shared.errors import setting_error, typed_line
@@ -34,8 +34,8 @@ def make_environment(config: EnvironmentConfig, render_mode: str | None = None) 
         environment = _wrapped(environment, wrapper)
     if config.frame_skip > 1:
         environment = RepeatedAction(environment, config.frame_skip)
-    if is_picture(environment.observation_space):
-        environment = as_pictures(
+    if has_pictures(environment.observation_space):
+        environment = Pictures(
             environment, size=config.screen_size, greyscale=config.greyscale, stack=config.frame_stack
         )
     return environment

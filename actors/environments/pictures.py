@@ -1,12 +1,12 @@
 """Images of any environment, as a network sees them: resized, in grey, and the last few of them together."""
 
+from collections import deque
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
-from gymnasium.wrappers import FrameStackObservation, TransformObservation
+from gymnasium.spaces import Box, Dict, Tuple
 from PIL import Image
 
 ByteArray = npt.NDArray[np.uint8]
@@ -23,32 +23,88 @@ def is_picture(space: gymnasium.Space) -> bool:
     return isinstance(space, Box) and space.dtype == np.uint8 and _channel_axis(space.shape) is not None
 
 
-def as_pictures(
-    environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int
-) -> gymnasium.Env[ByteArray, Any]:
-    """The environment with observations uint8 [stack, height, width, channels].
+def has_pictures(space: gymnasium.Space) -> bool:
+    """Whether observations are images, or a Dict or Tuple with an image somewhere in it."""
+    return is_picture(space) or any(map(has_pictures, inner_spaces(space).values()))
+
+
+def is_stack(space: gymnasium.Space) -> bool:
+    """Whether observations are what `Pictures` makes of images: uint8 [stack, height, width, channels]."""
+    if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) != 4:
+        return False
+    return min(space.shape[1:3]) >= _SMALLEST_SIDE
+
+
+def inner_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
+    """The spaces in a Dict or a Tuple, by where they are in it; none in any other space."""
+    if isinstance(space, Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, Tuple) else {}
+
+
+class Pictures(gymnasium.Wrapper):
+    """An environment whose images are uint8 [stack, height, width, channels], wherever in its observations they are.
 
     Args:
-        environment: that gives images.
+        environment: that gives images, alone or in a Dict or Tuple, whose other parts stay as they are.
         size: of both sides, in pixels; None: as they are.
         greyscale: one channel in place of three.
         stack: how many of the last images are seen together; a reset fills them with the first.
     """
-    shape = environment.observation_space.shape
-    assert shape is not None
-    axis = _channel_axis(shape)
-    assert axis is not None, "it gives images"
 
-    def picture(observation: ByteArray) -> ByteArray:
+    def __init__(self, environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int) -> None:
+        super().__init__(environment)
+        self._stack = stack
+        self._size, self._greyscale = size, greyscale
+        # The last images, by where they are in an observation.
+        self._last: dict[tuple[Any, ...], deque[ByteArray]] = {}
+        self.observation_space = self._space(environment.observation_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._last.clear()
+        return self._seen(self.env.observation_space, observation, ()), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._seen(self.env.observation_space, observation, ()), reward, terminated, truncated, info
+
+    def _seen(self, space: gymnasium.Space, observation: Any, path: tuple[Any, ...]) -> Any:
+        if isinstance(space, Dict):
+            return {key: self._seen(inner, observation[key], (*path, key)) for key, inner in space.spaces.items()}
+        if isinstance(space, Tuple):
+            return tuple(self._seen(inner, observation[i], (*path, i)) for i, inner in enumerate(space.spaces))
+        if not is_picture(space):
+            return observation
+        image = self._picture(observation)
+        last = self._last.get(path)
+        if last is None:
+            last = self._last[path] = deque([image] * self._stack, self._stack)
+        else:
+            last.append(image)
+        return np.stack(last)
+
+    def _space(self, space: gymnasium.Space) -> gymnasium.Space:
+        if isinstance(space, Dict):
+            return Dict({key: self._space(inner) for key, inner in space.spaces.items()})
+        if isinstance(space, Tuple):
+            return Tuple(tuple(map(self._space, space.spaces)))
+        if not is_picture(space):
+            return space
+        return Box(0, 255, (self._stack, *self._picture(np.zeros(space.shape or (), np.uint8)).shape), np.uint8)
+
+    def _picture(self, observation: ByteArray) -> ByteArray:
+        axis = _channel_axis(observation.shape)
+        assert axis is not None, "its space is that of images"
         image = np.moveaxis(observation, axis, -1) if observation.ndim == 3 else observation[..., None]
-        if greyscale and image.shape[2] == 3:
+        if self._greyscale and image.shape[2] == 3:
             image = np.asarray(Image.fromarray(np.ascontiguousarray(image)).convert("L"))[..., None]
-        if size is None:
-            return image
-        return np.stack([_resized(image[..., channel], size) for channel in range(image.shape[2])], axis=-1)
-
-    seen = Box(0, 255, picture(np.zeros(shape, np.uint8)).shape, np.uint8)
-    return FrameStackObservation(TransformObservation(environment, picture, seen), stack)
+        if self._size is None:
+            # An environment may draw the next one in the same memory.
+            return image.copy()
+        return np.stack([_resized(image[..., channel], self._size) for channel in range(image.shape[2])], axis=-1)
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
@@ -65,7 +121,10 @@ def _resized(channel: ByteArray, size: int) -> ByteArray:
 
 
 def channels_together(images: ByteArray, to: ByteArray | None) -> ByteArray:
-    """Images uint8 [B, stack, height, width, channels] as [B, height, width, stack x channels], in `to` if given."""
+    """Images uint8 [B, stack, height, width, channels] as [B, height, width, stack x channels], in `to` if given.
+
+    The last axis of `to` is contiguous.
+    """
     count, stack, height, width, channels = images.shape
     if to is None:
         to = np.empty((count, height, width, stack * channels), np.uint8)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shared.observations import ObservationParts
 from shared.types import ActionSpec
 
 
@@ -14,23 +15,32 @@ class EnvironmentSpec:
     """Facts about one environment that a network or a reader must know."""
 
     observation_shape: tuple[int, ...]
-    """Shape of one observation: [height, width, stack] of images, [size] of vectors."""
+    """Shape of one observation: [height, width, stack] of an image, [size] of a vector, [bytes] of `parts`."""
     observation_dtype: str
-    """uint8 of images, float32 of vectors."""
+    """uint8 where there are images, float32 of vectors."""
     actions: ActionSpec
     action_set: tuple[str, ...]
     """Names of the actions: as the library calls them, else their numbers."""
     images: bool
-    """Whether observations are images, channels last; else they are vectors."""
+    """Whether there are images in observations, channels last; else they are vectors."""
     has_lives: bool
     """Whether an episode has lives that can be lost before it ends."""
     frames_per_agent_step: int
     observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """Lowest and highest values of a vector observation, ±inf where there is no bound. None for images."""
+    """Lowest and highest values of a vector, ±inf where there is no bound. None where there is no vector."""
+    parts: ObservationParts | None = None
+    """What lies where in observations that have several images, or images and numbers. None: they are one array."""
     left_out: tuple[str, ...] = ()
     """Names of the parts of an observation that are text, which no network here reads."""
     observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """What to centre observations on, float32 of `observation_shape`; see `measure_observation_mean`."""
+    """What to centre images on, float32 of `observation_shape`; see `measure_observation_mean`."""
+
+    @property
+    def image_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each image of an observation: [height, width, channels]."""
+        if self.parts is not None:
+            return tuple(image.shape for image in self.parts.images)
+        return (self.observation_shape,) if self.images else ()
 
 
 class StepResult(NamedTuple):

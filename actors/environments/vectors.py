@@ -1,4 +1,4 @@
-"""Observations of any space without images as vectors: all its numbers side by side, and choices one-hot."""
+"""The numbers of an observation of any space as a vector: all of them side by side, and choices one-hot."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -8,68 +8,75 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from actors.environments.pictures import is_picture
+from actors.environments.pictures import inner_spaces, is_stack
 from shared.types import Float32Array
 
 # Writes observations [B, …] of one part to float32 [B, size].
 _Write = Callable[[npt.NDArray[Any], Float32Array], None]
 
 
+Path = tuple[Any, ...]
+"""Where a part is in an observation: the keys of Dicts, and the places in Tuples, that lead to it."""
+
+
 class _Part(NamedTuple):
     """A part of a space: where it is, what its numbers may be, each float32 [size], and how it is written."""
 
-    path: tuple[Any, ...]
+    path: Path
     low: Float32Array
     high: Float32Array
     write: _Write
 
 
 class Vectors:
-    """How observations of one space become vectors. Text is left out, and `left_out` names it.
+    """How observations of one space become vectors.
+
+    Attributes:
+        low, high: what the numbers may be, float32 [size].
+        left_out: names of the parts that are text.
+        images: the parts that are images, which are no part of the vector, as `Pictures` gives them.
 
     Args:
         space: of one observation.
 
     Raises:
-        ValueError: it has images in it, or what is neither numbers nor choices nor text.
+        ValueError: there is something in it that is neither numbers nor choices nor images nor text, or only text.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.left_out: list[str] = []
+        self.images: list[tuple[Path, Box]] = []
         self._parts = list(self._parts_of(space, ()))
-        if not self._parts:
+        if not self._parts and not self.images:
             raise ValueError(f"observations are {space}: there are no numbers in them")
-        self.low = np.concatenate([part.low for part in self._parts])
-        self.high = np.concatenate([part.high for part in self._parts])
+        nothing = np.empty(0, np.float32)
+        self.low = np.concatenate([nothing, *(part.low for part in self._parts)])
+        self.high = np.concatenate([nothing, *(part.high for part in self._parts)])
 
     @property
     def size(self) -> int:
         """Of one vector."""
         return len(self.low)
 
+    @property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """What the vector is made of: the names of its parts, and how many numbers each has."""
+        return tuple((path_name(part.path), len(part.low)) for part in self._parts)
+
     def write(self, observations: Any, to: Float32Array) -> None:
         """Write a batch of observations, as a vector environment gives them, to float32 [B, size]."""
         start = 0
         for part in self._parts:
-            found = observations
-            for key in part.path:
-                found = found[key]
-            part.write(np.asarray(found), to[:, start : start + len(part.low)])
+            part.write(np.asarray(found_at(part.path, observations)), to[:, start : start + len(part.low)])
             start += len(part.low)
 
-    def _parts_of(self, space: gymnasium.Space, path: tuple[Any, ...]) -> Iterator[_Part]:
-        if isinstance(space, Dict):
-            for key, inner in space.spaces.items():
+    def _parts_of(self, space: gymnasium.Space, path: Path) -> Iterator[_Part]:
+        if isinstance(space, Dict | Tuple):
+            for key, inner in inner_spaces(space).items():
                 yield from self._parts_of(inner, (*path, key))
-        elif isinstance(space, Tuple):
-            for i, inner in enumerate(space.spaces):
-                yield from self._parts_of(inner, (*path, i))
+        elif isinstance(space, Box) and is_stack(space):
+            self.images.append((path, space))
         elif isinstance(space, Box | MultiBinary):
-            if path and is_picture(space):
-                raise ValueError(
-                    f"observation {_name(path)} is an image beside others: only images alone can be played so far; "
-                    f"choose it, or the rest, by a wrapper: --environment.wrappers MODULE:WRAPPER"
-                )
             low, high = (
                 (space.low, space.high) if isinstance(space, Box) else (np.zeros(space.shape), np.ones(space.shape))
             )
@@ -80,7 +87,7 @@ class Vectors:
             write = _write_one_hot(np.ravel(space.start), np.cumsum(sizes) - sizes)
             yield _Part(path, np.zeros(size, np.float32), np.ones(size, np.float32), write)
         elif isinstance(space.sample(), str):
-            self.left_out.append(_name(path))
+            self.left_out.append(path_name(path))
         else:
             raise ValueError(
                 f"observations are {space}: neither numbers nor choices; wrap it in an environment that gives some: "
@@ -102,5 +109,13 @@ def _write_one_hot(start: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -
     return write
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def found_at(path: Path, observations: Any) -> Any:
+    """A part of observations."""
+    for key in path:
+        observations = observations[key]
+    return observations
+
+
+def path_name(path: Path) -> str:
+    """How a part is called."""
     return ".".join(map(str, path)) or "itself"

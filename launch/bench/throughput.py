@@ -35,6 +35,7 @@ from shared.types import StageSeconds
 # Seconds after the actors' first reports that are not counted: first traces, first updates.
 WARM_UP_SECONDS = 4.0
 _POLL_SECONDS = 0.5
+_PLAIN_NETWORKS = ("a3c_cnn", "nature_cnn", "impala_resnet")
 # How far policies have moved from those that acted, in rows of runs that differentiate rollouts again.
 DRIFT = ("ratio_deviation", "clipped_share", "approximate_kl")
 
@@ -81,6 +82,12 @@ def throughput(arguments: ThroughputArguments, preset: str) -> int:
     if not spec.has_lives:
         raise setting_error("environment.id", config.environment.id, "the bench is for Atari; name an ALE game")
     check_network(config, spec)
+    if config.network.name not in _PLAIN_NETWORKS:
+        raise setting_error(
+            "network.name",
+            config.network.name,
+            f"has no plain form to be held against; use {', '.join(_PLAIN_NETWORKS)}",
+        )
     budget = thread_budget(config)
     # Actors that are fewer than the cores leave the others to the learner.
     cores = min(usable_cores(), budget.actors)

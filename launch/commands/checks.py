@@ -12,6 +12,7 @@ from launch.run.folder import RunFolder
 from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.methods.names import METHODS
+from shared.names import NETWORKS
 
 
 def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
@@ -36,14 +37,16 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
     Raises:
         ConfigurationError: they cannot.
     """
-    if spec.images != (config.network.name != "mlp"):
-        wanted = "a3c_cnn, nature_cnn or impala_resnet" if spec.images else "mlp"
-        raise setting_error(
-            "network.name",
-            config.network.name,
-            f"{config.environment.id} gives observations of shape {spec.observation_shape}; use {wanted}",
-        )
+    network = config.network
+    network.check_known()
     config.method.check_known()
+    config.exploration.check_known()
+    if spec.images != NETWORKS[network.name].images:
+        *others, last = [name for name, entry in NETWORKS.items() if entry.images == spec.images]
+        wanted = f"{', '.join(others)} or {last}" if others else last
+        raise setting_error(
+            "network.name", network.name, f"{config.environment.id} gives {_observations(spec)}; use {wanted}"
+        )
     if spec.actions.shape and not METHODS[config.method.name].continuous_actions:
         able = [name for name, entry in METHODS.items() if entry.continuous_actions]
         raise setting_error(
@@ -52,7 +55,25 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
             f"{config.environment.id} has {'continuous' if spec.actions.continuous else 'several'} actions"
             f"{'' if spec.actions.continuous else ' at once'}; use {' or '.join(able)}",
         )
-    if config.network.observation_scaling == "bounds":
+    _check_scaling(config, spec)
+    least = NETWORKS[network.name].least_side
+    if any(min(shape[:2]) < least for shape in spec.image_shapes):
+        raise setting_error(
+            "environment.screen_size", config.environment.screen_size, f"must be at least {least} for {network.name}"
+        )
+
+
+def _check_scaling(config: RunConfig, spec: EnvironmentSpec) -> None:
+    scaling = config.network.observation_scaling
+    if scaling == "none":
+        return
+    # Numbers beside images have an mlp of their own.
+    if config.network.name != "mlp" and (spec.parts is None or not spec.parts.numbers):
+        images = "; images have --network.centre-observations" if spec.images else ""
+        raise setting_error(
+            "network.observation_scaling", scaling, f"is for mlp, and {config.network.name} is none{images}"
+        )
+    if scaling == "bounds":
         assert spec.observation_bounds is not None
         unbounded = [i for i, pair in enumerate(zip(*spec.observation_bounds, strict=True)) if not _finite(pair)]
         if unbounded:
@@ -61,8 +82,13 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
                 "bounds",
                 f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
             )
-    if spec.images and min(spec.observation_shape[:2]) < 36:
-        raise setting_error("environment.screen_size", config.environment.screen_size, "must be at least 36 for a CNN")
+
+
+def _observations(spec: EnvironmentSpec) -> str:
+    if spec.parts is None:
+        return f"observations of shape {spec.observation_shape}"
+    images = ", ".join(f"{image.name} {image.shape}" for image in spec.parts.images)
+    return f"images, {images}, and {spec.parts.vector_size} numbers beside them"
 
 
 def _finite(bounds: tuple[float, float]) -> bool:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Text, Tuple
 
 from actors.environments import EnvironmentSpec, adapter_of
+from actors.environments.pictures import is_stack
 from shared.config import EnvironmentConfig
 
 
@@ -85,12 +86,22 @@ def _batched(space: gymnasium.Space, observation: Any, name: str) -> tuple[Any, 
             counts += found
         return parts, counts
     given, shape = np.asarray(observation), space.shape or ()
+    if is_stack(space):
+        given = _stacked(given, shape)
     one = given.ndim == len(shape)
     batch = given[None] if one else given
     if batch.shape[1:] != shape or not len(batch):
         raise ValueError(f"an observation of shape {given.shape}, where {name} has {shape} or a batch")
     batch = batch if space.dtype is None or space.dtype.kind == "f" else _cast(batch, space.dtype)
     return batch, [-1 if one else len(batch)]
+
+
+def _stacked(images: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Images [(B,) stack, height, width, channels], also where their channels are together, as a network takes them."""
+    stack, height, width, channels = shape
+    if images.shape[-3:] != (height, width, stack * channels) or images.ndim not in (3, 4):
+        return images
+    return np.moveaxis(images.reshape(*images.shape[:-1], stack, channels), -2, -4)
 
 
 def _cast(values: npt.NDArray[Any], dtype: np.dtype) -> npt.NDArray[Any]:

@@ -88,7 +88,10 @@ def export(arguments: ExportArguments) -> int:
             shutil.rmtree(output)
         part.rename(output)
     console = Console()
-    taken = "{observations, hidden, cell}" if policy.network.state_units else "observations"
+    names = [image.name for image in spec.parts.images] if spec.parts else ["observations"]
+    names += ["vector"] if spec.parts and spec.parts.numbers else []
+    names += ["hidden", "cell"] if policy.network.state_units else []
+    taken = f"{{{', '.join(names)}}}" if len(names) > 1 or spec.parts else names[0]
     for line in (
         f"exported {source}, in {output}:",
         f"  model.keras    keras.models.load_model(…)({taken})",
@@ -102,19 +105,22 @@ def export(arguments: ExportArguments) -> int:
 
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
-    return {
-        "shape": [None, *spec.observation_shape],
-        "dtype": spec.observation_dtype,
-        "meaning": adapter_of(config.environment).observation_meaning(spec),
-    }
+    meaning = adapter_of(config.environment).observation_meaning(spec)
+    if spec.parts is None:
+        return {"shape": [None, *spec.observation_shape], "dtype": spec.observation_dtype, "meaning": meaning}
+    named = {image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images}
+    if spec.parts.numbers:
+        named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32"}
+    return {"named": named, "meaning": meaning}
 
 
 def _memory(state_units: Sequence[int]) -> dict[str, Any]:
     return {
         "units": list(state_units),
         "meaning": (
-            "the model takes a dict of observations, hidden and cell, float32 [N, units], and gives the next hidden "
-            "and cell beside its heads: give them to the next call. Zeros at the start of an episode"
+            "the model takes a dict of its inputs, observations where they have no names, and of hidden and cell, "
+            "float32 [N, units], and gives the next hidden and cell beside its heads: give them to the next call. "
+            "Zeros at the start of an episode"
         ),
         "use": (
             "hidden = cell = zeros; at each step: output = model({'observations': observations, 'hidden': hidden, "

@@ -6,6 +6,7 @@ from typing import Literal
 from shared.config.checks import at_least, between, positive
 from shared.errors import setting_error
 from shared.methods.names import METHODS
+from shared.names import EXPLORERS
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class MethodConfig:
 class ExplorationConfig:
     """How actions depart from the greedy one. Categorical policies explore by being sampled, and need none of it."""
 
+    name: str | None = None
+    """A way to explore of the user's own, which a module of --environment.import has registered. None: the method's."""
     initial_epsilon: float = 1.0
     """ε-greedy methods: probability of a random action at frame 0."""
     final_epsilons: tuple[float, ...] = (0.1, 0.01, 0.5)
@@ -111,6 +114,16 @@ class ExplorationConfig:
         at_least("exploration.annealing_frames", self.annealing_frames, 1)
         at_least("exploration.noise_persistence_agent_steps", self.noise_persistence_agent_steps, 1)
         between("exploration.initial_log_std", self.initial_log_std, -20.0, 2.0)
+
+    def check_known(self) -> None:
+        """Refuse a name that no explorer has.
+
+        Raises:
+            ConfigurationError: it is one.
+        """
+        if self.name is not None and self.name not in EXPLORERS:
+            known = f"there are {', '.join(EXPLORERS)}" if EXPLORERS else "the imported modules register none"
+            raise setting_error("exploration.name", self.name, f"no such explorer; {known}")
 
 
 @dataclass(frozen=True)

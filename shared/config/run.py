@@ -116,16 +116,12 @@ def _check_lengths(config: RunConfig) -> None:
 def _check_method_and_network(config: RunConfig) -> None:
     method, network, unroll_length = config.method, config.network, config.actor.unroll_length
     if not config.environment.modules:
-        # One that is imported may have methods of its own.
+        # One that is imported may have methods, networks and explorers of its own.
         method.check_known()
+        network.check_known()
+        config.exploration.check_known()
     if method.n_step is not None and method.n_step > unroll_length:
         raise setting_error("method.n_step", method.n_step, f"is more than --actor.unroll-length {unroll_length}")
-    if network.observation_scaling != "none" and network.name != "mlp":
-        raise setting_error(
-            "network.observation_scaling",
-            network.observation_scaling,
-            f"is for mlp; {network.name} has --network.centre-observations",
-        )
     actor = config.actor
     if network.recurrent != "none" and actor.environments % actor.minibatches:
         raise setting_error(

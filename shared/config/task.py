@@ -6,6 +6,7 @@ from typing import Literal
 
 from shared.config.checks import at_least, between, positive
 from shared.errors import setting_error
+from shared.names import NETWORKS
 
 OptionValue = str | int | float | bool
 
@@ -97,7 +98,8 @@ class EnvironmentConfig:
             read_wrapper(wrapper)
         at_least("environment.frame_skip", self.frame_skip, 1)
         at_least("environment.frame_stack", self.frame_stack, 1)
-        at_least("environment.screen_size", self.screen_size, 1)
+        # Smaller arrays of bytes count as maps.
+        at_least("environment.screen_size", self.screen_size, 16)
         between("environment.sticky_action_probability", self.sticky_action_probability, 0.0, 1.0)
         at_least("environment.max_noops", self.max_noops, 0)
         at_least("environment.max_episode_frames", self.max_episode_frames, 1)
@@ -119,9 +121,10 @@ class EnvironmentConfig:
 class NetworkConfig:
     """The function from observations to what the method's heads give: policy and value, or action values."""
 
-    name: Literal["a3c_cnn", "nature_cnn", "impala_resnet", "mlp"] = "a3c_cnn"
+    name: str = "a3c_cnn"
     """a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units; nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units; impala_resnet: three
-    stages of 16, 32 and 32 filters, each 3x3, max-pooled by 2, and two residual blocks; 256 units; mlp."""
+    stages of 16, 32 and 32 filters, each 3x3, max-pooled by 2, and two residual blocks; 256 units; mlp. Where images
+    are seen beside numbers each image has such a network as its trunk, and the numbers have an mlp as theirs."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """mlp: units of each hidden layer. Each head has a trunk of its own: one for the policy, one for the value."""
     activation: Literal["tanh", "relu"] = "tanh"
@@ -149,6 +152,15 @@ class NetworkConfig:
         for units in self.hidden_sizes:
             at_least("network.hidden_sizes", units, 1)
         at_least("network.recurrent_units", self.recurrent_units, 1)
+
+    def check_known(self) -> None:
+        """Refuse a name that no network has.
+
+        Raises:
+            ConfigurationError: it is one.
+        """
+        if self.name not in NETWORKS:
+            raise setting_error("network.name", self.name, f"no such network; there are {', '.join(NETWORKS)}")
 
 
 @dataclass(frozen=True)

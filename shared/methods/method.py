@@ -1,6 +1,5 @@
 """What a learning method is: heads, a way to act, and a loss."""
 
-import importlib
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from shared.config import RunConfig
 from shared.methods.names import METHODS
+from shared.names import EXPLORERS, class_of
 from shared.networks import Head, Network, NetworkOutput
 from shared.types import ActionSpec, Float32Array
 
@@ -151,8 +151,17 @@ class Method(ABC):
 
 def method_class(name: str) -> type[Method]:
     """The class of the method `name`."""
-    entry = METHODS[name]
-    return getattr(importlib.import_module(entry.module), entry.class_name)
+    return class_of(METHODS[name])
+
+
+def make_explorer(
+    config: RunConfig, actions: ActionSpec, method: Method, environments: int, seed: int, *, training: bool
+) -> Explorer:
+    """The explorer of a user's own that the settings name, else the method's; see `Method.explorer`."""
+    name = config.exploration.name
+    if name is None:
+        return method.explorer(environments, seed, training=training)
+    return class_of(EXPLORERS[name])(config, actions, environments, seed, training=training)
 
 
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

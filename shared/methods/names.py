@@ -1,11 +1,13 @@
 """The methods, by the name that `--method.name` takes.
 
 To add one: write a module with a subclass of `shared.methods.method.Method`, and enter it below; or call
-`register_method` in a module of your own. Nothing else knows methods by name. This module imports nothing of the
-project, so that settings can be checked without TensorFlow.
+`register_method` in a module of your own. Nothing else knows methods by name. This module imports no
+TensorFlow, so that settings can be checked without it.
 """
 
 from typing import NamedTuple
+
+from shared.names import enter
 
 
 class MethodEntry(NamedTuple):
@@ -37,6 +39,4 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
     Raises:
         ValueError: another method has the name.
     """
-    entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network)
-    if METHODS.setdefault(name, entry) != entry:
-        raise ValueError(f"there is a method {name} already, in {METHODS[name].module}: choose another name")
+    enter(METHODS, "method", name, MethodEntry(method.__module__, method.__name__, continuous_actions, target_network))

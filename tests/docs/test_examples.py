@@ -1,17 +1,28 @@
-"""The examples are run: a notebook, and a method of the user's own."""
+"""The examples are run: a notebook, and a method, a network and a way to explore of the user's own."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 
 import tributary_rl as tributary
-from shared.methods.names import METHODS, register_method
+from actors.environments import environment_spec
+from actors.policy import Policy
+from launch.cli import main
+from launch.run.folder import RunFolder
+from shared.config import RunConfig
+from shared.methods.names import METHODS
+from shared.names import EXPLORERS, NETWORKS, ExplorerEntry, NetworkEntry
+from shared.networks import KerasNetwork
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 _CELL_SECONDS = 250
@@ -60,17 +71,131 @@ def test_a_method_of_the_users_own_trains_and_is_evaluated(tmp_path: Path) -> No
     assert evaluated.returncode == 0, evaluated.stdout + evaluated.stderr
 
 
-def test_a_method_does_not_take_the_name_of_another() -> None:
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Goes to a folder with an example in it, which is forgotten afterwards."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    known = [(table, dict(table)) for table in (NETWORKS, EXPLORERS, METHODS)]
+    copied: list[str] = []
+
+    def there_is(name: str) -> None:
+        shutil.copy(EXAMPLES / f"{name}.py", tmp_path)
+        copied.append(name)
+
+    yield there_is
+    for name in copied:
+        sys.modules.pop(name, None)
+    for table, before in known:
+        table.clear()
+        table.update(before)
+
+
+SMALL = (
+    "--executor inline --actors 1 --total-frames 600 --stop-at-return None --stop-measure training "
+    "--evaluation.every-frames 0 --run-dir run"
+)
+
+
+@pytest.mark.parametrize("memory", ["none", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_a_network_of_the_users_own_trains_acts_and_is_exported(memory: str, example: Callable) -> None:
+    example("own_network")
+    line = f"train cartpole {SMALL} --network.recurrent {memory} --environment.import own_network --network.name"
+    assert main([*line.split(), "dense_mlp"]) == 0
+    assert json.loads(Path("run/config.json").read_text())["network"]["name"] == "dense_mlp"
+    assert json.loads(Path("run/summary.json").read_text())["updates"] > 0
+    assert main(["evaluate", "run", "--episodes", "2"]) == 0
+    action, state = tributary.load("run").act(np.zeros(4))
+    assert (action in (0, 1), len(state)) == (True, 0 if memory == "none" else 2)
+    assert main(["export", "run", "--output", "model"]) == 0
+    model = keras.models.load_model("model/model.keras")
+    if memory == "none":
+        assert {name: head.shape[1:] for name, head in model(np.zeros((3, 4))).items()} == {
+            "policy": (2,),
+            "value": (1,),
+        }
+        # 4 x 64 and 68 x 64 weights, biases, and heads that see 64 + 4 units.
+        assert model.count_params() == 5 * 64 + 69 * 64 + 69 * 3
+    else:
+        assert set(model.output) == {"policy", "value", "hidden", "cell"}
+
+
+def test_a_network_that_is_not_registered_or_does_not_fit_is_one_line(
+    example: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    example("own_network")
+    line = f"train cartpole {SMALL} --environment.import own_network --network.name"
+    assert main([*line.split(), "dens"]) == 2
+    known = "a3c_cnn, nature_cnn, impala_resnet, mlp, dense_mlp"
+    assert f"--network.name dens: no such network; there are {known}" in capsys.readouterr().err
+    assert main([*line.replace("cartpole", "pong").split(), "dense_mlp"]) == 2
+    assert "use a3c_cnn, nature_cnn or impala_resnet" in capsys.readouterr().err
+    assert main([*line.split(), "dense_mlp", "--network.observation-scaling", "running"]) == 2
+    assert "running: is for mlp, and dense_mlp is none\n" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+def test_a_way_to_explore_of_the_users_own_chooses_the_actions(
+    example: Callable, capsys: pytest.CaptureFixture
+) -> None:
+    example("own_explorer")
+    line = f"train cartpole-q {SMALL} --environment.import own_explorer --exploration.name"
+    assert main([*line.split(), "boltzman"]) == 2
+    assert "--exploration.name boltzman: no such explorer; there are boltzmann" in capsys.readouterr().err
+    assert main([*line.split(), "boltzmann"]) == 0
+    assert main(["evaluate", "run", "--episodes", "2"]) == 0
+    config = RunFolder(Path("run")).read_config()
+    policy = Policy(config, environment_spec(config.environment), environments=1000)
+    policy.assign(policy.initial_parameters(), frames=0)
+    values = policy.preferences(np.ones((1000, 4), np.float32))
+    policy.assign(policy.initial_parameters(), frames=config.exploration.annealing_frames)
+    assert values is not None
+    # Those of a network that has not learned are nearly alike. ε-greedy actions would be the better one mostly.
+    share = np.mean(policy.act(np.ones((1000, 4), np.float32)).actions)
+    assert share == pytest.approx(1 / (1 + np.exp((values[0, 0] - values[0, 1]) / 0.05)), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("register", "table", "taken", "options"),
+    [
+        (tributary.register_method, METHODS, "a method sarsa", {"continuous_actions": False}),
+        (tributary.register_network, NETWORKS, "a network mlp", {"images": False}),
+        (tributary.register_explorer, EXPLORERS, "an explorer first", {}),
+    ],
+)
+def test_nothing_takes_the_name_of_another(
+    register: Callable, table: dict, taken: str, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same one may be entered again, where its module is imported again."""
 
     class Another:
         pass
 
-    try:
-        for _ in range(2):
-            tributary.register_method("another", Another, continuous_actions=False)
-        assert METHODS["another"].class_name == "Another"
-        with pytest.raises(ValueError, match="there is a method sarsa already"):
-            register_method("sarsa", Another, continuous_actions=False)
-    finally:
-        METHODS.pop("another", None)
+    monkeypatch.setitem(table, "another", None)
+    del table["another"]
+    monkeypatch.setitem(EXPLORERS, "first", ExplorerEntry("elsewhere", "First"))
+    for _ in range(2):
+        register("another", Another, **options)
+    assert table["another"].class_name == "Another"
+    with pytest.raises(ValueError, match=f"there is {taken} already"):
+        register(taken.split()[-1], Another, **options)
+
+
+def test_layers_that_other_processes_would_call_otherwise_are_refused(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unnamed(KerasNetwork):
+        def __init__(self, config, shape, heads, seed, mean=None):  # noqa: ARG002
+            super().__init__(heads)
+            inputs = keras.Input(shape)
+            x = keras.layers.Dense(3, name="hidden")(inputs)
+            self.model = keras.Model(inputs, (*(keras.layers.Dense(head.units)(x) for head in heads), x))
+
+    monkeypatch.setitem(NETWORKS, "unnamed", NetworkEntry(__name__, "Unnamed", images=False))
+    monkeypatch.setattr("actors.network.class_of", lambda _: Unnamed)
+    config = replace(cartpole, network=replace(cartpole.network, name="unnamed"))
+    with pytest.raises(
+        tributary.ConfigurationError, match=r"--network.name unnamed: its layer dense(_\d+)? has the name"
+    ):
+        Policy(config, environment_spec(config.environment))

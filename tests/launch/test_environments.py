@@ -21,18 +21,26 @@ class Guess(gymnasium.Env):
     def __init__(self, what, render_mode=None):
         self.render_mode, self._what, self._t = render_mode, what, 0
         self.action_space = {
-            "choices": MultiDiscrete([3, 2], start=[1, 0]), "switches": MultiBinary(2), "picture": Discrete(2, start=3)
+            "choices": MultiDiscrete([3, 2], start=[1, 0]), "switches": MultiBinary(2), "picture": Discrete(2, start=3),
+            "both": Discrete(2),
         }[what]
         self.observation_space = {
             "choices": Dict({"seen": self.action_space, "word": Text(9)}),
             "switches": MultiBinary(2),
             "picture": Box(0, 255, (48, 64, 3), np.uint8),
+            "both": Dict({"seen": Box(0, 255, (48, 64, 3), np.uint8), "turned": Box(-9, 9, (1,)), "word": Text(9)}),
         }[what]
 
     def _see(self):
         self._right = self.action_space.sample()
         if self._what == "choices":
             return {"seen": self._right, "word": "word"}
+        if self._what == "both":
+            # The side that is bright is right, or the other one.
+            turned = self.action_space.sample()
+            seen = {"seen": self.render(), "turned": np.array([18 * turned - 9], np.float32), "word": "word"}
+            self._right = self._right ^ turned
+            return seen
         return self.render() if self._what == "picture" else self._right
 
     def render(self):
@@ -53,7 +61,7 @@ class Guess(gymnasium.Env):
         info = {"right": reward, "name": "Guess"} if self._t == 10 else {"right": -1.0}
         return self._see(), reward, False, self._t == 10, info
 
-for what in ("choices", "switches", "picture"):
+for what in ("choices", "switches", "picture", "both"):
     gymnasium.register(f"Guess-{what}-v0", Guess, kwargs={"what": what})
 """
 SMALL = (
@@ -64,6 +72,12 @@ CNN = (
     "--network.name a3c_cnn --environment.screen-size 36 --environment.frame-stack 1 --optimizer.learning-rate 5e-4 "
     "--total-frames 3k"
 )
+# What a picture means turns with a number: a sum of what is seen in each cannot be right.
+BOTH = (
+    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 3e-4 --total-frames 6k "
+    "--method.discount 0 --method.entropy-cost 0.01 --actor.epochs 4 --actor.minibatches 4 "
+    "--network.observation-scaling bounds"
+)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +85,15 @@ CNN = (
     [
         ("choices", "--total-frames 8k --environment.normalise-rewards", [None, 5], "several discrete", 5),
         pytest.param("switches", "--total-frames 10k", [None, 2], "several discrete", 4, marks=pytest.mark.slow),
-        ("picture", CNN, [None, 36, 36, 1], "discrete", 2),
+        pytest.param("picture", CNN, [None, 36, 36, 1], "discrete", 2, marks=pytest.mark.slow),
+        ("both", BOTH, {"image_seen": [None, 36, 36, 1], "vector": [None, 1]}, "discrete", 2),
     ],
 )
 @pytest.mark.usefixtures("short_random_play")
 def test_what_is_seen_is_learned(
     what: str,
     settings: str,
-    inputs: list,
+    inputs: list | dict,
     action: str,
     outputs: int,
     tmp_path: Path,
@@ -96,7 +111,7 @@ def test_what_is_seen_is_learned(
     try:
         assert main(line.split()) == 0
         out = capsys.readouterr().out
-        assert ("note: left out of observations, as it is text: word" in out) == (what == "choices")
+        assert ("note: left out of observations, as it is text: word" in out) == (what in ("choices", "both"))
         assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
         # Of 10 guesses about 5 are right by chance, and with two choices each counts half.
         assert json.loads(Path("run/evaluation-training.json").read_text())["mean_return"] > 9.0
@@ -110,13 +125,15 @@ def test_what_is_seen_is_learned(
         assert Path("film.gif").stat().st_size > 0
         assert main(["export", "run", "--output", "model"]) == 0
         described = json.loads(Path("model/model.json").read_text())
-        assert (described["inputs"]["shape"], described["action"]["kind"]) == (inputs, action)
+        seen = described["inputs"]
+        shapes = {name: part["shape"] for name, part in seen["named"].items()} if "named" in seen else seen["shape"]
+        assert (shapes, described["action"]["kind"]) == (inputs, action)
         assert described["outputs"]["policy"] == [outputs]
-        if what != "picture":
+        if action == "several discrete":
             assert main(["train", "cartpole", *line.split()[2:-2], "--method.name", "q_learning"]) == 2
             assert "has several actions at once; use actor_critic" in capsys.readouterr().err
     finally:
         sys.modules.pop("guesses", None)
-        for name in ("choices", "switches", "picture"):
+        for name in ("choices", "switches", "picture", "both"):
             gymnasium.registry.pop(f"Guess-{name}-v0", None)
     assert np.isfinite(json.loads(Path("run/summary.json").read_text())["mean_return_100"])

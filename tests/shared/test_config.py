@@ -8,6 +8,7 @@ from shared.config import (
     ActorConfig,
     CheckpointConfig,
     EvaluationConfig,
+    ExplorationConfig,
     LearnerConfig,
     MethodConfig,
     NetworkConfig,
@@ -53,7 +54,11 @@ def test_a_number_between_two_others_may_be_either(value: float, passes: bool) -
             {"method": MethodConfig(n_step=9), "actor": ActorConfig(unroll_length=8)},
             "more than --actor.unroll-length 8",
         ),
-        ({"network": NetworkConfig(name="nature_cnn", observation_scaling="running")}, "is for mlp; nature_cnn has"),
+        (
+            {"network": NetworkConfig(name="natur_cnn")},
+            "--network.name natur_cnn: no such network; there are a3c_cnn, ",
+        ),
+        ({"exploration": ExplorationConfig(name="noisy")}, "--exploration.name noisy: no such explorer; the imported"),
         ({"replay_arrivals": "order.txt"}, "needs --executor inline"),
         ({"aggregation": "node"}, "there is nothing to add"),
         (

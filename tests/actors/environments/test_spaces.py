@@ -10,6 +10,8 @@ from spaces import Given, registered
 
 from actors.environments import VectorEnvironment, environment_spec
 from actors.environments.actions import random_actions
+from actors.environments.packed import PackedObservations
+from actors.environments.vectors import Vectors
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec
@@ -101,10 +103,17 @@ def test_actions_of_all_kinds_reach_the_environment(
 IMAGE = Box(0, 255, (32, 32, 3), np.uint8)
 
 
+def picture(value: int) -> np.ndarray:
+    """Half of it in one colour: 32 x 32."""
+    image = np.zeros((32, 32, 3), np.uint8)
+    image[:, 16:] = (value, value, value)
+    return image
+
+
 @pytest.mark.parametrize(
     ("observations", "actions", "line"),
     [
-        (Dict({"camera": IMAGE, "speed": Box(0, 1, (1,))}), TWO, "observation camera is an image beside others"),
+        (Dict({"camera": IMAGE, "all": Sequence(IMAGE)}), TWO, "neither numbers nor choices; wrap it"),
         (Sequence(Box(0, 1, (1,))), TWO, "neither numbers nor choices; wrap it"),
         (Dict({"graph": Graph(Box(0, 1, (1,)), None)}), TWO, "neither numbers nor choices; wrap it"),
         (Text(5), TWO, "there are no numbers in them"),
@@ -117,13 +126,6 @@ def test_what_cannot_be_played_is_one_line(observations: gymnasium.Space, action
         environment_spec(settings)
     assert str(error.value).startswith("--environment.id Given-v0: ")
     assert "\n" not in str(error.value)
-
-
-def picture(value: int) -> np.ndarray:
-    """Half of it in one colour: 32 x 32."""
-    image = np.zeros((32, 32, 3), np.uint8)
-    image[:, 16:] = (value, value, value)
-    return image
 
 
 def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
@@ -157,3 +159,90 @@ def test_images_of_all_shapes(image: np.ndarray, settings: dict, shape: tuple[in
     environment = VectorEnvironment(config(given, **{"screen_size": None, "frame_stack": 1, **settings}), 1)
     assert environment.spec().observation_shape == shape
     assert environment.reset(0)[0, -1, -1].tolist() == pixel
+
+
+def test_an_environment_may_draw_its_images_in_the_same_memory() -> None:
+    class SameMemory(Given):
+        def __init__(self) -> None:
+            super().__init__(IMAGE, TWO, [np.zeros((32, 32, 3), np.uint8)] * 9)
+
+        def step(self, action: object) -> tuple:
+            self._observations[0][...] += 1
+            return super().step(action)
+
+    seen = {"screen_size": None, "greyscale": False, "frame_stack": 3}
+    environment = VectorEnvironment(config(SameMemory(), **seen), 1)
+    environment.reset(0)
+    pixels = [environment.step(np.zeros(1, np.int32)).observations[0, 5, 5] for _ in range(2)]
+    assert [pixel[::3].tolist() for pixel in pixels] == [[0, 0, 1], [0, 1, 2]]
+
+
+BESIDE = Dict(
+    {
+        "camera": IMAGE,
+        "gear": Discrete(3, start=1),
+        "word": Text(5),
+        "inside": Tuple((Box(0, 255, (3, 20, 20), np.uint8), Box(-1, 1, (2,), np.float64))),
+        "map": Box(0, 255, (2, 2), np.uint8),
+    }
+)
+
+
+def beside(value: int) -> dict:
+    return {
+        "camera": picture(value),
+        "gear": 2,
+        "word": "left",
+        "inside": (np.full((3, 20, 20), value + 1, np.uint8), np.array([value / 100, -0.3])),
+        "map": np.full((2, 2), value + 2, np.uint8),
+    }
+
+
+def test_images_beside_numbers_are_one_row_of_bytes() -> None:
+    """Each image as it is alone: in grey, in their size, stacked; and float32 numbers, to the bit."""
+    settings = config(Given(BESIDE, TWO, [beside(10), beside(20), beside(30)]), screen_size=None, frame_stack=2)
+    spec = environment_spec(settings)
+    parts = spec.parts
+    assert parts is not None
+    assert parts.numbers == (("gear", 3), ("inside.1", 2), ("map", 4))
+    assert [tuple(image) for image in parts.images] == [("image_camera", (32, 32, 2)), ("image_inside_0", (20, 20, 2))]
+    assert (spec.observation_shape, spec.observation_dtype) == ((4 * 9 + 32 * 32 * 2 + 20 * 20 * 2,), "uint8")
+    assert (spec.images, spec.left_out, spec.image_shapes) == (True, ("word",), ((32, 32, 2), (20, 20, 2)))
+    assert spec.observation_bounds == ((0, 0, 0, -1, -1, 0, 0, 0, 0), (1, 1, 1, 1, 1, 255, 255, 255, 255))
+    environment = VectorEnvironment(settings, 1)
+    rows = [environment.reset(0), environment.step(np.zeros(1, np.int32)).observations]
+    # Into the buffer of a rollout.
+    to = np.zeros((1, parts.row_size), np.uint8)
+    assert environment.step(np.zeros(1, np.int32), to).observations is to
+    for row, (old, new) in zip([*rows, to], [(10, 10), (10, 20), (20, 30)], strict=True):
+        numbers = np.array([0, 1, 0, new / 100, -0.3, *[new + 2] * 4], np.float32)
+        np.testing.assert_array_equal(parts.vectors(row), numbers[None])
+        camera, inside = (row[0, where].reshape(image.shape) for image, where in parts.image_bytes())
+        np.testing.assert_array_equal(camera[:, 16:], np.broadcast_to([old, new], (32, 16, 2)))
+        assert not camera[:, :16].any()
+        np.testing.assert_array_equal(inside, np.broadcast_to([old + 1, new + 1], (20, 20, 2)))
+
+
+def test_each_row_of_a_batch_has_its_own() -> None:
+    stack = Box(0, 255, (2, 16, 16, 3), np.uint8)
+    packed = PackedObservations(Vectors(Tuple((Box(-9, 9, (1,)), stack))))
+    random = np.random.default_rng(0)
+    numbers, images = (
+        random.normal(size=(3, 1)).astype(np.float32),
+        random.integers(0, 256, (3, *stack.shape), np.uint8),
+    )
+    # A length that four does not divide, as rows of a longer buffer.
+    rows = np.zeros((3, packed.parts.row_size + 3), np.uint8)[:, : packed.parts.row_size]
+    packed.write((numbers, images), rows)
+    np.testing.assert_array_equal(packed.parts.vectors(rows), numbers)
+    together = np.moveaxis(images, 1, 3).reshape(3, -1)
+    np.testing.assert_array_equal(rows[:, 4:], together)
+
+
+def test_images_of_a_tuple_need_no_numbers_beside_them() -> None:
+    two = Dict({"a b": IMAGE, "a_b": IMAGE})
+    spec = environment_spec(config(Given(two, TWO, [{"a b": picture(1), "a_b": picture(2)}]), screen_size=16))
+    assert spec.parts is not None
+    assert (spec.parts.numbers, spec.parts.vector_size) == ((), 0)
+    assert [image.name for image in spec.parts.images] == ["image_a_b", "image_a_b_1"]
+    assert spec.observation_shape == (2 * 16 * 16 * 4,)

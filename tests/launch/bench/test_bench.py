@@ -22,6 +22,7 @@ from launch.cli import main
 from launch.presets import PRESETS
 from shared.config import ActorConfig
 from shared.errors import ConfigurationError
+from shared.names import NETWORKS, NetworkEntry
 
 ROOT = Path(__file__).parents[3]
 
@@ -160,6 +161,14 @@ def test_a_learner_takes_ready_made_gradients_through_ray(tmp_path: Path, capsys
     assert found["senders"]["1"]["gradients_per_second"] > 0
     assert found["agent_steps_per_gradient"] == 640
     assert "gradients/s" in capsys.readouterr().out
+
+
+def test_a_network_of_the_users_own_has_nothing_to_be_held_against(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NETWORKS, "own", NetworkEntry("somewhere", "Own", images=True))
+    assert main(["bench", "throughput", "--network.name", "own"]) == 2
+    assert "--network.name own: has no plain form to be held against; use a3c_cnn, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

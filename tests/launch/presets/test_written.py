@@ -34,7 +34,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"actor.environments": "many"}, "--actor.environments many: expected int, got str"),
     "fraction": ({"actor.environments": 1.5}, "--actor.environments 1.5: expected int"),
     "truth": ({"lockstep": 1}, "--lockstep 1: expected bool, got int"),
-    "choice": ({"network": {"name": "resnet"}}, "--network.name resnet: must be a3c_cnn or nature_cnn or "),
+    "choice": ({"network": {"activation": "swish"}}, "--network.activation swish: must be tanh or relu"),
+    "a name": ({"network": {"name": "resnet"}}, "--network.name resnet: no such network; there are a3c_cnn, "),
     "bounds": ({"actor.environments": 0}, "--actor.environments 0: must be at least 1"),
     "together": ({"method.n_step": 33}, "--method.n-step 33: is more than --actor.unroll-length 32"),
 }

@@ -10,6 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from spaces import Given, registered
 
 import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
@@ -153,6 +155,42 @@ def test_observations_may_be_as_the_environment_gives_them(environment_id: str, 
     np.testing.assert_array_equal(actions, [agent.act(row, deterministic=True)[0] for row in rows])
     with pytest.raises(ValueError, match="an observation of"):
         agent.act((0.5,) * 3 if isinstance(batch, tuple) else 0.5)
+
+
+def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
+    """Images as Gymnasium stacks them, or with their channels together; what is text may be left out."""
+    space = Dict({"camera": Box(0, 255, (36, 36, 3), np.uint8), "gear": Discrete(2), "word": Text(5)})
+    seen = {"camera": np.full((36, 36, 3), 200, np.uint8), "gear": 1, "word": "go"}
+    settings = {
+        "environment": {"id": "Seen-v0", "screen_size": None, "frame_skip": 1, "greyscale": False, "frame_stack": 2},
+        "network": {"name": "a3c_cnn"},
+    }
+    registered("Seen-v0", Given(space, Discrete(3), [seen] * 9))
+    try:
+        agent = tributary.load(untrained(tmp_path / "run", "images", **settings))
+        random = np.random.default_rng(0)
+        stacks = random.integers(0, 256, (3, 2, 36, 36, 3), np.uint8)
+        gears = np.array([0, 1, 1])
+        expected, _ = agent.act({"camera": stacks, "gear": gears}, deterministic=True)
+        assert expected.shape == (3,)
+        together = np.moveaxis(stacks, 1, 3).reshape(3, 36, 36, 6)
+        for images in (together, together.astype(float), stacks.astype(np.int64)):
+            actions, _ = agent.act({"camera": images, "gear": gears, "word": "go"}, deterministic=True)
+            np.testing.assert_array_equal(actions, expected)
+        for i in range(3):
+            for image in (stacks[i], together[i]):
+                action, _ = agent.act({"camera": image, "gear": gears[i]}, deterministic=True)
+                assert (action.shape, action) == ((), expected[i])
+        for wrong, line in (
+            ({"camera": stacks[:, 0], "gear": gears}, r"shape \(3, 36, 36, 3\), where Seen-v0's camera has"),
+            ({"camera": stacks, "gear": 1}, r"parts of an observation of Seen-v0 come \[-1, 3\] at a time"),
+            ({"camera": stacks / 255.0, "gear": gears}, "whole numbers from 0 to 255"),
+            ({"camera": stacks}, "an observation of Seen-v0 without gear"),
+        ):
+            with pytest.raises(ValueError, match=line):
+                agent.act(wrong)
+    finally:
+        gymnasium.registry.pop("Seen-v0")
 
 
 def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:

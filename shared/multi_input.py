@@ -1,0 +1,166 @@
+"""A network for images and numbers that are seen together: a trunk for each, and a layer over all of them."""
+
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from shared.config import NetworkConfig
+from shared.layer_norm import EPSILON, normalised
+from shared.networks import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
+from shared.observations import ObservationParts
+from shared.perceptron import MultilayerPerceptron
+
+_UNITS = 256
+# What a trunk may draw before the next one's seeds begin.
+_SEEDS_OF_A_TRUNK = 100
+
+
+class MultiInputNetwork(Network):
+    """A trunk for each image and one for the numbers, and a fully connected layer with ReLU that the heads share.
+
+        h = ReLU(W [f_1(image_1); …; f_n(image_n); g(numbers)] + b)
+
+    Each f is the network of the settings and g a multilayer perceptron, all without heads. Without the layer over them
+    a linear head would be a sum of what is seen in each part, and what an image means could not depend on a number.
+
+    What is stored of acting are the activations of the trunks; h is computed again.
+
+    Args:
+        config: of the trunks; and whether all layers are normalised.
+        parts: what observations uint8 [N, R] are made of.
+        heads: see `Network`.
+        seed: of the initial weights.
+        image_network: makes the trunk of an image from the settings, the image's shape, no heads, a seed and a mean.
+        observation_mean: float32 [R], what images are centred on; see `ConvolutionalNetwork`. None: they are not.
+        observation_scale: of the numbers, where the scaling is "bounds".
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        parts: ObservationParts,
+        heads: Sequence[Head],
+        seed: int,
+        image_network: Callable[..., Network],
+        observation_mean: npt.NDArray[np.float32] | None = None,
+        observation_scale: ObservationScale | None = None,
+    ) -> None:
+        super().__init__(heads)
+        self._parts = parts
+        self._trunks: list[Network] = []
+        seeds = iter(range(seed, seed + 1_000_000, _SEEDS_OF_A_TRUNK))
+        for image, where in parts.image_bytes():
+            mean = None if observation_mean is None else observation_mean[where].reshape(image.shape)
+            # Its weights are called after the image: another one's have the same names.
+            with keras.name_scope(image.name):
+                self._trunks.append(image_network(config, image.shape, (), next(seeds), mean))
+        if parts.numbers:
+            self._trunks.append(MultilayerPerceptron(config, (parts.vector_size,), (), next(seeds), observation_scale))
+        own_seeds = orthogonal_seeds(next(seeds))
+
+        def linear(name: str, inputs: int, units: int, gain: float) -> tuple[keras.Variable, keras.Variable]:
+            kernel = keras.initializers.Orthogonal(gain, seed=next(own_seeds))((inputs, units))
+            return (
+                keras.Variable(kernel, dtype="float32", name=f"{name}_kernel"),
+                keras.Variable(np.zeros(units, np.float32), dtype="float32", name=f"{name}_bias"),
+            )
+
+        self._joint = linear("joint", sum(trunk.features for trunk in self._trunks), _UNITS, 2**0.5)
+        self._norm: tuple[keras.Variable, ...] = ()
+        if config.layer_norm:
+            self._norm = (
+                keras.Variable(np.ones(_UNITS, np.float32), dtype="float32", name="joint_norm_gain"),
+                keras.Variable(np.zeros(_UNITS, np.float32), dtype="float32", name="joint_norm_bias"),
+            )
+        self._head_weights = [linear(head.name, _UNITS, head.units, head.gain) for head in heads]
+
+    @property
+    def features(self) -> int:
+        return _UNITS
+
+    @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        of_trunks = [variable for trunk in self._trunks for variable in trunk.trainable_variables]
+        of_heads = [variable for pair in self._head_weights for variable in pair]
+        return [*of_trunks, *self._joint, *self._norm, *of_heads, *self._parameters.values()]
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        # Those that no gradient trains are the last ones of a trunk.
+        others = (trunk.variables[len(trunk.trainable_variables) :] for trunk in self._trunks)
+        return [*self.trainable_variables, *(variable for of_trunk in others for variable in of_trunk)]
+
+    @property
+    def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
+        return [activation for trunk in self._trunks for activation in trunk.activations]
+
+    def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
+        outputs = [trunk(x) for trunk, x in zip(self._trunks, self._seen(observations), strict=True)]
+        stored = tuple(activation for output in outputs for activation in output.activations)
+        return self._output([output.features for output in outputs], stored)
+
+    def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
+        features, start = [], 0
+        for trunk, x in zip(self._trunks, self._seen(observations), strict=True):
+            stop = start + len(trunk.activations)
+            # Not all trunks store some.
+            output = trunk.replay(x, activations[start:stop]) if stop > start else trunk(x)
+            features.append(output.features)
+            start = stop
+        return self._output(features, tuple(activations))
+
+    def as_keras(self) -> keras.Model:
+        """See `Network.as_keras`. Takes a dict: uint8 images by their names, and the float32 numbers as `vector`."""
+        inputs = {image.name: keras.Input(image.shape, dtype="uint8", name=image.name) for image in self._parts.images}
+        if self._parts.numbers:
+            inputs["vector"] = keras.Input((self._parts.vector_size,), dtype="float32", name="vector")
+        features = []
+        for trunk, (name, x) in zip(self._trunks, inputs.items(), strict=True):
+            model = trunk.as_keras()
+            model.name = f"{name}_trunk"
+            features.append(model(x)["features"])
+        x = keras.layers.Concatenate(dtype="float32")(features) if len(features) > 1 else features[0]
+        x = _dense("joint", self._joint)(x)
+        if self._norm:
+            norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype="float32", name="joint_norm")
+            x = norm(x)
+            norm.set_weights([variable.numpy() for variable in self._norm])
+        x = keras.layers.ReLU(dtype="float32", name="joint_activation")(x)
+        outputs = {
+            head.name: _dense(head.name, pair)(x) for head, pair in zip(self._heads, self._head_weights, strict=True)
+        }
+        return keras.Model(inputs, outputs or {"features": x}, name="multi_input")
+
+    def _seen(self, observations: tf.Tensor) -> list[tf.Tensor]:
+        """What each trunk sees of observations uint8 [N, R]: images uint8 [N, H, W, C]; numbers float32 [N, size]."""
+        seen = [tf.reshape(observations[:, where], (-1, *image.shape)) for image, where in self._parts.image_bytes()]
+        if self._parts.numbers:
+            four = tf.reshape(observations[:, self._parts.vector_bytes], (-1, self._parts.vector_size, 4))
+            seen.append(tf.bitcast(four, tf.float32))
+        return seen
+
+    def _output(self, features: list[tf.Tensor], activations: tuple[tf.Tensor, ...]) -> NetworkOutput:
+        x = _linear(tf.concat([tf.cast(part, tf.float32) for part in features], axis=-1), self._joint)
+        if self._norm:
+            gain, bias = (tf.convert_to_tensor(variable) for variable in self._norm)
+            x = normalised(x).values * gain + bias
+        x = tf.nn.relu(x)
+        heads = {head.name: _linear(x, pair) for head, pair in zip(self._heads, self._head_weights, strict=True)}
+        return NetworkOutput(heads, x, self.parameter_tensors(), activations)
+
+
+def _linear(x: tf.Tensor, pair: tuple[keras.Variable, keras.Variable]) -> tf.Tensor:
+    kernel, bias = (tf.convert_to_tensor(variable) for variable in pair)
+    return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+
+
+def _dense(name: str, pair: tuple[keras.Variable, keras.Variable]) -> keras.layers.Dense:
+    """A layer of Keras' with these weights."""
+    kernel, bias = (variable.numpy() for variable in pair)
+    layer = keras.layers.Dense(kernel.shape[1], dtype="float32", name=name)
+    layer.build((None, kernel.shape[0]))
+    layer.set_weights([kernel, bias])
+    return layer
