@@ -65,21 +65,21 @@ def lambda_returns(
         raise ValueError(f"the unroll length of rewards must be static, got shape {rewards.shape}")
     if n_step is not None and not 1 <= n_step <= unroll_length:
         raise ValueError(f"n_step must be from 1 to the unroll length {unroll_length}, got {n_step}")
+    next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)
+    # What a return does not need of the next one: not recomputed for each of T, and traced once.
+    bootstraps, at_resets = (1.0 - return_lambda) * next_values, (1.0 - mask) * values
     if n_step is not None and n_step < unroll_length:
-        next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)
         targets = values
         for _ in range(n_step):
             next_targets = tf.concat([targets[1:], bootstrap_value[None]], axis=0)
-            ahead = (1.0 - return_lambda) * next_values + return_lambda * next_targets
-            targets = mask * (rewards + discounts * ahead) + (1.0 - mask) * values
+            targets = mask * (rewards + discounts * (bootstraps + return_lambda * next_targets)) + at_resets
         return targets
     # Unrolled: T small operations are several times cheaper than a while loop, and the cumulative-product form
     # divides by discounts that are zero at terminals.
-    next_value, next_return = bootstrap_value, bootstrap_value
+    weight, next_return = tf.constant(return_lambda, tf.float32), bootstrap_value
     reversed_returns = []
-    for t in reversed(range(unroll_length)):
-        target = rewards[t] + discounts[t] * ((1.0 - return_lambda) * next_value + return_lambda * next_return)
-        next_value = values[t]
-        next_return = mask[t] * target + (1.0 - mask[t]) * next_value
+    by_time = zip(*(tf.unstack(x) for x in (rewards, discounts, bootstraps, mask, at_resets)), strict=True)
+    for reward, discount, bootstrap, is_step, at_reset in reversed(list(by_time)):
+        next_return = is_step * (reward + discount * (bootstrap + weight * next_return)) + at_reset
         reversed_returns.append(next_return)
     return tf.stack(reversed_returns[::-1])
