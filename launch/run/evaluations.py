@@ -135,9 +135,11 @@ class Evaluations:
     def ask_if_due(self, at: Moment, evaluate: Evaluate, *, window_counts: bool) -> None:
         """Have the weights of this moment evaluated if they cross the mark, or if a regular evaluation is due.
 
-        Weights that crossed it before come first, if the evaluator died over them. `window_counts`: the mean return of
-        the last training episodes says how the policy plays.
+        Weights that crossed it before come first, if the evaluator died over them. Once the mark is reached the run
+        ends, and none is due any more. `window_counts`: the mean return of the last training episodes says how the
+        policy plays.
         """
+        reached = self._mark is not None and self._mark.confirmed is not None
         repeated = self._schedule.to_repeat(at.seconds)
         if repeated is not None:
             asked, snapshot = repeated
@@ -150,7 +152,7 @@ class Evaluations:
             )
             snapshot = evaluate(CONFIRMING_POLICY, None)
             self._schedule.asked_to_confirm(Asked(at, CONFIRMING_POLICY), snapshot)
-        elif self._schedule.is_due(at.frames):
+        elif not reached and self._schedule.is_due(at.frames):
             evaluate(self._policy, None)
             self._schedule.asked(Asked(at, self._policy))
 

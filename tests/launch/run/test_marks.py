@@ -16,6 +16,12 @@ from shared.types import EpisodeStats, EvaluationResult, WeightSnapshot
 MARK = 15.0
 
 
+@pytest.fixture
+def cartpole(cartpole: RunConfig) -> RunConfig:
+    """In rollouts of 100 agent steps: a window of 100 episodes is some 20 of them."""
+    return replace(cartpole, actor=ActorConfig(environments=10, unroll_length=10))
+
+
 class ScriptedEvaluator:
     """In an evaluator's place: says what the test lists, and keeps which weights it was asked about."""
 
@@ -140,6 +146,8 @@ def test_the_weights_that_ended_the_run_are_kept_even_if_others_were_luckier_bef
     summary = session(config, tmp_path).run()
     assert summary["status"] == "return_reached"
     assert "greedy" in [policy for _, policy in Lucky.asked]
+    # One was due when the mark was reached. It would have held up the end.
+    assert Lucky.asked[-1] == (summary["confirmed_crossing"]["update"], "sampled")
     assert np.load(tmp_path / "best.npz")["version"] == summary["confirmed_crossing"]["update"]
 
 
@@ -160,7 +168,7 @@ def test_what_training_saw_does_not_replace_weights_that_were_evaluated(
         assert (best["version"], best["mean_return"]) == (evaluator.asked[0][0], MARK - 5.0)
 
 
-@pytest.mark.parametrize("stop_after", [1, 40])
+@pytest.mark.parametrize("stop_after", [1, 10])
 def test_a_confirmation_under_way_goes_on_after_an_exact_resume(
     cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
