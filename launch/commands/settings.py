@@ -8,6 +8,7 @@ import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 from operator import attrgetter
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ def settings(config: RunConfig) -> Iterator[Setting]:
 
 
 def _settings(part: Any, prefix: str) -> Iterator[Setting]:
-    described = dict(_described(type(part)))
+    described = _described(part.__class__)
     for field in fields(part):
         value = getattr(part, field.name)
         if is_dataclass(value):
@@ -87,8 +88,10 @@ def _settings(part: Any, prefix: str) -> Iterator[Setting]:
             yield Setting(prefix + field.name, kind, value, text)
 
 
-def _described(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
+@cache
+def _described(kind: type) -> dict[str, tuple[str, str]]:
     """The annotation of each field of a dataclass, and the docstring below it, which Python itself does not keep."""
+    described = {}
     body = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(body, ast.ClassDef)
     for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
@@ -96,7 +99,8 @@ def _described(kind: type) -> Iterator[tuple[str, tuple[str, str]]]:
             text = ""
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 text = " ".join(str(following.value.value).split())
-            yield statement.target.id, (_in_words(statement.annotation), text)
+            described[statement.target.id] = (_in_words(statement.annotation), text)
+    return described
 
 
 def _in_words(annotation: ast.expr) -> str:
@@ -136,7 +140,7 @@ def short_help(config: RunConfig, command: type) -> str:
     shown = [known[name] for name in MOST_USED]
     rows = [(f"{s.option} ({_shown(s.default)}){short.get(s.option, '')}", s.help) for s in shown]
     # The option --config is the field config_file: config is the settings themselves.
-    typed = [(name.removesuffix("_file"), text) for name, (_, text) in _described(command) if name != "config"]
+    typed = [(name.removesuffix("_file"), text) for name, (_, text) in _described(command).items() if name != "config"]
     rows += [(f"--{name.replace('_', '-')}", text) for name, text in typed]
     return "\n".join(f"  {name}\n      {_first_sentence(text)}" for name, text in rows)
 
