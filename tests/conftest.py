@@ -1,16 +1,20 @@
 """One thread for TensorFlow, so that sums are added in one order, and small configurations that tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from random_play import shorten_random_play
 
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
 
 prepare_tensorflow(1, gpu=False)
+# Ray runs its workers at niceness 15: whatever else the machine does would hold up the tests that wait for them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,8 +31,8 @@ def children_take_signals() -> Iterator[None]:
 
 @pytest.fixture
 def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean observation is that of 40 vector steps of random play. Of a run it is 400, which take seconds."""
-    monkeypatch.setattr("actors.environments.observation_mean._STEPS", 40)
+    """The mean observation is that of a moment of random play."""
+    shorten_random_play(monkeypatch)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -49,26 +48,33 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     assert float(outputs[-1].data["text/plain"]) > 0
 
 
-def test_a_method_of_the_users_own_trains_and_is_evaluated(tmp_path: Path) -> None:
-    """Each command imports it, in a process that knows nothing of it; a name that it does not have is told."""
+def test_a_method_of_the_users_own_trains_and_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command imports it, where nothing is known of it; a name that it does not have is told."""
     shutil.copy(EXAMPLES / "own_method.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
     small = "--total-frames 500 --stop-at-return None --stop-measure training --evaluation.every-frames 0 --actors 1"
     chosen = f"--environment.import own_method --method.name sign --executor inline {small} --run-dir run"
-    variables = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
 
-    def run(line: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "launch.cli", *line.split()]
-        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    def run(line: str) -> int:
+        """As in a new process."""
+        assert "sign" not in METHODS
+        try:
+            return main(line.split())
+        finally:
+            METHODS.pop("sign", None)
+            assert Path(sys.modules.pop("own_method").__file__ or "") == tmp_path / "own_method.py"
 
-    misspelt = run(f"train cartpole {chosen}".replace("sign", "sing"))
-    assert misspelt.returncode == 2
-    assert "--method.name sing: no such method; there are actor_critic, q_learning, sarsa, sign" in misspelt.stderr
-    trained = run(f"train cartpole {chosen}")
-    assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert run(f"train cartpole {chosen}".replace("sign", "sing")) == 2
+    said = capsys.readouterr().err
+    assert "--method.name sing: no such method; there are actor_critic, q_learning, sarsa, sign" in said
+    assert run(f"train cartpole {chosen}") == 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["method"]["name"], config["environment"]["imports"]) == ("sign", ["own_method"])
-    evaluated = run("evaluate run --episodes 2")
-    assert evaluated.returncode == 0, evaluated.stdout + evaluated.stderr
+    assert run("evaluate run --episodes 2") == 0
 
 
 @pytest.fixture

@@ -164,8 +164,12 @@ def test_a_run_that_learned_nothing_is_saved_as_failed_and_ends_with_exit_code_1
     ("arrivals", "mistake"),
     [
         ("report 0\nreport 2\n", "line 3 is 'report 2', which nothing under way fits"),
-        ("report 0\nlost 2\n", "line 3 is 'lost 2', which nothing under way fits"),
-        ("report 0\nevaluation\n", "line 3 is 'evaluation', which nothing under way fits"),
+        *(
+            pytest.param(
+                f"report 0\n{line}\n", f"line 3 is '{line}', which nothing under way fits", marks=pytest.mark.slow
+            )
+            for line in ("lost 2", "evaluation")
+        ),
     ],
 )
 def test_a_replay_that_does_not_fit_is_one_line_and_saved(

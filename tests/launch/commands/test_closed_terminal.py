@@ -54,7 +54,7 @@ def check_that_it_goes_on(run: Path) -> None:
     assert resumed[0]["updates"] >= before["updates"]
 
 
-@pytest.mark.parametrize("executor", ["inline", "ray"])
+@pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with Terminal(command(executor, run)) as terminal:
@@ -90,9 +90,9 @@ def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path
     run = tmp_path / "run"
     # Standard error goes the same way, and the pipe is gone before training starts: `tributary train … 2>&1 | head -1`.
     # Inline it has messages to print. On Ray the driver prints its lines, and an evaluator would be one process more.
-    messages = "4000 --evaluation.episodes 4 --evaluation.environments 4" if executor == "inline" else "0"
+    messages = "1500 --evaluation.episodes 2 --evaluation.environments 2" if executor == "inline" else "0"
     process = subprocess.Popen(
-        command(executor, run, "--total-frames 10k", messages), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command(executor, run, "--total-frames 4k", messages), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert process.stdout is not None
     assert b"run folder" in process.stdout.readline()
@@ -120,6 +120,7 @@ def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert (run / "checkpoints" / "update-0.index").is_file()
 
 
+@pytest.mark.slow
 def test_seeds_whose_terminal_is_closed_are_saved_and_summarised(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     with Terminal(command("inline", folder, "--total-frames 100M --seeds 1,2")) as terminal:
@@ -132,6 +133,7 @@ def test_seeds_whose_terminal_is_closed_are_saved_and_summarised(tmp_path: Path)
     check_that_it_goes_on(folder / "seed-1")
 
 
+@pytest.mark.slow
 def test_a_bench_whose_terminal_is_closed_ends_the_process_that_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

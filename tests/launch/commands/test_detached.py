@@ -35,14 +35,10 @@ def wait_for(condition: Any, what: str) -> None:
         time.sleep(0.1)
 
 
-def test_a_detached_run_is_listed_watched_stopped_and_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_detached_run_is_listed_watched_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "runs" / "one"
-    starter = [*TRIBUTARY, *f"train cartpole {SMALL} --total-frames 100M --detach --run-dir {run}".split()]
-    started = subprocess.run(starter, capture_output=True, text=True, check=False)
-    assert started.returncode == 0, started.stderr
-    assert f"tributary stop {run}" in started.stdout
+    assert main(f"train cartpole {SMALL} --total-frames 100M --detach --run-dir {run}".split()) == 0
+    assert f"tributary stop {run}" in capsys.readouterr().out
     try:
         holder = holder_of(run)
         assert holder is not None
@@ -68,11 +64,19 @@ def test_a_detached_run_is_listed_watched_stopped_and_resumed(
     assert main(["attach", str(run)]) == 0
     assert f"tributary train --resume {run}" in capsys.readouterr().out
 
-    # The same words go on with it, and the output of both is in one log.
-    resume = [*TRIBUTARY, *f"train --resume {run} --total-frames {listed['frames'] + 500} --detach".split()]
-    assert subprocess.run(resume, capture_output=True, check=False).returncode == 0
-    wait_for(lambda: runs_in(run.parent, tmp_path)[0]["status"] == "frames_reached", "its end")
-    assert run.with_name("one.log").read_text().count("run folder:") >= 2
+
+@pytest.mark.slow
+def test_a_run_is_resumed_by_the_same_words_and_adds_to_its_log(tmp_path: Path) -> None:
+    run = tmp_path / "one"
+    assert main(f"train cartpole {SMALL} --total-frames 300 --run-dir {run}".split()) == 0
+    log = run.with_name("one.log")
+    log.write_text("before\n")
+    assert main(f"train --resume {run} --total-frames 900 --detach".split()) == 0
+    wait_for(lambda: (runs_in(tmp_path, tmp_path)[0]["frames"] or 0) >= 900 and holder_of(run) is None, "its end")
+    assert runs_in(tmp_path, tmp_path)[0]["status"] == "frames_reached"
+    said = log.read_text()
+    assert said.startswith("before\n")
+    assert said.count("run folder:") >= 1
 
 
 def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path) -> None:

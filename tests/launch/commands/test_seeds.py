@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from namesakes import write_namesakes
 
 from launch.cli import main
 from launch.commands.seeds import parse_seeds
@@ -27,9 +28,12 @@ def test_seeds_are_a_list_or_a_range() -> None:
             parse_seeds(wrong)
 
 
-def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path) -> None:
+def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And files with the names of our packages, where the user stands, are not in the way."""
+    write_namesakes(tmp_path)
+    monkeypatch.chdir(tmp_path)
     folder, file = tmp_path / "runs", tmp_path / "summary.json"
-    command = f"{SMALL} --total-frames 3000 --seeds 1,2 --side-by-side 2 --run-dir {folder} --json {file}"
+    command = f"{SMALL} --total-frames 500 --seeds 1,2 --side-by-side 2 --run-dir runs --json {file}"
     assert main(command.split()) == 0
     summary = json.loads(file.read_text())
     assert summary == json.loads((folder / "summary.json").read_text())

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from namesakes import write_namesakes
 
 from actors.environments import environment_spec
 from launch.cli import main
@@ -103,29 +104,9 @@ def test_seeds_that_cannot_start_leave_no_folder(
 
 @pytest.fixture
 def beside_namesakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the user stands there are files with the names of the project's packages."""
-    for name in ("actors", "launch", "learner", "shared"):
-        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is not the project')\n")
+    write_namesakes(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_files_that_have_our_packages_names_do_not_break_workers(beside_namesakes: Path) -> None:
-    tributary = str(Path(sys.executable).with_name("tributary"))
-    command = [tributary, *f"{SMALL} --actors 1 --total-frames 500".split()]
-    ended = subprocess.run(
-        [*command, "--run-dir", "run"], capture_output=True, text=True, check=False, timeout=_DEADLINE_SECONDS
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert f"note: {beside_namesakes / 'shared.py'} has the name of a package of this project" in ended.stdout
-    assert "Traceback" not in ended.stdout + ended.stderr
-
-
-def test_files_that_have_our_packages_names_do_not_break_seeds(beside_namesakes: Path) -> None:
-    seeds = "--executor inline --total-frames 500 --seeds 1,2 --side-by-side 2 --run-dir runs"
-    assert main([*SMALL.split(), *seeds.split()]) == 0
-    summary = json.loads((beside_namesakes / "runs" / "summary.json").read_text())
-    assert [run["status"] for run in summary["seeds"].values()] == ["frames_reached"] * 2
 
 
 def test_a_file_that_takes_the_place_of_a_package_is_named(

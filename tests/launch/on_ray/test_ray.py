@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from namesakes import write_namesakes
 
 from launch.on_ray.cluster import check_address
 from shared.errors import ConfigurationError
@@ -25,12 +26,14 @@ LSTM = "--network.recurrent lstm --network.recurrent-units 8"
 _DEADLINE_SECONDS = 120
 
 
-def start(arguments: str, run: Path) -> subprocess.Popen:
+def start(arguments: str, run: Path, cwd: Path | None = None) -> subprocess.Popen:
     return subprocess.Popen(
-        [*TRIBUTARY, *arguments.split(), "--stop-measure", "training", "--run-dir", str(run)],
+        # As the command `tributary`, which does not look for modules where it is typed.
+        [sys.executable, "-P", *TRIBUTARY[1:], *arguments.split(), "--stop-measure", "training", "--run-dir", str(run)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=cwd,
     )
 
 
@@ -128,11 +131,13 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: P
 
 
 def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> None:
+    """And files with the names of our packages, where the user stands, do not break what Ray starts."""
+    write_namesakes(tmp_path)
     # Each differentiates a rollout four times, at the newest weights it was sent.
     settings = f"{SMALL} {LSTM} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
     arrivals = tmp_path / "arrivals.txt"
     again = tmp_path / "again.txt"
-    process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray")
+    process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray", tmp_path)
     wait_for(lambda: rows(tmp_path / "ray") and rows(tmp_path / "ray")[-1]["updates"] > 0, process)
     # While one stands still, the other reports several times in a row: not as if they took turns.
     halted = actor_processes(process.pid)[0]
@@ -143,6 +148,8 @@ def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
     assert process.returncode == 130, output
+    assert f"note: {tmp_path / 'shared.py'} has the name of a package of this project" in output
+    assert "Traceback" not in output
     recorded = summary_of(tmp_path / "ray")
     repeated = train(
         f"{settings} --executor inline --replay-arrivals {arrivals} --record-arrivals {again}", tmp_path / "inline"

@@ -1,11 +1,15 @@
 """Small runs of the experiments of `tributary parity`, and faults that each must see."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from launch.parity import accumulation, behaviour, fused_step, learning_speed, prediction, returns, rmsprop, slots
 from launch.parity.finding import Finding
+from shared.config import ActorConfig, RunConfig
 
 
 def test_ulps_are_counted_between_neighbours_and_across_zero() -> None:
@@ -26,7 +30,9 @@ def test_discounted_returns_in_written_out_arithmetic() -> None:
     np.testing.assert_array_equal(returns.standardised(tf.fill([4], 7.0)), np.zeros(4))
 
 
-def test_returns_hold() -> None:
+@pytest.mark.parametrize("most", [100, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_returns_hold(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returns, "_LENGTHS", (1, 2, 10, most))
     assert returns.run(seeds=1).holds
 
 
@@ -37,6 +43,7 @@ def test_a_return_that_differs_in_the_graph_fails(monkeypatch: pytest.MonkeyPatc
         return plain(rewards) * (1.0 if tf.executing_eagerly() else 1.000001)
 
     monkeypatch.setattr(returns, "discounted_returns", differs)
+    monkeypatch.setattr(returns, "_LENGTHS", (1, 100))
     rows = returns.run(seeds=1).rows
     assert rows[0].verdict == "fails"
 
@@ -67,7 +74,7 @@ def test_slots_hold_and_are_equal_to_the_bit_without_the_remapper() -> None:
 
 
 def test_ours_is_right_in_every_trace() -> None:
-    finding = fused_step.run(traces=6)
+    finding = fused_step.run(traces=3)
     assert finding.holds
     assert finding.figures["wrong"]["ours"] == {"RMSProp": 0}
 
@@ -91,7 +98,9 @@ def test_a_gradient_of_weights_that_were_updated_already_is_seen(monkeypatch: py
     assert fused_step.is_wrong(fused_step._by_numpy(problem), expected, problem.weights)
 
 
-def test_eager_and_graph_start_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_and_graph_start_alike(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(cartpole, actor=ActorConfig(environments=32, unroll_length=8))
+    monkeypatch.setattr(learning_speed, "PRESETS", {"cartpole": SimpleNamespace(config=config)})
     monkeypatch.setattr(learning_speed, "_ROLLOUTS", 3)
     finding = learning_speed.run(seeds=1, threshold=15.0)
     assert finding.holds

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from random_play import shorten_random_play
 
 from launch.cli import main
 
@@ -34,9 +35,12 @@ def cartpole_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few updates of Pong; an episode is 1,000 frames at most."""
-    settings = "pong --total-frames 1500 --environment.max-episode-frames 1000 --evaluation.environments 2"
+    """A few updates of Pong; an episode is 600 frames at most."""
+    settings = (
+        "pong --total-frames 1500 --environment.max-episode-frames 600 --evaluation.environments 2 "
+        "--actor.environments 4"
+    )
     with pytest.MonkeyPatch.context() as patch:
         # As `short_random_play`, which is of one test only.
-        patch.setattr("actors.environments.observation_mean._STEPS", 40)
+        shorten_random_play(patch)
         return _train(tmp_path_factory.mktemp("pong") / "run", settings)

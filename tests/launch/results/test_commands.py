@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +13,12 @@ from PIL import Image
 
 from actors.environments import VectorEnvironment, environment_spec
 from actors.evaluator import Evaluator
-from actors.policy import Policy
 from launch.cli import main
 from launch.film.stage import AtariStage
 from launch.output.json_file import write_json
 from launch.results.curves import bands, read_curve, read_rows
 from launch.run.folder import RunFolder
 from launch.run.progress import Progress
-from launch.run.weights import load_weights
 from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.types import WeightSnapshot
 
@@ -106,15 +101,15 @@ def test_a_video_has_every_frame_of_the_episode_and_says_how_it_was_made(pong_ru
         assert stream.average_rate == 60
         pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
         comment = json.loads(container.metadata["comment"])
-    # An episode is 1,000 frames, of which the no-ops before it are not shown.
+    # An episode is 600 frames, of which the no-ops before it are not shown.
     assert len(pictures) == made["frames"]
-    assert 950 <= made["frames"] <= 1_001
+    assert 550 <= made["frames"] <= 601
     assert comment.keys() >= MADE_BY
     assert comment["protocol"]["frames_per_agent_step"] == 4
     # In colour, and moving; the caption's bar is below the picture.
-    assert np.ptp(pictures[500].astype(int), axis=2).max() > 50
-    assert np.abs(pictures[500].astype(int) - pictures[900]).max() > 50
-    assert pictures[500].shape[0] > 630
+    assert np.ptp(pictures[300].astype(int), axis=2).max() > 50
+    assert np.abs(pictures[300].astype(int) - pictures[540]).max() > 50
+    assert pictures[300].shape[0] > 630
     assert not (tmp_path / "pong.part.mp4").exists()
 
 
@@ -182,63 +177,6 @@ def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -
         (25, 3),
         (35, 4),
     ]
-
-
-LOADED_ELSEWHERE = """
-import sys
-import numpy as np, keras, tensorflow as tf
-folder, observations, output = sys.argv[1:]
-observations = np.load(observations)
-model = keras.models.load_model(folder + "/model.keras")
-heads = {name: np.asarray(x) for name, x in model(observations).items()}
-saved = tf.saved_model.load(folder + "/saved_model")
-served = saved.serve(observations)
-assert all(np.allclose(heads[name], served[name], rtol=0, atol=1e-6) for name in heads)
-ours = {"actors", "learner", "shared", "launch"}
-assert not ours & {name.partition(".")[0] for name in sys.modules}, sys.modules
-np.savez(output, **heads)
-"""
-
-
-def exported(run: Path, tmp_path: Path) -> None:
-    """What the exported model gives in a process without the project is what the run's network gives."""
-    folder = tmp_path / "export"
-    assert main(f"export {run} --output {folder}".split()) == 0
-    assert json.loads((folder / "model.json").read_text()).keys() >= MADE_BY
-    run_folder = RunFolder(run)
-    config = run_folder.read_config()
-    spec = run_folder.with_observation_mean(config, environment_spec(config.environment))
-    policy = Policy(config, spec, training=False)
-    snapshot, _ = load_weights(run_folder, "latest", policy.layout)
-    policy.assign(snapshot.parameters)
-    generator = np.random.default_rng(0)
-    observations = generator.integers(0, 256, (8, *spec.observation_shape)).astype(spec.observation_dtype)
-    np.save(tmp_path / "observations.npy", observations)
-    arguments = [str(folder), str(tmp_path / "observations.npy"), str(tmp_path / "heads.npz")]
-    command = [sys.executable, "-P", "-c", LOADED_ELSEWHERE, *arguments]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    heads = policy.network(observations).heads
-    with np.load(tmp_path / "heads.npz") as loaded:
-        assert set(loaded) == set(heads)
-        for name, value in heads.items():
-            np.testing.assert_allclose(loaded[name], value, rtol=1e-6, atol=1e-6)
-
-
-def test_an_exported_pong_network_gives_the_same_logits_elsewhere(pong_run: Path, tmp_path: Path) -> None:
-    exported(pong_run, tmp_path)
-
-
-def test_an_exported_perceptron_gives_the_same_logits_elsewhere(cartpole_runs: list[Path], tmp_path: Path) -> None:
-    exported(cartpole_runs[0], tmp_path)
-
-
-@pytest.mark.parametrize("scaling", ["bounds", "running"])
-def test_scaled_observations_are_part_of_an_exported_network(
-    scaling: str, tmp_path: Path, train: Callable[[Path, str], Path]
-) -> None:
-    settings = f"pendulum --total-frames 2000 --network.hidden-sizes 8 --network.observation-scaling {scaling}"
-    exported(train(tmp_path / "run", settings), tmp_path)
 
 
 @pytest.mark.parametrize(

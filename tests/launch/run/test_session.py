@@ -133,7 +133,7 @@ def test_a_resume_with_another_k_counts_as_applied_only_what_was(
 def test_n_updates_save_resume_and_n_updates_are_bit_equal_to_2n(
     task: str, method: dict, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    updates, config = 20, request.getfixturevalue(task)
+    updates, config = 12, request.getfixturevalue(task)
     config = replace(
         config,
         executor="inline",

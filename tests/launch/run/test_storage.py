@@ -18,11 +18,11 @@ SMALL = "--executor inline --log-every-seconds 0.05 --stop-at-return None --stop
 def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url, run = f"file://{tmp_path}/remote/run", tmp_path / "local"
-    command = f"train cartpole {SMALL} --total-frames 4000 --evaluation.every-frames 0 --storage {url} --run-dir {run}"
+    command = f"train cartpole {SMALL} --total-frames 1000 --evaluation.every-frames 0 --storage {url} --run-dir {run}"
     assert main(command.split()) == 0
     before = json.loads((run / "summary.json").read_text())
     shutil.rmtree(run)
-    assert main(["train", "--resume", url, *f"{SMALL} --total-frames 6000".split()]) == 0
+    assert main(["train", "--resume", url, *f"{SMALL} --total-frames 1500".split()]) == 0
     (resumed,) = (tmp_path / "runs").iterdir()
     after = json.loads((resumed / "summary.json").read_text())
     assert before["frames"] < after["frames"]

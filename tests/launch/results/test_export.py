@@ -1,0 +1,103 @@
+"""Networks of small real runs, exported to where this project is not."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from actors.environments import environment_spec
+from actors.policy import Policy
+from launch.cli import main
+from launch.run.folder import RunFolder
+from launch.run.weights import load_weights
+
+# One process for all of them: to import TensorFlow takes seconds. What a model remembers goes into its next call.
+LOADED_ELSEWHERE = """
+import json, sys
+import numpy as np, keras, tensorflow as tf
+for folder in sys.argv[1:]:
+    model = keras.models.load_model(folder + "/model.keras")
+    saved = tf.saved_model.load(folder + "/saved_model")
+    units = json.load(open(folder + "/model.json")).get("memory", {}).get("units", [])
+    given, heads = np.load(folder + ".npy"), []
+    state = dict(zip(("hidden", "cell"), (np.zeros((given.shape[1], n), np.float32) for n in units)))
+    for observations in given:
+        inputs = tf.constant(observations)
+        if state:
+            inputs = {"observations": inputs} | {name: tf.constant(part) for name, part in state.items()}
+        output, served = model(inputs), saved.serve(inputs)
+        assert output.keys() == served.keys()
+        assert all(np.allclose(output[name], served[name], rtol=0, atol=1e-5 if state else 1e-6) for name in output)
+        state = {name: np.asarray(output[name]) for name in state}
+        heads.append({name: np.asarray(value) for name, value in output.items() if name not in state})
+    np.savez(folder + ".npz", **{name: np.stack([step[name] for step in heads]) for name in heads[0]})
+ours = {"actors", "learner", "shared", "launch"}
+assert not ours & {name.partition(".")[0] for name in sys.modules}, sys.modules
+"""
+MADE_BY = {"command", "created", "revision", "versions", "hardware"}
+TRAINED = {
+    "bounds": "pendulum --total-frames 2000 --network.hidden-sizes 8 --network.observation-scaling bounds",
+    "running": "pendulum --total-frames 2000 --network.hidden-sizes 8 --network.observation-scaling running",
+    "memory": "cartpole --total-frames 1000 --network.recurrent lstm --network.recurrent-units 5",
+}
+
+
+def policy_of(run: Path) -> Policy:
+    """The network of a run, with the weights that it ended with."""
+    folder = RunFolder(run)
+    config = folder.read_config()
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    policy = Policy(config, spec, training=False)
+    policy.assign(load_weights(folder, "latest", policy.layout)[0].parameters)
+    return policy
+
+
+@pytest.fixture(scope="module")
+def exported(
+    pong_run: Path,
+    cartpole_runs: list[Path],
+    train: Callable[[Path, str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[Path, Path]]:
+    """Runs by name, and what was exported of each. Beside it lie what it was given, and what it gave elsewhere."""
+    parent = tmp_path_factory.mktemp("exported")
+    runs = {"pong": pong_run, "cartpole": cartpole_runs[0]}
+    runs |= {name: train(parent / f"run-{name}", settings) for name, settings in TRAINED.items()}
+    found = {name: (run, parent / name) for name, run in runs.items()}
+    random = np.random.default_rng(0)
+    for run, folder in found.values():
+        assert main(f"export {run} --output {folder}".split()) == 0
+        spec = environment_spec(RunFolder(run).read_config().environment)
+        values = (
+            random.integers(0, 256, (3, 4, *spec.observation_shape))
+            if spec.images
+            else random.normal(size=(3, 4, *spec.observation_shape))
+        )
+        np.save(f"{folder}.npy", values.astype(spec.observation_dtype))
+    command = [sys.executable, "-P", "-c", LOADED_ELSEWHERE, *(str(folder) for _, folder in found.values())]
+    result = subprocess.run(command, cwd=parent, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return found
+
+
+@pytest.mark.parametrize("name", ["pong", "cartpole", *TRAINED])
+def test_an_exported_network_gives_elsewhere_what_the_run_s_own_gives(
+    name: str, exported: dict[str, tuple[Path, Path]]
+) -> None:
+    run, folder = exported[name]
+    assert json.loads((folder / "model.json").read_text()).keys() >= MADE_BY
+    policy = policy_of(run)
+    state = tuple(tf.constant(part) for part in policy.first_state(4))
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if state else {"rtol": 1e-6, "atol": 1e-6}
+    with np.load(f"{folder}.npz") as loaded:
+        for step, observations in enumerate(np.load(f"{folder}.npy")):
+            output = policy.network(tf.constant(observations), state)
+            state = output.state
+            assert set(loaded) == set(output.heads)
+            for head, value in output.heads.items():
+                np.testing.assert_allclose(loaded[head][step], value, **tolerance)
