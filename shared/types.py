@@ -1,8 +1,9 @@
 """The data that processes exchange: names, shapes, dtypes and units, said once.
 
 Everything is time-major. `T` is the unroll length, `B` the environments of one actor, `P` the number of
-parameters. Images are [height, width, stack]. An *agent step* is one decision of the policy in one environment; a
-*frame* is one frame of the emulator, so frames = agent steps x frame skip.
+parameters. Images are [height, width, stack]; images and numbers together are a row of bytes, see
+`shared.observations`. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of the
+emulator, so frames = agent steps x frame skip.
 
 | name             | shape         | dtype           | meaning                                                     |
 | ---------------- | ------------- | --------------- | ----------------------------------------------------------- |

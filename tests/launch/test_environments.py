@@ -74,7 +74,7 @@ CNN = (
 )
 # What a picture means turns with a number: a sum of what is seen in each cannot be right.
 BOTH = (
-    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 3e-4 --total-frames 6k "
+    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 3e-4 --total-frames 4k "
     "--method.discount 0 --method.entropy-cost 0.01 --actor.epochs 4 --actor.minibatches 4 "
     "--network.observation-scaling bounds"
 )

@@ -129,19 +129,19 @@ def test_what_cannot_be_played_is_one_line(observations: gymnasium.Space, action
 
 
 def test_images_are_resized_in_grey_and_stacked_with_the_newest_last() -> None:
-    settings = config(Given(IMAGE, TWO, [picture(v) for v in (10, 20, 30)]), screen_size=16, frame_stack=2)
+    settings = config(Given(IMAGE, TWO, [picture(v) for v in (10, 20, 30)]), screen_size=16, frame_stack=3)
     spec = environment_spec(settings)
-    assert (spec.observation_shape, spec.observation_dtype, spec.images) == ((16, 16, 2), "uint8", True)
+    assert (spec.observation_shape, spec.observation_dtype, spec.images) == ((16, 16, 3), "uint8", True)
     environment = VectorEnvironment(settings, 1)
     corner = environment.reset(0)[0, 0]
-    assert (corner[0].tolist(), corner[-1].tolist()) == ([0, 0], [10, 10])
-    to = np.empty((1, 16, 16, 2), np.uint8)
+    assert (corner[0].tolist(), corner[-1].tolist()) == ([0] * 3, [10] * 3)
+    to = np.empty((1, 16, 16, 3), np.uint8)
     environment.step(np.zeros(1, np.int32), to)
-    assert to[0, 15, 15].tolist() == [10, 20]
+    assert to[0, 15, 15].tolist() == [10, 10, 20]
     environment.step(np.zeros(1, np.int32))
     environment.step(np.zeros(1, np.int32))
     after_reset = environment.step(np.zeros(1, np.int32)).observations
-    assert after_reset[0, 15, 15].tolist() == [10, 10]
+    assert after_reset[0, 15, 15].tolist() == [10, 10, 10]
 
 
 @pytest.mark.parametrize(
