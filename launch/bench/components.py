@@ -7,8 +7,9 @@ machine takes from the whole system is told from what the system adds.
 import multiprocessing
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -90,12 +91,11 @@ class _Process:
         self._process = _SPAWN.Process(target=_serve, args=(self._other_end, config, spec), daemon=True)
 
     def __enter__(self) -> "_Process":
+        # The first process that is spawned starts this one, which would let interrupts through again.
+        resource_tracker.ensure_running()
         # It inherits that an interrupt waits, and so does not print where it was: it is ended from here.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with _interrupts_wait():
             self._process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._other_end.close()
         return self
 
@@ -136,6 +136,22 @@ class _Process:
             raise ConfigurationError(
                 "environment, acting and gradient could not be measured: a process that does them has died"
             ) from error
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """An interrupt comes when the context ends, and never to a process that is started in it."""
+    came: list[int] = []
+    # This thread blocks it; another thread of the process may not, and take it.
+    handler = signal.signal(signal.SIGINT, lambda kind, _: came.append(kind))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _serve(connection: Connection, config: RunConfig, spec: EnvironmentSpec) -> None:

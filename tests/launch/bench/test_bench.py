@@ -93,7 +93,16 @@ def test_only_calls_within_the_window_count(seconds: float, expected: float, end
 
 
 def test_each_component_is_measured_alone_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an interrupt, which a terminal sends to all processes, reaches none that measures."""
     monkeypatch.setattr(components, "_SECONDS", 0.02)
+    wait_until_ready, interrupted = components._Process.wait_until_ready, []
+
+    def interrupt(process: components._Process) -> None:
+        os.kill(process.pid, signal.SIGINT)
+        interrupted.append(process.pid)
+        wait_until_ready(process)
+
+    monkeypatch.setattr(components._Process, "wait_until_ready", interrupt)
     config = replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=3))
     found = components.measure_components(config, environment_spec(config.environment), (1, 2))
     assert set(found) == {1, 2}
@@ -101,6 +110,7 @@ def test_each_component_is_measured_alone_and_at_once(monkeypatch: pytest.Monkey
         assert len(part) > 1
         assert min(part) > 0.0
     assert not multiprocessing.active_children()
+    assert len(set(interrupted)) == 2
 
 
 def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
@@ -117,13 +127,6 @@ def test_a_process_that_dies_is_said_in_one_line(capfd: pytest.CaptureFixture) -
     with pytest.raises(ConfigurationError, match="a process that does them has died"):
         components.measure_components(config, environment_spec(config.environment), (1,))
     assert "KeyError" in capfd.readouterr().err
-
-
-def test_an_interrupt_reaches_no_process_that_measures() -> None:
-    config = replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=3))
-    with components._Process(config, environment_spec(config.environment)) as process:
-        os.kill(process.pid, signal.SIGINT)
-        process.wait_until_ready()
 
 
 def test_an_interrupt_ends_the_measurement_at_once() -> None:
