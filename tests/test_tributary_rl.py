@@ -114,7 +114,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "line"), MISTAKES)
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [*MISTAKES[:5], *(pytest.param(*mistake, marks=pytest.mark.slow) for mistake in MISTAKES[5:])],
+)
 def test_a_mistake_is_the_line_that_the_command_says(
     arguments: dict[str, Any],
     line: str,

@@ -78,24 +78,28 @@ def test_a_run_of_ones_own_imports_its_module_in_every_command(
     assert key.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "train cartpole --start-from {} --executor inline"])
 def test_the_run_of_somebody_else_imports_nothing_unless_it_is_trusted(
-    command: str, module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     train("--environment.id their_environments:Their-v0 --run-dir run")
-    # To another user the signature says nothing.
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
-    module.forget()
-    capsys.readouterr()
-    assert main(command.format("run").split()) == 2
-    line = capsys.readouterr().err
-    assert "run: would import their_environments, and was not made by you on this machine" in line
-    assert line.count("\n") == 1
-    assert module.imports == 1
-    if not command.startswith("record"):
-        small = f"{SMALL} --environment.id their_environments:Their-v0" if "--start-from" in command else ""
-        assert main([*command.format("run").split(), *small.split(), "--trust-imports"]) == 0
-        assert module.imports == 2
+    imports = 1
+    for number, command in enumerate((*COMMANDS, "train cartpole --start-from {} --executor inline")):
+        shutil.copytree("run", f"run-{number}")
+        # To another user the signature says nothing, and none has signed what he trusted once.
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / f"other-{number}"))
+        module.forget()
+        capsys.readouterr()
+        typed = command.format(f"run-{number}").split()
+        assert main(typed) == 2, command
+        line = capsys.readouterr().err
+        assert f"run-{number}: would import their_environments, and was not made by you on this machine" in line
+        assert line.count("\n") == 1
+        assert module.imports == imports, command
+        if not command.startswith("record"):
+            small = f"{SMALL} --environment.id their_environments:Their-v0" if "--start-from" in command else ""
+            assert main([*typed, *small.split(), "--trust-imports"]) == 0, command
+            imports += 1
+            assert module.imports == imports, command
 
 
 def test_settings_that_somebody_changed_are_not_ones_own_any_more(

@@ -44,13 +44,13 @@ def test_an_id_in_the_place_of_a_preset_starts_from_the_one_that_fits_and_says_s
 ) -> None:
     monkeypatch.chdir(tmp_path)
     small = "--executor inline --actors 1 --total-frames 300 --evaluation.every-frames 0 --stop-measure training"
-    assert main(f"train CartPole-v1 {small} --stop-at-return None --run-dir run".split()) == 0
-    assert "preset:       cartpole: CartPole-v1 to a mean of 475" in capsys.readouterr().out
     assert main(f"train MountainCar-v0 {small} --run-dir other".split()) == 0
     assert "preset:       vectors: any environment that shows no images" in capsys.readouterr().out
     config = json.loads(Path("other/config.json").read_text())
     assert (config["environment"]["id"], config["environment"]["frame_skip"]) == ("MountainCar-v0", 1)
     monkeypatch.setattr("launch.commands.train_line.train", lambda *_: 0)
+    assert main(["train", "CartPole-v1"]) == 0
+    assert "preset:       cartpole: CartPole-v1 to a mean of 475" in capsys.readouterr().out
     assert main(["train", "ALE/Pong-v5"]) == main(["train"]) == 0
     assert capsys.readouterr().out == "preset:       pong: Pong to a mean return of 18; the default\n"
     monkeypatch.undo()

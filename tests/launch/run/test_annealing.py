@@ -19,7 +19,10 @@ def test_presets_learn_until_they_end(name: str) -> None:
     assert longer.annealing_frames >= longer.total_frames
 
 
-COMMON = "train cartpole --executor inline --actors 1 --total-frames 4000 --log-every-seconds 0.01 "
+COMMON = (
+    "train cartpole --executor inline --actors 1 --total-frames 2000 --log-every-seconds 0.01 --network.hidden-sizes 8 "
+    "--stop-at-return None --stop-measure training --evaluation.every-frames 0"
+)
 
 
 def test_a_rate_that_ends_before_the_run_is_warned_of_and_logged_once(
@@ -28,7 +31,7 @@ def test_a_rate_that_ends_before_the_run_is_warned_of_and_logged_once(
     folder = tmp_path / "run"
     assert main(f"{COMMON} --optimizer.annealing-frames 1000 --run-dir {folder}".split()) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "--optimizer.annealing-frames 1,000 is before --total-frames 4,000" in shown
+    assert "--optimizer.annealing-frames 1,000 is before --total-frames 2,000" in shown
     assert (folder / "log.txt").read_text().count("the learning rate has reached 0") == 1
 
 

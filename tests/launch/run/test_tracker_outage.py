@@ -57,7 +57,12 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("the server is away"), TimeoutError(), KeyError("run"), OSError(5, "gone")]
+    "error",
+    [
+        RuntimeError("the server is away"),
+        KeyError("run"),
+        *(pytest.param(error, marks=pytest.mark.slow) for error in (TimeoutError(), OSError(5, "gone"))),
+    ],
 )
 def test_whatever_a_tracker_raises_the_run_ends_and_is_saved(
     cartpole: RunConfig, tmp_path: Path, backend: Backend, error: Exception

@@ -167,7 +167,7 @@ def test_weights_of_another_network_of_the_same_size_are_refused(
 
 def test_an_agent_that_ships_plays_as_well_as_is_said(elsewhere: Path) -> None:
     said = json.loads((zoo.FOLDER / "pong" / "evaluation-noop.json").read_text())
-    assert main(["evaluate", "zoo:pong", "--protocol", "noop", "--episodes", "2", "--json", "result.json"]) == 0
+    assert main(["evaluate", "zoo:pong", "--protocol", "noop", "--episodes", "1", "--json", "result.json"]) == 0
     result = json.loads((elsewhere / "result.json").read_text())
     assert min(result["returns"]) >= said["minimum_return"] - 3
 
