@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 _NAME = "tributary"
+_PROCESSES = "/proc"
 
 
 class VectorAddress(NamedTuple):
@@ -77,15 +78,15 @@ class VectorPool:
 
 
 def available() -> bool:
-    """Whether this system has files without a name."""
-    return hasattr(os, "memfd_create")
+    """Whether this system has files without a name, and shows the open files of other processes: Linux does."""
+    return hasattr(os, "memfd_create") and os.path.isdir(_PROCESSES)
 
 
 def attach(address: VectorAddress) -> npt.NDArray[np.generic] | None:
     """The vector that another process of this machine made; None if it cannot be reached from here."""
     if not available() or address.machine != machine_id():
         return None
-    path = f"/proc/{address.pid}/fd/{address.descriptor}"
+    path = f"{_PROCESSES}/{address.pid}/fd/{address.descriptor}"
     try:
         # The number of a process may have gone to another one since.
         if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
@@ -110,7 +111,7 @@ def _map(descriptor: int, size: int, dtype: str) -> npt.NDArray[np.generic]:
 def machine_id() -> str:
     """Of this boot of this machine, and of this container: process ids mean the same where it is the same."""
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+        with open(f"{_PROCESSES}/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink(f'{_PROCESSES}/self/ns/pid')}"
     except OSError:
         return f"unknown {os.getpid()}"

@@ -2,9 +2,13 @@
 
 import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+# Linux has it.
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def usable_cores() -> int:
@@ -14,15 +18,18 @@ def usable_cores() -> int:
 
 def machine_bytes() -> int:
     """Physical memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        # Not every Python for macOS knows both names.
+        return int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
 
 
 def hardware() -> dict[str, Any]:
     """The machine, as a reader of a figure needs to know it."""
     model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+    if _CPU_INFO.is_file():
+        names = [line.split(":", 1)[1].strip() for line in _CPU_INFO.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
     return {
         "cpu": model,
