@@ -39,7 +39,8 @@ __all__ = [
 ]
 
 AnyRun = str | PathLike[str]
-"""A `Run`, the folder of one, `latest`: the newest below runs/, or `zoo:NAME`: an agent that ships."""
+"""A `Run`, the folder of one, `latest`: the newest below runs/, `zoo:NAME`: an agent that ships, or the URL of a run's
+copy, as `--storage` keeps it, which is fetched into a new folder below runs/."""
 OnRow = Callable[[dict[str, Any]], object]
 
 
@@ -119,7 +120,7 @@ def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imp
     """An agent that acts: `Agent.act`.
 
     Args:
-        run: see `AnyRun`; or the URL of the copy of one, as `--storage` keeps it.
+        run: see `AnyRun`. What a URL names is fetched for the moment only.
         weights: best: of the best evaluation, or without evaluations of the best training return. latest: of the last
             checkpoint. auto: best if there is one.
         seed: of the actions that it samples.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -28,7 +27,7 @@ from launch.run.annealing import annealing_warning
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
 from launch.run.first_weights import FirstWeights, weights_to_start_from
 from launch.run.folder import RunFolder, centres_observations
-from launch.run.latest import RunPath
+from launch.run.latest import RunPath, default_run_dir
 from launch.run.manifest import manifest
 from launch.run.progress import View
 from launch.run.storage import check_storage
@@ -52,8 +51,8 @@ class TrainArguments:
     resume: RunPath | None = None
     """Folder of a run to go on with from its last checkpoint. Its settings are the defaults."""
     start_from: RunPath | None = None
-    """Run whose best weights a new run starts from: its folder, latest, or zoo:NAME. Its settings are the defaults
-    where no PRESET is named. Optimizer, schedules and counts start anew."""
+    """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
+    defaults where no PRESET is named. Optimizer, schedules and counts start anew."""
     seeds: str | None = None
     """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
     side_by_side: int = 1
@@ -85,7 +84,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
         print_line(console, f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
     if config.storage is not None:
-        check_storage(config.storage)
+        check_storage(config.storage, new=arguments.resume is None)
     if arguments.resume is not None:
         # The order of a run is written and repeated from its beginning only.
         config = replace(config, record_arrivals=None, replay_arrivals=None)
@@ -244,11 +243,6 @@ def _watch(
                 passed_on = True
                 display.message("finishing the rollouts under way and saving; Ctrl-C again leaves at once")
                 interrupt()
-
-
-def default_run_dir(preset: str) -> Path:
-    """A new folder below runs/."""
-    return Path("runs") / f"{preset}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _open_folder(run: _Run, budget: ThreadBudget) -> None:

@@ -16,12 +16,12 @@ from launch.commands.preset_line import (
     with_full_help,
 )
 from launch.commands.seeds import parse_seeds, train_seeds
-from launch.commands.train import TrainArguments, default_run_dir, train
+from launch.commands.train import TrainArguments, train
 from launch.output.exit_codes import EXIT_DONE
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import advice_on_preset, preset_for
 from launch.run.folder import RunFolder
-from launch.run.latest import run_path
+from launch.run.latest import default_run_dir, run_path
 from launch.run.storage import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

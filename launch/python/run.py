@@ -46,7 +46,7 @@ class Run:
     """A run: what it was trained by, its rows of numbers, and what can be made of it.
 
     Args:
-        run: its folder, `latest`, `zoo:NAME`, or another `Run`.
+        run: its folder, `latest`, `zoo:NAME`, the URL of its copy, or another `Run`.
 
     Raises:
         ConfigurationError: that is no run.

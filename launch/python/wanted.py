@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from launch.commands.preset_line import base_settings, take_preset
-from launch.commands.train import default_run_dir
 from launch.commands.train_line import settings_to_start_from
 from launch.commands.training_process import training_process
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import advice_on_preset
 from launch.presets.written import named, read_config_file, with_settings
 from launch.run.folder import RunFolder
-from launch.run.latest import run_path
+from launch.run.latest import default_run_dir, run_path
 from shared.config import RunConfig
 from shared.errors import setting_error
 

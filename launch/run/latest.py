@@ -1,11 +1,15 @@
-"""Names of runs: `latest` is the newest one below runs/, `zoo:NAME` an agent that ships."""
+"""Names of runs: `latest` is the newest one below runs/, `zoo:NAME` an agent that ships, a URL a copy of one."""
 
+from datetime import datetime
+from functools import cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated
 
 from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
+from launch.run.storage import fetch
 from shared.errors import ConfigurationError, setting_error
 
 LATEST = "latest"
@@ -25,12 +29,19 @@ def newest_run(runs: Path = _RUNS) -> Path:
     return max(found, key=lambda file: file.stat().st_mtime_ns).parent
 
 
+def default_run_dir(name: str) -> Path:
+    """A new folder below runs/."""
+    return _RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
 def run_path(text: str) -> Path:
-    """The folder that a command's argument names.
+    """The folder that a command's argument names; for the URL of a copy of a run, what is fetched from there.
 
     Raises:
-        ConfigurationError: it is `latest`, and there is no run, or an agent that does not ship.
+        ConfigurationError: it is `latest`, and there is no run, or an agent that does not ship, or a URL without a run.
     """
+    if "://" in text:
+        return _fetched(text)
     if text.startswith(zoo.PREFIX):
         return zoo.agent_folder(text)
     path = Path(text)
@@ -41,6 +52,16 @@ def run_path(text: str) -> Path:
     if zoo.PREFIX + text in zoo.agents():
         raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
     return path
+
+
+@cache
+def _fetched(url: str) -> Path:
+    first = default_run_dir(url.rstrip("/").rpartition("/")[2]).absolute()
+    # Of two that are fetched in the same second, each has a folder of its own.
+    names = chain([first.name], (f"{first.name}-{number}" for number in count(2)))
+    folder = next(folder for folder in map(first.with_name, names) if not folder.exists())
+    fetch(url, folder, setting="run")
+    return folder
 
 
 def run_name(path: Path) -> str:

@@ -1,42 +1,21 @@
 """The real MLflow, killed and started again during a run, and the real W&B without a network. Installs both."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import sysconfig
-import time
-import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from environments import environment
 from mlflow_server import MlflowServer
+from watched_training import Training
 
 pytestmark = [pytest.mark.trackers, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
-_DEADLINE_SECONDS = 180
 SETTINGS = (
     "cartpole --actors 1 --stop-at-return None --stop-measure training --evaluation.every-frames 0 "
     "--log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10"
 )
-
-
-def environment(folder: Path, *packages: str, beside: Path | None = None) -> Path:
-    """A virtual environment's programs, installed once. Sees what is installed in `beside`, too."""
-    done = folder / ".installed"
-    if not done.is_file() or done.read_text() != " ".join(packages):
-        venv.create(folder, clear=True, with_pip=True)
-        if beside is not None:
-            version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-            (folder / "lib" / version / "site-packages" / "beside.pth").write_text(f"{beside}\n")
-        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *packages], cwd=ROOT, check=True)
-        done.write_text(" ".join(packages))
-    return folder / "bin"
 
 
 @pytest.fixture(scope="session")
@@ -58,37 +37,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MlflowSer
         yield made
     finally:
         made.kill()
-
-
-class Training:
-    """`tributary train`, or its resume, watched from outside."""
-
-    def __init__(self, client: Path, folder: Path, arguments: str, **variables: str) -> None:
-        self.folder = folder
-        self._log = folder.with_suffix(".log")
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                [client / "tributary", "train", *arguments.split()],
-                cwd=folder.parent,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | variables,
-            )
-
-    def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not condition():
-            assert self.process.poll() is None, f"{what}: the run ended\n{self._log.read_text()}"
-            assert time.monotonic() < deadline, f"{what} was not seen\n{self._log.read_text()}"
-            time.sleep(0.1)
-
-    def interrupt(self) -> dict[str, Any]:
-        self.process.send_signal(signal.SIGINT)
-        return self.end(130)
-
-    def end(self, code: int) -> dict[str, Any]:
-        assert self.process.wait(_DEADLINE_SECONDS) == code, self._log.read_text()
-        return json.loads((self.folder / "summary.json").read_text())
 
 
 def frames_of(folder: Path) -> list[int]:

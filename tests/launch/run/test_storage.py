@@ -6,9 +6,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from launch.cli import main
 from launch.run.folder_copy import Changes, apply_changes, changes_since
+from launch.run.latest import run_path
 from launch.run.storage import RemoteCopy, check_storage, fetch
 from shared.errors import ConfigurationError
 
@@ -45,6 +47,105 @@ def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
     assert names == {"config.json", "checkpoints/update-2.index"}
     fetch("memory://copy/run", tmp_path / "fetched")
     assert (tmp_path / "fetched" / "checkpoints" / "update-2.index").read_text() == "two"
+
+
+def test_a_copy_drops_old_checkpoints_that_an_earlier_process_left(tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    for name in ("checkpoints/update-1.index", "videos/update-1.gif"):
+        files.pipe_file(f"/copy/resumed/{name}", b"one")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "update-2.index").write_text("two")
+    assert RemoteCopy(tmp_path, "memory://copy/resumed").finish() is None
+    names = {name.rpartition("/copy/resumed/")[2] for name in files.find("/copy/resumed")}
+    assert names == {"checkpoints/update-2.index", "videos/update-1.gif"}
+
+
+def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "checkpoints").mkdir(parents=True)
+    for number in (1, 2):
+        (here / "checkpoints" / f"update-{number}.index").write_text("old")
+    copy = RemoteCopy(here, f"file://{there}")
+    copy.start()
+    assert copy._failure() is None
+    for file in (here / "checkpoints").iterdir():
+        file.unlink()
+    removed: list[str] = []
+    remove = copy._files.rm_file
+
+    def fail_at_the_second(path: str) -> None:
+        if removed:
+            raise OSError("the network is down")
+        removed.append(path)
+        remove(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(copy._files, "rm_file", fail_at_the_second)
+        copy.start()
+        assert copy._failure() == "OSError: the network is down"
+    assert copy.finish() is None
+    assert list((there / "checkpoints").iterdir()) == []
+
+
+def test_a_new_run_is_refused_where_another_one_is_kept() -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/copy/other/config.json", b"{}")
+    with pytest.raises(ConfigurationError, match="holds a run: train --resume memory://copy/other goes on"):
+        check_storage("memory://copy/other", new=True)
+    check_storage("memory://copy/other", new=False)
+
+
+class _WithBuckets(MemoryFileSystem):
+    """As object storage is: folders need no making, and making one makes the bucket."""
+
+    protocol = ("s3", "s3a")
+
+    def makedirs(self, *_: object, **__: object) -> None:
+        raise AssertionError("it would make a bucket")
+
+
+def test_no_bucket_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: (_WithBuckets(), "/bucket/run"))
+    (tmp_path / "config.json").write_text("{}")
+    check_storage("s3://bucket/run", new=True)
+    assert RemoteCopy(tmp_path, "s3://bucket/run").finish() is None
+
+
+def test_what_storage_raises_is_one_line_and_leaves_no_part_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("memory")
+    for name in ("config.json", "summary.json"):
+        files.pipe_file(f"/copy/whole/{name}", b"{}")
+
+    class TheirError(Exception):
+        """Of a library, and no OSError."""
+
+    def fail(path: str) -> bytes:
+        if path.endswith("summary.json"):
+            raise TheirError("Could not connect\nto the endpoint")
+        return b"{}"
+
+    monkeypatch.setattr(files, "cat_file", fail)
+    with pytest.raises(ConfigurationError, match="cannot be read: Could not connect to the endpoint"):
+        fetch("memory://copy/whole", tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+
+
+def test_a_url_stands_where_a_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = fsspec.filesystem("memory")
+    for run in ("a/seed-1", "b/seed-1"):
+        files.pipe_file(f"/urls/{run}/config.json", run.encode())
+    folders = [run_path(f"memory://urls/{run}") for run in ("a/seed-1", "b/seed-1")]
+    assert [(folder / "config.json").read_text() for folder in folders] == ["a/seed-1", "b/seed-1"]
+    assert [folder.parent for folder in folders] == [tmp_path / "runs"] * 2
+    # Once in a process.
+    assert run_path("memory://urls/a/seed-1") == folders[0]
+    with pytest.raises(ConfigurationError, match="--run memory://urls/a: holds no run"):
+        run_path("memory://urls/a")
 
 
 def test_storage_that_fails_is_told_and_no_run_fails_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +185,5 @@ def test_changes_of_a_folder_make_another_one_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["nowhere://bucket/run", "s3://bucket/run", "file:///proc/no/such/run"])
 def test_storage_that_cannot_be_written_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="--storage") as raised:
-        check_storage(url)
+        check_storage(url, new=True)
     assert "\n" not in str(raised.value)
