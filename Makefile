@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test slow-test task-test zoo-test chaos cluster-test tracker-test sweep-test soak browser-test lint format settings clean
+.PHONY: help watch train agent test slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test soak browser-test lint format settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -15,6 +15,8 @@ help:
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
 	@echo "make tracker-test   the real MLflow and W&B, installed apart, and an outage of MLflow"
+	@echo "make storage-test   runs kept in S3-compatible storage, and an outage of it"
+	@echo "make wheel-test   build the wheel, and use it in a new environment"
 	@echo "make sweep-test   a sweep on Ray Tune whose processes are killed"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
 	@echo "make task-test   train presets to their returns: hours"
@@ -27,8 +29,8 @@ help:
 	@echo "make clean    remove the environment and the caches"
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "Python 3.11 to 3.13 is needed: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -65,6 +67,12 @@ cluster-test: $(INSTALLED)
 sweep-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tune]'
 	$(BIN)/python -m pytest -m sweep tests/sweeps $(ARGS)
+
+storage-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m storage tests/storage $(ARGS)
+
+wheel-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m wheel tests/packaging $(ARGS)
 
 tracker-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m trackers tests/trackers $(ARGS)

@@ -49,6 +49,12 @@ COMMANDS: dict[str, Command] = {
         ("parity", "", "launch.parity.command:parity", "answer questions about TensorFlow's numbers by experiment"),
         ("plan", "", "launch.bench.plan:plan", "predict what a cluster of so many actors would give"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
+        (
+            "clusters",
+            "[DIR]",
+            "launch.commands.clusters:clusters",
+            "write files for clusters: ray up, Kubernetes, Docker",
+        ),
         ("config", "[PRESET]", "launch.commands.config:config_line", "print all settings as a file for train --config"),
         ("presets", "", "launch.commands.presets:presets", "list the presets"),
         ("zoo", "", "launch.commands.zoo:list_zoo", "list the agents that ship: zoo:NAME stands where RUN does"),

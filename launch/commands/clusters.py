@@ -1,0 +1,91 @@
+"""`tributary clusters [DIR]`: the files for clusters, for whoever installed a package and has no checkout."""
+
+import importlib.metadata
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from launch.machine.import_path import project_folder
+from launch.output.exit_codes import EXIT_DONE
+from launch.output.lines import print_line
+from shared.errors import ConfigurationError
+
+_DISTRIBUTION = "tributary-rl"
+# The files are written for a checkout. In the folder that they are copied to lie they themselves, and a wheel.
+_IN_A_CHECKOUT = {
+    r"launch/clusters/": "",
+    r"--editable (['\"]?)\.(\[[^\]]+\])?\1": r"--find-links . \1{package}\2=={version}\1",
+    r"pyproject\.toml constraints\.txt README\.md LICENSE \./": "constraints.txt *.whl ./",
+    r"(?m)^RUN for package in .* \\\n    && pip": "RUN pip",
+}
+
+
+@dataclass(frozen=True)
+class ClustersArguments:
+    """List the files for clusters, or write them to a folder, from which `ray up` or `docker build` installs the
+    package as it is installed here. A checkout has them in launch/clusters, and needs no others."""
+
+    folder: Annotated[Path | None, tyro.conf.Positional] = None
+    """Folder to write them to, with the versions that are installed here; none: only list them."""
+
+
+def clusters(arguments: ClustersArguments) -> int:
+    """Run `tributary clusters`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: the folder has such files already, and somebody may have changed them.
+    """
+    console, folder = Console(), arguments.folder
+    if folder is None:
+        table = Table("file", "for", box=None, pad_edge=False)
+        for file in _files():
+            table.add_row(file.name, _purpose(file))
+        console.print(table, highlight=False)
+        print_line(console, "tributary clusters DIR writes them to a folder.")
+        return EXIT_DONE
+    version = importlib.metadata.version(_DISTRIBUTION)
+    texts = {file.name: for_a_package(file.read_text(), version) for file in _files()}
+    texts["constraints.txt"] = _constraints()
+    for name in texts:
+        if (folder / name).exists():
+            raise ConfigurationError(f"{folder / name} exists, and is not written over; name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: {error.strerror}; name a folder that can be written to") from error
+    wheel = f"{_DISTRIBUTION.replace('-', '_')}-{version}-py3-none-any.whl"
+    print_line(console, f"written to {folder}: {', '.join(texts)}")
+    print_line(console, f"Put {wheel} beside them, unless the nodes find it in a package index.")
+    print_line(console, "The first lines of each file say what to change, and what to type there.")
+    return EXIT_DONE
+
+
+def for_a_package(text: str, version: str) -> str:
+    """A file for clusters as it is where there is no checkout: nodes install a wheel of this version."""
+    for pattern, replacement in _IN_A_CHECKOUT.items():
+        text = re.sub(pattern, replacement.format(package=_DISTRIBUTION, version=version), text)
+    return text
+
+
+def _files() -> list[Path]:
+    return sorted(file for file in (project_folder() / "launch" / "clusters").iterdir() if file.is_file())
+
+
+def _purpose(file: Path) -> str:
+    """The first words of its first comment."""
+    first = next(line for line in file.read_text().splitlines() if line.startswith("# "))
+    return first.removeprefix("# ").partition(":")[0]
+
+
+def _constraints() -> str:
+    """What is installed here, as pip reads it: `tributary train` refuses nodes that have other versions."""
+    installed = {found.name: found.version for found in importlib.metadata.distributions()}
+    installed.pop(_DISTRIBUTION, None)
+    return "".join(f"{name}=={version}\n" for name, version in sorted(installed.items(), key=lambda i: i[0].lower()))

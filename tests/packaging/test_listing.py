@@ -1,0 +1,86 @@
+"""What pyproject.toml says of the package, against the files that there are. `make wheel-test` builds and tries it."""
+
+import glob
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from launch.cli import main
+from launch.commands.clusters import for_a_package
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def tracked(*patterns: str) -> set[str]:
+    """Files that git has, by their path in the project."""
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
+
+
+def test_every_file_that_is_no_python_is_data_of_a_package() -> None:
+    tools = PROJECT["tool"]["setuptools"]
+    packages = [pattern.removesuffix("*") for pattern in tools["packages"]["find"]["include"]]
+    files = {name for name in tracked(*packages) if not name.endswith(".py")}
+    data: set[str] = set()
+    for package, patterns in tools["package-data"].items():
+        folder = ROOT.joinpath(*package.split("."))
+        assert (folder / "__init__.py").is_file(), f"{package} is no package, and its data is left out"
+        for pattern in patterns:
+            # As setuptools does it.
+            found = {Path(path) for path in glob.glob(f"{folder}/{pattern}", recursive=True) if Path(path).is_file()}
+            assert found, f"{package} has no {pattern}"
+            data |= {path.relative_to(ROOT).as_posix() for path in found}
+    assert files
+    assert files - data == set()
+
+
+def test_every_python_file_is_of_a_package_or_a_module() -> None:
+    for name in tracked("*.py"):
+        top, *folders = Path(name).parent.parts or ("",)
+        if top in ("tests", "docs"):
+            continue
+        if not top:
+            assert Path(name).stem in PROJECT["tool"]["setuptools"]["py-modules"]
+            continue
+        package = ROOT / top
+        for folder in ["", *folders]:
+            package /= folder
+            assert (package / "__init__.py").is_file(), f"{name} is in no package"
+
+
+def test_the_pythons_that_are_named_are_those_that_are_allowed() -> None:
+    least, most = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", PROJECT["project"]["requires-python"]).groups()
+    named = [line.rpartition(" ")[2] for line in PROJECT["project"]["classifiers"] if ":: Python :: 3." in line]
+    assert named == [f"3.{minor}" for minor in range(int(least), int(most))]
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"(3, {least}) <= sys.version_info < (3, {most})" in makefile
+    assert f"Python {named[0]} to {named[-1]} is needed" in makefile
+
+
+def test_clusters_lists_its_files_and_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {Path(name).name for name in tracked("launch/clusters")}
+    assert main(["clusters"]) == 0
+    listed = capsys.readouterr().out
+    assert all(re.search(rf"^{name} +\w", listed, re.MULTILINE) for name in files)
+    folder = tmp_path / "cluster"
+    assert main(["clusters", str(folder)]) == 0
+    assert {file.name for file in folder.iterdir()} == files | {"constraints.txt"}
+    assert "\nray==2." in (folder / "constraints.txt").read_text()
+    (folder / "onprem.yaml").write_text("changed")
+    assert main(["clusters", str(folder)]) == 2
+    assert (folder / "onprem.yaml").read_text() == "changed"
+    assert main(["clusters", "/proc/cluster"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "launch" / "clusters").iterdir()), ids=lambda file: file.name)
+def test_a_file_for_a_package_names_nothing_of_a_checkout(file: Path) -> None:
+    before = file.read_text()
+    after = for_a_package(before, "1.2.3")
+    assert not re.search(r"editable|launch/|pyproject|\.py\b", after)
+    assert after.count("tributary-rl") - before.count("tributary-rl") == before.count("--editable")
+    assert before.count("--constraint constraints.txt") == after.count("--constraint constraints.txt --find-links . ")

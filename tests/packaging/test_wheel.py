@@ -1,0 +1,139 @@
+"""The wheel, built, installed into a new environment, and used from another folder.
+
+The environment sees the packages that the tests have, by a .pth file, so that TensorFlow and Ray are not installed once
+more for each try. In a folder that is on the path that way no .pth file is read. The editable install of this checkout
+is one, so it is not seen: only the wheel is.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch.output.provenance import revision
+
+pytestmark = pytest.mark.wheel
+
+ROOT = Path(__file__).parents[2]
+_PACKAGES = ("actors", "launch", "learner", "shared")
+
+
+def tracked(*names: str) -> list[str]:
+    """Files that git has, by their path in the project."""
+    listed = subprocess.run(["git", "ls-files", *names], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    # Elsewhere, as setuptools leaves folders behind, and puts what an earlier build left there into the next wheel.
+    for name in tracked():
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "source" / name)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--wheel-dir", folder, folder / "source"], check=True)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+class Installed:
+    """An environment with the wheel, and a folder to type commands in."""
+
+    def __init__(self, wheel: Path, folder: Path) -> None:
+        self.folder, self.programs = folder / "elsewhere", folder / "venv" / "bin"
+        self.folder.mkdir()
+        venv.create(folder / "venv", symlinks=True)
+        self.packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
+        (self.packages / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        # What runs here finds nothing by PYTHONPATH that its user would not find.
+        self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self.run(
+            "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", str(wheel)
+        )
+
+    def run(self, program: str, *arguments: str, **variables: str) -> str:
+        """Run a program of the environment. Returns what it printed."""
+        result = subprocess.run(
+            [self.programs / program, *arguments],
+            cwd=self.folder,
+            env=self.environment | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, f"{program} {arguments}\n{result.stdout}{result.stderr}"
+        return result.stdout
+
+    def tributary(self, line: str) -> str:
+        return self.run("tributary", *line.split())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(wheel, tmp_path_factory.mktemp("installed"))
+
+
+def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> None:
+    files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert files == {*tracked(*_PACKAGES), "tributary_rl.py"}
+    licence = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/LICENSE")]
+    assert len(licence) == 1
+
+
+def test_commands_find_what_they_read(installed: Installed) -> None:
+    assert "commands:" in installed.tributary("--help")
+    assert f"revision {revision()}" in installed.tributary("--version")
+    assert "halfcheetah" in installed.tributary("presets")
+    assert "zoo:pong" in installed.tributary("zoo")
+    installed.tributary("evaluate zoo:cartpole --episodes 2 --json evaluation.json")
+    result = json.loads((installed.folder / "evaluation.json").read_text())
+    assert (result["episodes"], result["mean_return"]) == (2, 500.0)
+
+
+def test_python_imports_what_is_installed(installed: Installed) -> None:
+    script = "import tributary_rl, launch; print(tributary_rl.__file__); print(launch.__file__)"
+    for file in installed.run("python", "-c", script).splitlines():
+        assert Path(file).is_relative_to(installed.packages)
+
+
+@pytest.mark.parametrize("executor", ["inline", "ray"])
+def test_a_run_trains_and_is_reported(executor: str, installed: Installed) -> None:
+    run = installed.folder / executor
+    installed.tributary(
+        f"train cartpole --executor {executor} --actors 1 --total-frames 4000 --stop-at-return None "
+        f"--stop-measure training --evaluation.every-frames 0 --run-dir {run}"
+    )
+    assert json.loads((run / "summary.json").read_text())["status"] == "frames_reached"
+    assert json.loads((run / "manifest.json").read_text())["revision"] == revision()
+    installed.tributary(f"report {run}")
+    assert "<style>" in (run / "report.html").read_text()
+
+
+def test_a_machine_of_a_cluster_installs_the_wheel_as_ray_up_would(installed: Installed, wheel: Path) -> None:
+    folder = installed.folder / "tributary"
+    assert wheel.name in installed.tributary(f"clusters {folder}")
+    shutil.copy(wheel, folder)
+    commands = yaml.safe_load((folder / "onprem.yaml").read_text())["setup_commands"]
+    made, install = commands[:2]
+    # Without its dependencies, which the environment of the tests has.
+    only = {"HOME": str(folder.parent), "PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1"}
+    assert "venv" in made
+    assert "pip install" in install
+    for command in (made, install):
+        path = f"{installed.programs}{os.pathsep}{os.environ['PATH']}"
+        environment = installed.environment | only | {"PATH": path}
+        subprocess.run(["bash", "-c", command], env=environment, cwd=folder.parent, check=True)
+    (packages,) = (folder / ".venv" / "lib").glob("*/site-packages")
+    (packages / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    program = folder / ".venv" / "bin" / "tributary"
+    said = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True, check=True).stdout
+    assert f"revision {revision()}" in said
