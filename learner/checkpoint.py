@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from shared.errors import ConfigurationError, one_line
@@ -17,11 +18,19 @@ from shared.types import Float32Array
 # What TensorFlow's reader was seen to raise for files that are damaged in one way or another.
 _DAMAGE = (tf.errors.OpError, ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 _STATE_KEY = "state/.ATTRIBUTES/py_state"
-_PARAMETERS_KEY = "variables/parameters/.ATTRIBUTES/VARIABLE_VALUE"
+_VARIABLE_KEY = "variables/{}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class CheckpointError(Exception):
     """A checkpoint could not be written."""
+
+
+class Contents(NamedTuple):
+    """What a checkpoint holds: the version of its weights, some of its tensors, and all else as plain values."""
+
+    version: int
+    tensors: dict[str, npt.NDArray[Any]]
+    state: dict[str, Any]
 
 
 class _JsonState(tf.train.experimental.PythonState):
@@ -134,23 +143,33 @@ def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32
     Raises:
         ConfigurationError: there is none, or it holds the weights of another network.
     """
+    contents = read_contents(folder, layout, ["parameters"])
+    return contents.version, contents.tensors["parameters"]
+
+
+def read_contents(folder: Path, layout: ParameterLayout, names: Collection[str]) -> Contents:
+    """The newest checkpoint in `folder` that can be read, with the tensors of these names, `parameters` among them.
+
+    Raises:
+        ConfigurationError: there is none, it holds the weights of another network, or not these tensors.
+    """
     errors = []
     for path in checkpoint_paths(folder):
         try:
             reader = tf.train.load_checkpoint(str(path))
             state = json.loads(reader.get_tensor(_STATE_KEY))
-            parameters = np.asarray(reader.get_tensor(_PARAMETERS_KEY))
+            tensors = {name: np.asarray(reader.get_tensor(_VARIABLE_KEY.format(name))) for name in names}
             fingerprint, version = state["layout_fingerprint"], int(state["ledger"]["updates"])
         except _DAMAGE as error:
             errors.append(f"checkpoint {path} cannot be read: {_in_short(error)}")
             continue
-        if fingerprint != layout.fingerprint or parameters.shape != (layout.size,):
+        size = tensors["parameters"].size
+        if fingerprint != layout.fingerprint or size != layout.size:
             raise ConfigurationError(
-                f"checkpoint {path} is of another network: it has {parameters.size:,} parameters (layout "
-                f"{fingerprint}), the settings make one of {layout.size:,} (layout {layout.fingerprint}); leave "
-                f"--network as it was"
+                f"checkpoint {path} is of another network: it has {size:,} parameters (layout {fingerprint}), the "
+                f"settings make one of {layout.size:,} (layout {layout.fingerprint}); leave --network as it was"
             )
-        return version, parameters
+        return Contents(version, tensors, state)
     raise ConfigurationError(
         "; ".join(errors) or f"no checkpoint in {folder}: the run was stopped before its first one"
     )

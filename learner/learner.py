@@ -1,9 +1,11 @@
 """The learner: admits gradient reports, and has the parameters updated and the account kept."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from learner.account import Account
@@ -42,7 +44,7 @@ class Learner:
 
     def __init__(self, config: RunConfig, layout: ParameterLayout, parameters: Float32Array) -> None:
         self._config = config
-        self._layout = layout
+        self.layout = layout
         self._admission = Admission(layout, config.learner.max_policy_lag)
         self._parameters = Parameters(config, layout, parameters)
         self.account = Account(config)
@@ -154,6 +156,17 @@ class Learner:
         self.account.ledger.check()
         return gradients
 
+    def take_over(self, tensors: Mapping[str, npt.NDArray[Any]], state: dict[str, Any]) -> None:
+        """Go on with the weights of another run, from its checkpoint; see `Parameters.take_over`.
+
+        The account stays this run's: gradients that wait for an update are dropped, and the returns of the last
+        episodes, which say nothing of the new weights, are forgotten.
+        """
+        self._parameters.take_over(tensors, state)
+        self.account.ledger.discard_pending()
+        self.account.ledger.check()
+        self.account.recent_returns.clear()
+
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of a checkpoint, by name."""
         return self._parameters.variables()
@@ -161,7 +174,7 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """Everything else of a checkpoint, as plain values."""
         return {
-            "layout_fingerprint": self._layout.fingerprint,
+            "layout_fingerprint": self.layout.fingerprint,
             **self.account.state(),
             "last_sequences": sorted(self._admission.last_sequences.items()),
             **self._parameters.state(),

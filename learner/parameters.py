@@ -1,8 +1,10 @@
 """The tensors of a run: parameters, accumulator, optimizer's slots, target network, and the moments in snapshots."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from learner.accumulator import GradientAccumulator, PushResult
@@ -13,6 +15,9 @@ from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple
 from shared.types import Float32Array, WeightSnapshot
+
+# What only an update that is not complete yet has.
+_OF_AN_UPDATE = ("accumulated", "pending")
 
 
 class Parameters:
@@ -94,6 +99,18 @@ class Parameters:
         if self._target_snapshot is None and self._target is not None:
             self._target_snapshot = WeightSnapshot(self.target_updates, _read_only(self._target), frames=0)
         return self._target_snapshot
+
+    def take_over(self, tensors: Mapping[str, npt.NDArray[Any]], state: dict[str, Any]) -> None:
+        """Go on with the weights, optimizer's slots, target network and moments of another run of the same network.
+
+        `tensors` and `state` are those of its checkpoint. Gradients that wait for an update are forgotten.
+        """
+        self.discard_pending()
+        for name, variable in self.variables().items():
+            if name not in _OF_AN_UPDATE:
+                variable.assign(tensors[name])
+        # How often the target was copied counts for this run, and the next snapshot is of its own time.
+        self.restore({**state, "target_updates": self.target_updates, "snapshot_frames": None})
 
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of a checkpoint, by name."""

@@ -73,6 +73,11 @@ class RunFolder:
         return self.path / "first.npz"
 
     @property
+    def exploit(self) -> Path:
+        """A checkpoint of a better run, whose weights this one goes on with; see `exploit.py`."""
+        return self.path / "exploit"
+
+    @property
     def summary(self) -> Path:
         """Written when the run ends."""
         return self.path / "summary.json"

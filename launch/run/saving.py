@@ -15,6 +15,7 @@ from launch.run.weights import best_score
 from learner.checkpoint import CheckpointError, Checkpoints
 from learner.learner import Learner
 from shared.config import RunConfig
+from shared.schedules import crossed_multiple
 from shared.types import Float32Array, Video
 
 Say = Callable[[str], None]
@@ -104,7 +105,7 @@ class Saving:
         )
         self._copy = RemoteCopy(folder.path, config.storage) if config.storage is not None else None
         self._saved_seconds = 0.0
-        self._saved_version = learner.version
+        self._saved_version, self._saved_frames = learner.version, learner.account.frames
 
     def restore(self) -> None:
         """Go on from the newest checkpoint that can be read; say which ones cannot.
@@ -116,15 +117,22 @@ class Saving:
             self._say(message)
 
     def count_from(self, seconds: float) -> None:
-        """Count the time and the updates to the next checkpoint from now on, `seconds` of training."""
-        self._saved_seconds, self._saved_version = seconds, self._learner.version
+        """Count the time, the updates and the frames to the next checkpoint from now on, `seconds` of training."""
+        self._saved_seconds = seconds
+        self._saved_version, self._saved_frames = self._learner.version, self._learner.account.frames
 
     def is_due(self, seconds: float) -> bool:
         """Whether a checkpoint is due after so many seconds of training."""
         checkpoint = self._config.checkpoint
         new_updates = self._learner.version - self._saved_version
-        return seconds - self._saved_seconds >= checkpoint.every_seconds or bool(
-            checkpoint.every_updates and new_updates >= checkpoint.every_updates
+        frames = self._learner.account.frames
+        return (
+            seconds - self._saved_seconds >= checkpoint.every_seconds
+            or (checkpoint.every_updates is not None and new_updates >= checkpoint.every_updates)
+            or (
+                checkpoint.every_frames is not None
+                and crossed_multiple(self._saved_frames, frames, checkpoint.every_frames)
+            )
         )
 
     def save(self, *, window_counts: bool) -> None:

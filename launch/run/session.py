@@ -12,6 +12,7 @@ from launch.loop.executor import Executor, Failed, Replaced
 from launch.run.arrival_record import ArrivalRecord
 from launch.run.counts import LearnerDeath, RunCounts
 from launch.run.evaluations import Evaluations
+from launch.run.exploit import exploit
 from launch.run.first_weights import first_weights
 from launch.run.folder import RunFolder
 from launch.run.messages import DroppedReports, Messages
@@ -66,6 +67,7 @@ class TrainingSession:
         self.learner = Learner(config, policy.layout, policy.initial_parameters() if first is None else first)
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
+        self._exploits = 0
         self._mark: ReturnMark | None = None
         if config.stop_at_return is not None:
             self._mark = ReturnMark(config.stop_at_return, config.stop_measure)
@@ -138,7 +140,6 @@ class TrainingSession:
             self._take(event)
             self._returns.look(len(self.learner.account.recent_returns), self._executor.actors)
             now = self.elapsed_seconds
-            self._reporting.report_if_due(now)
             # Before a checkpoint, so that an exact one has the evaluation under way.
             if self._stopping.running:
                 at = Moment.of(self.learner.version, self.learner.account, now)
@@ -146,6 +147,8 @@ class TrainingSession:
             if self._saving.is_due(now):
                 self._save()
                 self._saving.count_from(self.elapsed_seconds)
+            # Whoever reads a row finds the checkpoints that were due by then.
+            self._reporting.report_if_due(now)
             self._stop_if_due()
             if self._exact and not self._stopping.running:
                 # Calls under way are saved as such. If they were taken in here, their actors would not be sent on
@@ -259,6 +262,7 @@ class TrainingSession:
         dropped = self.learner.fit_unfinished_update()
         if dropped:
             self._say(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
+        self._exploits = exploit(self._folder, self.learner, self._exploits, self._say)
 
     def _account_for(self, death: LearnerDeath) -> None:
         """Count what the dead learner had taken in since the checkpoint that is gone on from: it is done again."""
@@ -281,6 +285,7 @@ class TrainingSession:
             **self.learner.state(),
             **self._counts().state(),
             **self._saving.best.state(),
+            "exploits": self._exploits,
             **self._returns.state(exact=self._exact),
             **self._evaluations.state(exact=self._exact),
             # Only where the actors, and the calls under way, are the same as before.
@@ -292,6 +297,7 @@ class TrainingSession:
         self.learner.restore_state(state)
         self._earlier = RunCounts.restored(state)
         self._saved_executor = state["executor"] if self._exact else None
+        self._exploits = state.get("exploits", 0)
         self._saving.best.restore(state, evaluates=bool(self._config.evaluation.every_frames))
         # With a new executor, evaluations under way are lost, and the environments in their first episodes.
         goes_on = self._saved_executor is not None and state.get("evaluations") is not None

@@ -75,7 +75,9 @@ class CheckpointConfig:
     every_seconds: float = 120.0
     """Seconds between checkpoints. One is saved at the start and one at the end."""
     every_updates: int | None = None
-    """Updates between checkpoints. None: by seconds only."""
+    """Updates between checkpoints, besides those by seconds."""
+    every_frames: int | None = None
+    """Frames between checkpoints, besides those by seconds: one when the frames reach each multiple."""
     keep: int = 3
     """Newest checkpoints that are kept."""
     exact: bool = False
@@ -85,6 +87,7 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         positive("checkpoint.every_seconds", self.every_seconds)
         at_least("checkpoint.every_updates", self.every_updates, 1)
+        at_least("checkpoint.every_frames", self.every_frames, 1)
         at_least("checkpoint.keep", self.keep, 1)
 
 

@@ -1,6 +1,8 @@
 """What a run keeps for later: best weights that a death leaves as they are, checkpoints when they are due."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +114,35 @@ def test_a_checkpoint_is_due_by_time_or_by_updates(cartpole: RunConfig, tmp_path
     assert due == [False, False, True]
     saving.count_from(101.0)
     assert not saving.is_due(102.0)
+
+
+def test_a_row_comes_after_the_checkpoint_of_its_frames(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sees in a row that a multiple was reached finds the weights of that moment."""
+    every = 130
+    config = replace(
+        cartpole,
+        total_frames=900,
+        log_every_seconds=1e-9,
+        checkpoint=CheckpointConfig(every_frames=every, every_seconds=1e9),
+    )
+    run = session(config, tmp_path)
+    happened: list[tuple[str, int]] = []
+
+    def noted(kind: str, called: Callable[[], None]) -> None:
+        happened.append((kind, run.learner.account.frames))
+        called()
+
+    monkeypatch.setattr(run, "_save", partial(noted, "saved", run._save))
+    monkeypatch.setattr(run._reporting, "log", partial(noted, "row", run._reporting.log))
+    run.run()
+    saved = {frames // every: frames for kind, frames in reversed(happened) if kind == "saved"}
+    assert sorted(saved) == list(range(max(saved) + 1))
+    assert max(saved) >= 900 // every
+    for i, (kind, frames) in enumerate(happened[:-2]):
+        if kind == "row":
+            assert ("saved", saved[frames // every]) in happened[:i]
 
 
 def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:
