@@ -1,12 +1,12 @@
 """What is checked of a run's settings against its environment and its folder, before any worker starts."""
 
-from operator import attrgetter
 from pathlib import Path
 
 from actors.environments import EnvironmentSpec
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.run.changes import check_unchanged
 from launch.run.exact import check_exact_resume
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
@@ -104,10 +104,7 @@ def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder
         ConfigurationError: it does not, or there is none that can be read.
     """
     before = folder.read_settings()
-    for setting in ("method.name", "method.target_network", "optimizer.name", "optimizer.centred"):
-        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
-        if was != now:
-            raise setting_error(setting, now, f"the checkpoint in {folder.path} was made with {was}; start a new run")
+    check_unchanged(before, config, str(folder.path))
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint, read_state

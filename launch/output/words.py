@@ -21,3 +21,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
         return f", did you mean {near[0]}?"
     known = list(names)
     return f", there are {', '.join(known)}" if len(known) < _MANY_NAMES else ""
+
+
+def short(value: object) -> str:
+    """A setting's value for a table or a line."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

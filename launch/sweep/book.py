@@ -16,7 +16,10 @@ Ended = Literal["done", "stopped", "refused", "failed"]
 
 
 class Trial(NamedTuple):
-    """One trial: its settings, and how it ended, None while it has not. `score` is its return then, if it had one."""
+    """One trial: its settings, and how it ended, None while it has not. `score` is its return then, if it had one.
+
+    `exploits` is how often it went on with the weights and settings of another trial.
+    """
 
     number: int
     settings: Settings
@@ -24,11 +27,25 @@ class Trial(NamedTuple):
     frames: int = 0
     score: float | None = None
     reason: str | None = None
+    exploits: int = 0
 
     @property
     def name(self) -> str:
         """Of its folder: trial-03."""
         return trial_name(self.number)
+
+
+class Exploit(NamedTuple):
+    """A trial goes on with the weights of another one, `source`, and with these settings. Frames and scores are those
+    of both when they were compared."""
+
+    trial: int
+    source: int
+    settings: Settings
+    frames: int
+    score: float
+    source_frames: int
+    source_score: float
 
 
 def trial_name(number: int) -> str:
@@ -39,6 +56,8 @@ def trial_name(number: int) -> str:
 class TrialBook:
     """trials.jsonl in the folder of a sweep. One process writes it.
 
+    `exploits` are those of all trials, in their order; `first_settings` what each trial began with.
+
     Raises:
         ConfigurationError: it has a line that is no event.
     """
@@ -46,13 +65,20 @@ class TrialBook:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "trials.jsonl"
         self.trials: dict[int, Trial] = {}
+        self.first_settings: dict[int, Settings] = {}
+        self.exploits: list[Exploit] = []
         if self._file.is_file():
             self._read()
 
     def start(self, number: int, settings: Settings) -> None:
         """Write down a trial's settings."""
-        self.trials[number] = Trial(number, settings)
+        self._started(number, settings)
         self._append({"trial": number, "settings": settings})
+
+    def exploit(self, exploit: Exploit) -> None:
+        """Write down that a trial goes on with the weights of another one."""
+        self._exploited(exploit)
+        self._append(exploit._asdict())
 
     def end(self, trial: Trial) -> None:
         """Write down how a trial ended; one that had ended before stays as it was."""
@@ -61,6 +87,19 @@ class TrialBook:
         self.trials[trial.number] = trial
         event = {"trial": trial.number, "ended": trial.ended, "frames": trial.frames, "score": trial.score}
         self._append(event | ({} if trial.reason is None else {"reason": trial.reason}))
+
+    def history(self, number: int) -> list[tuple[int, Settings]]:
+        """The settings that a trial has had, with the frames that they began at."""
+        changes = [(exploit.frames, exploit.settings) for exploit in self.exploits if exploit.trial == number]
+        return [(0, self.first_settings[number]), *changes]
+
+    def _started(self, number: int, settings: Settings) -> None:
+        self.trials[number], self.first_settings[number] = Trial(number, settings), settings
+
+    def _exploited(self, exploit: Exploit) -> None:
+        trial = self.trials[exploit.trial]
+        self.trials[exploit.trial] = trial._replace(settings=exploit.settings, exploits=trial.exploits + 1)
+        self.exploits.append(exploit)
 
     def _append(self, event: dict[str, Any]) -> None:
         with self._file.open("ab") as file:
@@ -78,8 +117,10 @@ class TrialBook:
             try:
                 event = msgspec.json.decode(line, type=dict[str, Any])
                 number = int(event.pop("trial"))
-                if "settings" in event:
-                    self.trials[number] = Trial(number, event["settings"])
+                if "source" in event:
+                    self._exploited(Exploit(number, **event))
+                elif "settings" in event:
+                    self._started(number, event["settings"])
                 else:
                     self.trials[number] = self.trials[number]._replace(**event)
             except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:

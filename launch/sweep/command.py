@@ -23,7 +23,8 @@ from launch.run.lock import FolderLock, holder_of
 from launch.run.trackers import check_trackers
 from launch.sweep.book import TrialBook
 from launch.sweep.file import Sweep, read_sweep
-from launch.sweep.results import outcome, show, values, write
+from launch.sweep.outcome import outcome
+from launch.sweep.results import show, values, write
 from launch.sweep.search import make_search
 from shared.errors import ConfigurationError, setting_error
 

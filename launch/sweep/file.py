@@ -14,6 +14,7 @@ from launch.output.words import nearest
 from launch.presets import PRESETS
 from launch.presets.choice import preset_for
 from launch.presets.written import with_settings
+from launch.run.changes import may_change
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line
 
@@ -42,14 +43,25 @@ class Asha(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reduction_factor: int = 3
 
 
+class Pbt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Population-based training (arXiv 1711.09846): at each multiple of `interval_frames`, a trial whose score is in
+    the lowest `quantile` goes on with the weights and the settings of one in the highest. Of these it perturbs those
+    that are `mutable`: all that are searched, unless some are named. The others stay its own."""
+
+    interval_frames: int
+    mutable: tuple[str, ...] | None = None
+    quantile: float = 0.25
+
+
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table `[sweep]`."""
 
     space: dict[str, Any]
-    search: Literal["grid", "random", "optuna"] = "optuna"
+    search: Literal["grid", "random", "optuna"] | None = None
     trials: int | None = None
     maximise: Literal["training", "evaluation"] = "training"
     asha: Asha | None = None
+    pbt: Pbt | None = None
     seed: int = 1
 
 
@@ -68,6 +80,13 @@ class Sweep(msgspec.Struct, frozen=True):
         """What a trial reserves: the cores of its actors."""
         assert isinstance(self.base.actors, int)
         return 1.0 if self.base.executor == "inline" else self.base.actors * self.base.actor.cores
+
+    @property
+    def mutable(self) -> list[str]:
+        """The settings that population-based training perturbs."""
+        assert self.plan.pbt is not None
+        named = self.plan.pbt.mutable
+        return [name for name in self.space if named is None or name in named]
 
     def config(self, settings: Settings) -> RunConfig:
         """The settings of a trial.
@@ -101,7 +120,7 @@ def read_sweep(path: Path) -> Sweep:
 def _sweep(settings: dict[str, Any]) -> Sweep:
     if "sweep" not in settings:
         raise ConfigurationError("has no table [sweep], which says what to search: see docs/sweeps.md")
-    plan = msgspec.convert(settings.pop("sweep"), Plan)
+    plan = _completed(msgspec.convert(settings.pop("sweep"), Plan))
     preset, environment_id = settings.pop("preset", None), _named(settings, "environment", "id")
     if preset is None and environment_id is not None:
         preset = preset_for(str(environment_id))
@@ -109,6 +128,9 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
         raise ConfigurationError(f"preset {preset}: name one{nearest(str(preset), PRESETS)}; see tributary presets")
     # All trials play all their frames, unless the file says otherwise: their returns would not tell them apart.
     unstopped = replace(PRESETS[preset].config, stop_at_return=None, stop_measure="training")
+    if plan.pbt is not None:
+        # The weights that others go on with are those of the moment when they are compared.
+        unstopped = replace(unstopped, checkpoint=replace(unstopped.checkpoint, every_frames=plan.pbt.interval_frames))
     base = with_settings(unstopped, settings)
     for name in _RUN_OF_ONE:
         if getattr(base, name) is not None:
@@ -120,6 +142,15 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
     space = {name: _part_of_space(name, values, base) for name, values in _flat(plan.space, "")}
     _check(plan, base, space)
     return Sweep(preset, base, plan, space, _trials(plan, space))
+
+
+def _completed(plan: Plan) -> Plan:
+    """With the search that is taken where none is named, and the names of settings spelt as elsewhere."""
+    pbt = plan.pbt
+    if pbt is not None and pbt.mutable is not None:
+        mutable = tuple(name.replace("-", "_") for name in pbt.mutable)
+        plan = msgspec.structs.replace(plan, pbt=msgspec.structs.replace(pbt, mutable=mutable))
+    return msgspec.structs.replace(plan, search=plan.search or ("optuna" if pbt is None else "random"))
 
 
 def _named(settings: Mapping[str, Any], section: str, name: str) -> Any:
@@ -170,13 +201,47 @@ def _check(plan: Plan, base: RunConfig, space: Mapping[str, list[Value] | Range]
         raise ConfigurationError(f"[sweep] trials {plan.trials}: say how many, 1 or more")
     if plan.maximise == "evaluation" and not base.evaluation.every_frames:
         raise ConfigurationError('[sweep] maximise = "evaluation" needs evaluation.every_frames above 0')
-    asha = plan.asha
+    _check_asha(plan.asha, base)
+    if plan.pbt is not None:
+        _check_pbt(plan, plan.pbt, base, space)
+
+
+def _check_asha(asha: Asha | None, base: RunConfig) -> None:
     if asha is not None and not 0 < asha.grace_frames < base.total_frames:
         raise ConfigurationError(
             f"[sweep] asha.grace_frames {asha.grace_frames}: must be above 0 and below total_frames {base.total_frames}"
         )
     if asha is not None and asha.reduction_factor < 2:
         raise ConfigurationError(f"[sweep] asha.reduction_factor {asha.reduction_factor}: must be at least 2")
+
+
+def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Mapping[str, list[Value] | Range]) -> None:
+    if plan.asha is not None:
+        raise ConfigurationError("[sweep] asha and pbt: one of them decides which trials go on; leave the other out")
+    if plan.search == "optuna":
+        raise ConfigurationError('[sweep] pbt: its trials start together: use search = "random" or "grid"')
+    if _trials(plan, space) < 2:
+        raise ConfigurationError(f"[sweep] trials {_trials(plan, space)}: pbt compares trials, and needs 2 or more")
+    if not 0 < pbt.interval_frames < base.total_frames:
+        raise ConfigurationError(
+            f"[sweep] pbt.interval_frames {pbt.interval_frames}: must be above 0 and below total_frames "
+            f"{base.total_frames}"
+        )
+    if not 0.0 < pbt.quantile <= 0.5:
+        raise ConfigurationError(f"[sweep] pbt.quantile {pbt.quantile}: must be above 0 and at most 0.5")
+    for name in pbt.mutable or ():
+        if name not in space:
+            raise ConfigurationError(f"[sweep] pbt.mutable {name}: is not in [sweep.space]{nearest(name, space)}")
+    for name in space:
+        if not may_change(name):
+            raise ConfigurationError(
+                f"[sweep.space] {name}: with pbt a trial goes on with the weights of another one, and these would not "
+                f"fit it; leave it out"
+            )
+    if base.checkpoint.exact:
+        raise ConfigurationError(
+            "checkpoint.exact true: with pbt a trial changes its settings on the way; leave it out"
+        )
 
 
 def _trials(plan: Plan, space: Mapping[str, list[Value] | Range]) -> int:

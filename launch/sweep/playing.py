@@ -16,6 +16,7 @@ from launch.run.lock import holder_of
 from launch.run.standing import last_row
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
+from shared.schedules import crossed_multiple
 
 _POLL_SECONDS = 0.5
 # How long the process of an earlier try may take to save what it has.
@@ -27,13 +28,14 @@ _MOST_READINGS = 200
 
 class TrialRun(NamedTuple):
     """What a trial trains. `goal` is `training` or `evaluation`, whose return is its score; `known`: it has ended
-    before, and is only read."""
+    before, and is only read. `interval_frames`: it is read when its frames reach a multiple of them."""
 
     folder: Path
     config: RunConfig
     preset: str
     goal: str
     known: bool
+    interval_frames: int | None = None
 
 
 class Reading(NamedTuple):
@@ -64,18 +66,22 @@ def play_trial(run: TrialRun) -> Iterator[Reading]:
         StoppedTrialError: it was stopped by hand.
         HopelessTrialError: its settings were refused, or it failed to learn anything finite.
     """
-    last = -1
-    for reading in _readings(run):
+    folder, interval = RunFolder(run.folder), run.interval_frames
+    _wait_until_free(run.folder)
+    # What was reached before is compared with nobody's any more, but in a sweep with rungs.
+    last = -1 if interval is None else last_row(folder).get("frames", 0)
+    for reading in _readings(run, folder):
         # Rows that are played again after a resume say nothing new.
-        new = reading.frames - last >= run.config.total_frames / _MOST_READINGS
-        if reading.ended or (new and reading.score is not None and reading.frames < run.config.total_frames):
+        if interval is None:
+            new = reading.score is not None and reading.frames - last >= run.config.total_frames / _MOST_READINGS
+        else:
+            new = crossed_multiple(last, reading.frames, interval)
+        if reading.ended or (new and reading.frames < run.config.total_frames):
             last = reading.frames
             yield reading
 
 
-def _readings(run: TrialRun) -> Iterator[Reading]:
-    folder = RunFolder(run.folder)
-    _wait_until_free(run.folder)
+def _readings(run: TrialRun, folder: RunFolder) -> Iterator[Reading]:
     yield from _so_far(folder, run.goal)
     if not (run.known or _has_ended(folder, run.config)):
         yield from _train(run, folder)

@@ -44,7 +44,7 @@ class Listed:
         if self._grid is not None:
             return dict(zip(self._sweep.space, self._grid[number], strict=True))
         generator = np.random.default_rng([self._sweep.plan.seed, number])
-        return {name: _draw(part, generator) for name, part in self._sweep.space.items()}
+        return {name: draw(part, generator) for name, part in self._sweep.space.items()}
 
     def report(self, number: int, frames: int, score: float) -> None:
         """Learns nothing."""
@@ -53,7 +53,7 @@ class Listed:
         """Learns nothing."""
 
 
-def _draw(part: list[Value] | Range, generator: np.random.Generator) -> Value:
+def draw(part: list[Value] | Range, generator: np.random.Generator) -> Value:
     if isinstance(part, list):
         return part[int(generator.integers(len(part)))]
     if part.whole and not part.log:

@@ -32,13 +32,18 @@ from ray.tune.search import Searcher
 
 from launch.commands.interrupts import children_outlive_hangups
 from launch.output.hardware import usable_cores
-from launch.sweep.book import Ended, Trial, TrialBook, trial_name
+from launch.run.exploit import copy_newest_checkpoint
+from launch.run.folder import RunFolder
+from launch.sweep.book import Trial, TrialBook, trial_name
+from launch.sweep.bookkeeper import MOST_TRIES, Bookkeeper
 from launch.sweep.file import Settings, Sweep
-from launch.sweep.playing import HopelessTrialError, StoppedTrialError, TrialRun, play_trial
+from launch.sweep.playing import HopelessTrialError, Reading, StoppedTrialError, TrialRun, play_trial
+from launch.sweep.population import Population, Reports, left_out
 from launch.sweep.search import Search
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import setting_error
 
-_MOST_TRIES = 10
+# Of a trial in a population: others may still take the weights of one before its last.
+_CHECKPOINTS_KEPT = 4
 
 
 def run_trials(
@@ -77,31 +82,24 @@ def run_trials(
         most = max(node.cores for node in cluster.cluster_nodes())
         if cores > most:
             raise setting_error("actors", sweep.base.actors, f"a trial needs {cores:g} cores, and no machine has them")
-        queue = _Queue(sweep, book, search, asked_to_stop, say)
-        scheduler = FIFOScheduler()
-        if sweep.plan.asha is not None:
-            scheduler = ASHAScheduler(
-                time_attr="frames",
-                metric="score",
-                mode="max",
-                max_t=sweep.base.total_frames,
-                grace_period=sweep.plan.asha.grace_frames,
-                reduction_factor=sweep.plan.asha.reduction_factor,
-            )
+        keeper = Bookkeeper(sweep, book, search, asked_to_stop, say)
         trainable = tune.with_parameters(_play, sweep=sweep, folder=folder, command=sys.argv)
         # On a cluster Tune checks that all nodes see them.
         shared = None if address == "local" else folder
         with tempfile.TemporaryDirectory(prefix=".tune-", dir=shared) as records:
+            trials = _population(sweep, folder, keeper) if sweep.plan.pbt is not None else _queue(sweep, keeper)
+            callbacks = [_Recoveries(say), *([Reports(keeper)] if sweep.plan.pbt is not None else ())]
             tuner = tune.Tuner(
                 tune.with_resources(trainable, {"CPU": cores}),
-                tune_config=tune.TuneConfig(search_alg=queue, scheduler=scheduler, num_samples=queue.left),
+                **trials,
                 run_config=tune.RunConfig(
                     name="sweep",
                     storage_path=records,
                     verbose=0,
                     stop=_Asked(asked_to_stop),
-                    callbacks=[_Recoveries(say)],
-                    failure_config=tune.FailureConfig(max_failures=_MOST_TRIES - 1),
+                    callbacks=callbacks,
+                    failure_config=tune.FailureConfig(max_failures=MOST_TRIES - 1),
+                    checkpoint_config=tune.CheckpointConfig(num_to_keep=_CHECKPOINTS_KEPT),
                 ),
             )
             tuner.fit()
@@ -109,26 +107,67 @@ def run_trials(
         ray.shutdown()
 
 
+def _queue(sweep: Sweep, keeper: Bookkeeper) -> dict[str, Any]:
+    """What Tune is given of trials that are begun one after another, and may be stopped by ASHA."""
+    queue, scheduler = _Queue(sweep, keeper), FIFOScheduler()
+    if sweep.plan.asha is not None:
+        scheduler = ASHAScheduler(
+            time_attr="frames",
+            metric="score",
+            mode="max",
+            max_t=sweep.base.total_frames,
+            grace_period=sweep.plan.asha.grace_frames,
+            reduction_factor=sweep.plan.asha.reduction_factor,
+        )
+    return {"tune_config": tune.TuneConfig(search_alg=queue, scheduler=scheduler, num_samples=queue.left)}
+
+
+def _population(sweep: Sweep, folder: Path, keeper: Bookkeeper) -> dict[str, Any]:
+    """What Tune is given of trials that go on with each other's weights: all of them at once, and no search."""
+    return {
+        "param_space": {"trial": tune.grid_search([_given(trial) for trial in keeper.members(folder)])},
+        "tune_config": tune.TuneConfig(scheduler=Population(sweep, folder, keeper)),
+    }
+
+
+def _given(trial: Trial) -> dict[str, Any]:
+    """What the worker of a trial is given."""
+    return {"number": trial.number, "settings": trial.settings, "known": trial.ended is not None}
+
+
 def _play(config: dict[str, Any], sweep: Sweep, folder: Path, command: list[str]) -> None:
     """One try of one trial, in a worker of Tune. `command` is what was typed for the sweep."""
     # The manifest of a run names it, and a worker's own line is Ray's.
     sys.argv = command
-    settings: Settings = config["settings"]
+    settings: Settings = config["trial"]["settings"]
+    pbt = sweep.plan.pbt
     run = TrialRun(
-        folder / trial_name(config["number"]),
+        folder / trial_name(config["trial"]["number"]),
         sweep.config(settings),
         sweep.preset,
         sweep.plan.maximise,
-        known=config["known"],
+        known=config["trial"]["known"],
+        interval_frames=None if pbt is None else pbt.interval_frames,
     )
     try:
         for reading in play_trial(run):
-            score = math.nan if reading.score is None else reading.score
-            tune.report({"frames": reading.frames, "score": score, "ended": reading.ended})
+            if pbt is None or reading.ended:
+                tune.report(_result(reading))
+                continue
+            with tempfile.TemporaryDirectory() as copy:
+                copy_newest_checkpoint(RunFolder(run.folder), Path(copy))
+                checkpoint = tune.Checkpoint.from_directory(copy)
+                tune.report(_result(reading, reading.frames // pbt.interval_frames), checkpoint=checkpoint)
     except HopelessTrialError as error:
-        tune.report({"frames": 0, "score": math.nan, "ended": True, "hopeless": str(error)})
+        tune.report({**_result(Reading(0, None, True)), "hopeless": str(error)})
     except StoppedTrialError as error:
-        tune.report({"frames": 0, "score": math.nan, "ended": True, "stopped": str(error)})
+        tune.report({**_result(Reading(0, None, True)), "stopped": str(error)})
+
+
+def _result(reading: Reading, intervals: int = 0) -> dict[str, Any]:
+    """A reading as Tune takes it. With 0 `intervals` a population is not compared."""
+    score = math.nan if reading.score is None else reading.score
+    return {"frames": reading.frames, "score": score, "ended": reading.ended, "intervals": intervals}
 
 
 class _Asked(tune.Stopper):
@@ -142,7 +181,7 @@ class _Asked(tune.Stopper):
         return self._asked.is_set()
 
     def __reduce__(self) -> Any:
-        return _left_out, ()
+        return left_out, ()
 
 
 class _Recoveries(tune.Callback):
@@ -152,102 +191,53 @@ class _Recoveries(tune.Callback):
         self._say = say
 
     def on_trial_recover(self, **info: Any) -> None:
-        name = trial_name(info["trial"].config["number"])
+        name = trial_name(info["trial"].config["trial"]["number"])
         self._say(f"{name}: its process died, see {name}.log; another try goes on from its checkpoint")
 
     def __reduce__(self) -> Any:
-        return _left_out, ()
-
-
-def _left_out() -> None:
-    """Stands in Tune's records, which nobody reads, for what cannot be pickled."""
+        return left_out, ()
 
 
 class _Queue(Searcher):
-    """Gives Tune the trials in their order, and writes down what becomes of them.
+    """Gives Tune the trials in their order, and tells the bookkeeper what becomes of them.
 
     First come trials of earlier processes: with ASHA those that have ended too, which are only read, so that its rungs
     are what they were.
     """
 
-    def __init__(
-        self, sweep: Sweep, book: TrialBook, search: Search, asked_to_stop: threading.Event, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, sweep: Sweep, keeper: Bookkeeper) -> None:
         super().__init__(metric="score", mode="max")
-        self._sweep, self._book, self._search = sweep, book, search
-        self._asked_to_stop, self._say = asked_to_stop, say
-        before = sorted(book.trials.values())
+        self._sweep, self._keeper = sweep, keeper
+        before = sorted(keeper.book.trials.values())
         ended = [trial for trial in before if trial.ended is not None and trial.score is not None]
         self._again = [*(ended if sweep.plan.asha is not None else ()), *(t for t in before if t.ended is None)]
         self.left = len(self._again) + sweep.trials - len(before)
         self._numbers: dict[str, int] = {}
-        self._seen: dict[int, tuple[int, float]] = {}
         self._next = iter(self._trials())
 
     def _trials(self) -> Iterator[Trial]:
         yield from self._again
-        for number in range(len(self._book.trials), self._sweep.trials):
-            settings = self._search.suggest(number)
-            self._book.start(number, settings)
-            yield self._book.trials[number]
+        while len(self._keeper.book.trials) < self._sweep.trials:
+            yield self._keeper.new_trial()
 
     def suggest(self, trial_id: str) -> Any:
         for trial in self._next:
-            try:
-                self._sweep.config(trial.settings)
-            except ConfigurationError as error:
-                self._end(trial, "refused", reason=str(error))
-                continue
-            self._numbers[trial_id] = trial.number
-            if trial.ended is None:
-                self._say(f"{trial.name}: {_words(trial.settings)}")
-            return {"number": trial.number, "settings": trial.settings, "known": trial.ended is not None}
+            if self._keeper.begins(trial):
+                self._numbers[trial_id] = trial.number
+                return {"trial": _given(trial)}
         return Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        number = self._numbers[trial_id]
-        before = self._seen.get(number, (-1, 0.0))[0]
-        # A further try begins with what the one before had reported.
-        if result["frames"] > before and not math.isnan(result["score"]):
-            self._seen[number] = result["frames"], result["score"]
-            self._search.report(number, result["frames"], result["score"])
+        self._keeper.reported(self._numbers[trial_id], result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        trial = self._book.trials[self._numbers[trial_id]]
-        if trial.ended is not None:
-            return
-        if result is not None and not error:
-            self.on_trial_result(trial_id, result)
-        if error:
-            self._end(trial, "failed", reason=f"its process ended {_MOST_TRIES} times before its run did")
-        elif result is not None and result.get("hopeless"):
-            self._end(trial, "failed", reason=str(result["hopeless"]))
-        elif result is not None and result.get("stopped"):
-            self._end(trial, "stopped", reason=str(result["stopped"]))
-        elif result is not None and result.get("ended"):
-            self._end(trial, "done")
-        elif not self._asked_to_stop.is_set():
-            self._end(trial, "stopped")
-
-    def _end(self, trial: Trial, how: Ended, reason: str | None = None) -> None:
-        frames, score = self._seen.get(trial.number, (0, None))
-        ended = trial._replace(ended=how, frames=frames, score=score, reason=reason)
-        self._book.end(ended)
-        self._search.ended(ended)
-        left = sum(other.ended is None for other in self._book.trials.values())
-        done = len(self._book.trials) - left
-        reached = "no return" if score is None else f"{score:.2f} after {frames:,} frames"
-        self._say(f"{trial.name}: {how}, {reason or reached}; {done} of {self._sweep.trials} have ended")
+        self._keeper.completed(self._numbers[trial_id], result, error=error)
 
     def __reduce__(self) -> Any:
-        return _left_out, ()
+        return left_out, ()
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: trials.jsonl has it all."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing: a sweep goes on from trials.jsonl."""
-
-
-def _words(settings: Settings) -> str:
-    return ", ".join(f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in settings.items())

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
-from launch.sweep.file import Asha, Range, read_sweep
+from launch.sweep.file import Asha, Pbt, Range, read_sweep
 from shared.errors import ConfigurationError
 
 GOOD = """
@@ -49,6 +49,53 @@ def test_settings_are_those_of_the_preset_and_the_file_and_nothing_stops_a_trial
     }
     config = sweep.config({"optimizer.learning_rate": 3e-3, "actor.unroll_length": 7})
     assert (config.optimizer.learning_rate, config.actor.unroll_length, config.optimizer.epsilon) == (3e-3, 7, 1e-4)
+
+
+POPULATION = GOOD.replace("trials = 3", "trials = 4").replace(
+    "asha = { grace_frames = 5_000 }",
+    'pbt = { interval_frames = 5_000, mutable = ["optimizer.learning-rate"], quantile = 0.5 }',
+)
+
+
+def test_a_population_saves_when_it_is_compared_and_draws_at_random_unless_a_grid_is_asked_for(tmp_path: Path) -> None:
+    sweep = read_sweep(written(tmp_path, POPULATION))
+    assert sweep.plan.pbt == Pbt(5_000, ("optimizer.learning_rate",), 0.5)
+    assert sweep.mutable == ["optimizer.learning_rate"]
+    assert sweep.base.checkpoint.every_frames == 5_000
+    every = read_sweep(written(tmp_path, POPULATION.replace('mutable = ["optimizer.learning-rate"], ', "")))
+    assert every.mutable == list(every.space)
+    assert read_sweep(written(tmp_path, POPULATION.replace('search = "random"', ""))).plan.search == "random"
+    assert read_sweep(written(tmp_path, GOOD.replace('search = "random"', ""))).plan.search == "optuna"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("trials = 4", "trials = 4\nasha = { grace_frames = 5_000 }", "asha and pbt: one of them decides"),
+        ('"random"', '"optuna"', "its trials start together"),
+        ("trials = 4", "trials = 1", "trials 1: pbt compares trials"),
+        ("interval_frames = 5_000", "interval_frames = 40_000", "above 0 and below total_frames 40000"),
+        ("quantile = 0.5", "quantile = 0.6", "pbt.quantile 0.6: must be above 0 and at most 0.5"),
+        ('"optimizer.learning-rate"', '"optimizer.epsilon"', "optimizer.epsilon: is not in [sweep.space]"),
+        (
+            "[0.98, 0.99]",
+            "[0.98, 0.99]\nnetwork.layer_norm = [true, false]",
+            "[sweep.space] network.layer_norm: with pbt",
+        ),
+        (
+            "[0.98, 0.99]",
+            '[0.98, 0.99]\noptimizer.name = ["rmsprop", "adam"]',
+            "[sweep.space] optimizer.name: with pbt",
+        ),
+        ("actors = 1", 'actors = 1\nexecutor = "inline"\ncheckpoint.exact = true', "checkpoint.exact true: with pbt"),
+    ],
+)
+def test_what_a_population_cannot_be_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in POPULATION
+    with pytest.raises(ConfigurationError, match=r"sweep.toml") as raised:
+        read_sweep(written(tmp_path, POPULATION.replace(old, new)))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_file_may_have_its_trials_stop_at_a_return(tmp_path: Path) -> None:

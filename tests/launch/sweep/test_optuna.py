@@ -13,7 +13,8 @@ from launch.sweep.file import Plan, Range, Settings, Sweep, Value
 
 pytest.importorskip("optuna")
 
-from launch.sweep.results import outcome, values, write
+from launch.sweep.outcome import outcome
+from launch.sweep.results import values, write
 from launch.sweep.search import OptunaSearch
 
 SPACE: dict[str, list[Value] | Range] = {

@@ -1,0 +1,69 @@
+"""`tributary sweep` in a process of its own, watched from outside."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from launch.run.lock import holder_of
+from launch.run.standing import last_row, standing
+from launch.sweep.book import TrialBook
+
+_DEADLINE_SECONDS = 900
+
+
+class Command:
+    """`tributary sweep FILE --output FOLDER`; `process` is its own."""
+
+    def __init__(self, file: Path, folder: Path) -> None:
+        self.folder = folder
+        self._log = folder.with_suffix(".log")
+        with self._log.open("a") as log:
+            command = [sys.executable, "-m", "launch.cli", "sweep", str(file), "--output", str(folder)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not (found := condition()):
+            assert self.process.poll() is None, f"{what}: the sweep ended\n{self._log.read_text()}"
+            assert time.monotonic() < deadline, f"{what} was not seen\n{self._log.read_text()}"
+            time.sleep(0.2)
+        return found
+
+    def end(self, code: int) -> None:
+        assert self.process.wait(_DEADLINE_SECONDS) == code, self._log.read_text()
+
+    def ended(self) -> set[int]:
+        """The numbers of the trials that have ended."""
+        return {number for number, trial in TrialBook(self.folder).trials.items() if trial.ended is not None}
+
+    def training(self, least_frames: int = 5_000) -> Path | None:
+        """The folder of a trial that has a checkpoint, and trains."""
+        for run in self.folder.glob("trial-*/config.json"):
+            learned = last_row(standing(run.parent).folder).get("frames", 0) > least_frames
+            if learned and holder_of(run.parent) is not None:
+                return run.parent
+        return None
+
+
+@contextmanager
+def sweeping(file: Path, folder: Path) -> Iterator[Command]:
+    """Use as a context: what still runs then is killed."""
+    command = Command(file, folder)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.wait()
+
+
+def account_of(run: Path) -> dict[str, Any]:
+    """The summary of a run, from whose account nothing is lost."""
+    summary = json.loads((run / "summary.json").read_text())
+    dropped = sum(summary["agent_steps_dropped"].values())
+    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
+    return summary

@@ -1,0 +1,82 @@
+"""Population-based training on the real Ray Tune: who takes whose weights is written down, and each is taken once."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from sweeping import account_of, sweeping
+
+from launch.run.lock import holder_of
+from launch.sweep.book import TrialBook
+
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
+
+TRIALS, FRAMES, INTERVAL = 3, 20_000, 4_000
+# More trials than cores: they take turns. One that learns nothing is the worst before long.
+FILE = f"""
+preset = "cartpole"
+total_frames = {FRAMES}
+actors = 1
+executor = "inline"
+log_every_seconds = 0.2
+evaluation.every_frames = 0
+network.hidden_sizes = [32]
+
+[sweep]
+search = "grid"
+pbt = {{ interval_frames = {INTERVAL}, quantile = 0.34 }}
+
+[sweep.space]
+"optimizer.learning_rate" = [1e-9, 1e-3, 3e-3]
+"""
+
+
+def taken(run: Path) -> list[int]:
+    """The numbers of the exploits that a run says it has taken, in their order."""
+    log = (run / "log.txt").read_text() if (run / "log.txt").is_file() else ""
+    return [int(number) for number in re.findall(r"exploit (\d+): goes on with the weights of trial-", log)]
+
+
+def test_a_population_loses_nothing_though_a_trial_and_the_driver_are_killed(tmp_path: Path) -> None:
+    file, folder = tmp_path / "population.toml", tmp_path / "sweep"
+    file.write_text(FILE)
+    with sweeping(file, folder) as sweep:
+        victim = sweep.wait_for(lambda: sweep.training(1_000), "a trial that trains")
+        holder = holder_of(victim)
+        assert holder is not None
+        assert holder.pid is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        # Killed as soon as the line is there, whether the trial has taken the weights or not.
+        sweep.wait_for(lambda: TrialBook(folder).exploits, "a trial that goes on with another one's weights")
+        sweep.process.kill()
+        sweep.process.wait()
+    before = TrialBook(folder)
+    assert {trial.ended for trial in before.trials.values()} <= {None, "done"}
+    with sweeping(file, folder) as sweep:
+        sweep.end(0)
+    book = TrialBook(folder)
+    assert [(number, trial.ended) for number, trial in book.trials.items()] == [(n, "done") for n in range(TRIALS)]
+    assert book.exploits[: len(before.exploits)] == before.exploits
+    for trial in book.trials.values():
+        run = folder / trial.name
+        # Its frames are those that it played itself, whosever weights it played them with.
+        summary = account_of(run)
+        assert FRAMES <= summary["frames"] == trial.frames < FRAMES + INTERVAL
+        # One that died before it had saved them takes them again.
+        assert sorted(set(taken(run))) == list(range(1, trial.exploits + 1))
+        assert taken(run) == sorted(taken(run))
+        assert (
+            json.loads((run / "config.json").read_text())["optimizer"]["learning_rate"]
+            == trial.settings["optimizer.learning_rate"]
+        )
+    for exploit in book.exploits:
+        assert exploit.source_score >= exploit.score
+        assert exploit.frames < FRAMES
+    result = json.loads((folder / "sweep.json").read_text())
+    assert len(result["exploits"]) == len(book.exploits)
+    assert result["importances"] is None
+    assert (folder / "population.png").is_file()
+    assert "see trials.jsonl" in (folder / "best.toml").read_text()
