@@ -53,6 +53,12 @@ def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> 
     assert "'frames_per_second'" in ended.stdout
 
 
+def test_a_trainable_without_ray_tune_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.sweep.extra.find_spec", lambda _name: None)
+    with pytest.raises(tributary.ConfigurationError, match=r"pip install 'tributary-rl\[tune\]'"):
+        tributary.trainable("cartpole")
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tributary.Run:
     folder, file = tmp_path_factory.mktemp("api") / "run", tmp_path_factory.mktemp("file") / "mine.toml"

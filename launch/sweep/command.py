@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +21,7 @@ from launch.output.lines import print_line
 from launch.run.lock import FolderLock, holder_of
 from launch.run.trackers import check_trackers
 from launch.sweep.book import TrialBook
+from launch.sweep.extra import check_tune
 from launch.sweep.file import Sweep, read_sweep
 from launch.sweep.outcome import outcome
 from launch.sweep.results import show, values, write
@@ -29,8 +29,6 @@ from launch.sweep.search import make_search
 from shared.errors import ConfigurationError, setting_error
 
 _POLL_SECONDS = 0.5
-# What the extra installs: Ray's own modules are there without it, and cannot be imported.
-_EXTRA = ("pandas", "pyarrow", "tensorboardX", "optuna")
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,7 @@ def sweep(arguments: SweepArguments) -> int:
     """
     check_json_file(arguments.json)
     check_packages()
-    for package in _EXTRA:
-        if find_spec(package) is None:
-            raise ConfigurationError(f"tributary sweep needs {package}: pip install 'tributary-rl[tune]'")
+    check_tune("tributary sweep", "optuna")
     plan = read_sweep(arguments.file)
     check_network(plan.base, environment_spec(plan.base.environment))
     check_trackers(plan.base)

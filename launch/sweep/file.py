@@ -18,7 +18,7 @@ from launch.run.changes import may_change
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line
 
-_RUN_OF_ONE = ("storage", "record_arrivals", "replay_arrivals")
+RUN_OF_ONE = ("storage", "record_arrivals", "replay_arrivals")
 
 Value = str | int | float | bool
 # A setting by its name, like optimizer.learning_rate, and its value: those of one trial.
@@ -77,9 +77,8 @@ class Sweep(msgspec.Struct, frozen=True):
 
     @property
     def cores(self) -> float:
-        """What a trial reserves: the cores of its actors."""
-        assert isinstance(self.base.actors, int)
-        return 1.0 if self.base.executor == "inline" else self.base.actors * self.base.actor.cores
+        """What a trial reserves; see `cores_of`."""
+        return cores_of(self.base)
 
     @property
     def mutable(self) -> list[str]:
@@ -95,6 +94,12 @@ class Sweep(msgspec.Struct, frozen=True):
             ConfigurationError: they cannot be together.
         """
         return with_settings(self.base, settings)
+
+
+def cores_of(config: RunConfig) -> float:
+    """What a trial reserves: the cores of its actors, whose number is settled."""
+    assert isinstance(config.actors, int)
+    return 1.0 if config.executor == "inline" else config.actors * config.actor.cores
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -132,7 +137,7 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
         # The weights that others go on with are those of the moment when they are compared.
         unstopped = replace(unstopped, checkpoint=replace(unstopped.checkpoint, every_frames=plan.pbt.interval_frames))
     base = with_settings(unstopped, settings)
-    for name in _RUN_OF_ONE:
+    for name in RUN_OF_ONE:
         if getattr(base, name) is not None:
             raise ConfigurationError(f"{name} is of one run, and a sweep has several")
     if not isinstance(base.actors, int):

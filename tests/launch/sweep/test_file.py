@@ -146,6 +146,6 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, old: str, new: str, message:
 def test_without_the_extra_the_command_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("launch.sweep.command.find_spec", lambda _name: None)
+    monkeypatch.setattr("launch.sweep.extra.find_spec", lambda _name: None)
     assert main(["sweep", str(written(tmp_path, GOOD))]) == 2
     assert "pip install 'tributary-rl[tune]'" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""A run as a trainable of Ray Tune, for those who have a Tuner of their own: settings in, rows out, our checkpoints."""
+
+import math
+import os
+import shutil
+import signal
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from subprocess import Popen
+from typing import Any, ClassVar
+
+from ray import tune
+
+from launch.commands.training_process import training_process
+from launch.machine.import_path import worker_path
+from launch.output.exit_codes import EXIT_FAILED, EXIT_USAGE
+from launch.presets.written import with_settings
+from launch.python.new_rows import NewRows
+from launch.python.run import TrainingFailedError
+from launch.run.folder import RunFolder
+from launch.run.folder_copy import apply_changes, changes_since
+from launch.run.standing import last_row
+from launch.sweep.file import RUN_OF_ONE, cores_of
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, setting_error
+
+_POLL_SECONDS = 0.2
+# None before the first episode, or the first evaluation, has ended; schedulers want a number.
+_RETURNS = ("mean_return_100", "evaluation_return")
+
+
+class RunTrainable(tune.Trainable):
+    """One run in the folder of its trial. It goes on between two steps, each of which returns the next row of numbers.
+
+    A checkpoint is a copy of the run's folder. Where Tune restores one, its own or another trial's, the run goes on
+    from there, with the trial's settings.
+
+    Attributes:
+        base: the settings that those of Tune change.
+        preset: what they started from.
+        paths: folders that modules are looked for in.
+    """
+
+    base: ClassVar[RunConfig]
+    preset: ClassVar[str]
+    paths: ClassVar[list[str]]
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> Any:
+        """The cores of a run's actors."""
+        try:
+            wanted = with_settings(cls.base, config)
+        except ConfigurationError:
+            # It is told by the trial.
+            wanted = cls.base
+        return tune.PlacementGroupFactory([{"CPU": cores_of(wanted)}])
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigurationError: they cannot be.
+        """
+        self._wanted = with_settings(self.base, config)
+        # Tune has gone to the folder of the trial, where the modules of the user's own are not.
+        folders = [*filter(None, [os.environ.get("PYTHONPATH")]), *self.paths]
+        os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+        self._folder = RunFolder(Path(self.logdir) / "run")
+        self._log = self._folder.path.with_name("run.log")
+        self._rows: NewRows | None = None
+        self._waiting = deque[dict[str, Any]]()
+        self._process: Popen[str] | None = None
+        self._stack = ExitStack()
+
+    def step(self) -> dict[str, Any]:
+        """The next row; with `done` when the run has ended.
+
+        Raises:
+            ConfigurationError: the run cannot be trained, or cannot go on, with its settings.
+            TrainingFailedError: it failed. Another try goes on from its last checkpoint.
+        """
+        if self._process is None:
+            self._begin()
+        assert self._process is not None
+        assert self._rows is not None
+        while not self._waiting:
+            # First: a process that has ended writes no more.
+            ended = self._process.poll() is not None
+            self._waiting.extend(self._rows.take())
+            if ended and not self._waiting:
+                return self._end(self._process.returncode)
+            time.sleep(0 if self._waiting else _POLL_SECONDS)
+        return {**numbers(self._waiting.popleft()), "done": False}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Copy the run's folder, in which the last checkpoint is at most one row older than the last row."""
+        apply_changes(Path(checkpoint_dir), changes_since(self._folder.path, {}))
+
+    def load_checkpoint(self, checkpoint: str) -> None:
+        """Go on from the copy of a run's folder."""
+        self._stop()
+        shutil.rmtree(self._folder.path, ignore_errors=True)
+        apply_changes(self._folder.path, changes_since(Path(checkpoint), {}))
+
+    def cleanup(self) -> None:
+        """Have the run saved and ended."""
+        self._stop()
+
+    def _begin(self) -> None:
+        resume = any(self._folder.checkpoints.glob("*.index"))
+        if not resume:
+            # It ended before there was anything to go on from.
+            shutil.rmtree(self._folder.path, ignore_errors=True)
+        self._rows = NewRows(self._folder.metrics)
+        output = self._stack.enter_context(self._log.open("a"))
+        asked_by = ["tributary_rl.trainable", self.preset]
+        process = training_process(
+            self._wanted, self._folder.path, self.preset, output, resume=resume, asked_by=asked_by
+        )
+        self._process = self._stack.enter_context(process)
+
+    def _end(self, code: int) -> dict[str, Any]:
+        said = (self._log.read_text(errors="replace").splitlines() or [""])[-1]
+        if code == EXIT_USAGE:
+            raise ConfigurationError(said.removeprefix("error: "))
+        row = last_row(self._folder)
+        if code == EXIT_FAILED or not row:
+            raise TrainingFailedError(f"its process ended with code {code}; its last line was: {said} ({self._log})")
+        return {**numbers(row), "done": True}
+
+    def _stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+        # It waits for the end.
+        self._stack.close()
+        self._process = None
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row, by their names in metrics.jsonl; a return that is not known yet is not a number (NaN)."""
+    found = {name: value for name, value in row.items() if isinstance(value, int | float)}
+    return dict.fromkeys(_RETURNS, math.nan) | found
+
+
+def run_trainable(base: RunConfig, preset: str) -> type[RunTrainable]:
+    """A trainable with these settings, which Tune's change.
+
+    Raises:
+        ConfigurationError: they are of one run, or leave open how many cores a trial takes.
+    """
+    for name in RUN_OF_ONE:
+        if getattr(base, name) is not None:
+            raise setting_error(name, getattr(base, name), "is of one run, and a Tuner has several")
+    if not isinstance(base.actors, int):
+        raise setting_error("actors", base.actors, "set a number, which is how many cores a trial takes")
+    if base.address != "local":
+        raise setting_error("address", base.address, "leave it out: Tune places trials, each on one node")
+    # So that Tune is given no weights that are older than the last row.
+    checkpoint = replace(base.checkpoint, every_seconds=min(base.checkpoint.every_seconds, base.log_every_seconds))
+
+    class Trainable(RunTrainable):
+        pass
+
+    Trainable.base, Trainable.preset = replace(base, checkpoint=checkpoint), preset
+    # All but the project's, which comes first in any case.
+    Trainable.paths = worker_path()[:-1]
+    Trainable.__name__ = f"tributary_{preset}"
+    return Trainable
