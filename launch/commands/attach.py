@@ -12,6 +12,7 @@ from launch.commands.display import Display, summary_lines
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.lines import print_line
 from launch.run.finished import read_summary
+from launch.run.job_note import note_of
 from launch.run.latest import RunPath
 from launch.run.rows import progress_of
 from launch.run.standing import DIED, standing
@@ -34,6 +35,11 @@ def attach(arguments: AttachArguments) -> int:
         ConfigurationError: the folder is not a run's.
     """
     console, path = Console(), arguments.run
+    note = note_of(path)
+    if note is not None and not path.exists():
+        from launch.commands.job import attach_to_job
+
+        return attach_to_job(note, path, console)
     run = standing(path)
     if run.running:
         print_line(console, f"run folder:   {run.folder.path}; Ctrl-C leaves it running")

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 class Interrupts:
     """Whether somebody has asked a run to end. Use as a context around what starts, watches and concludes it.
 
-    Within `watched` the first signal sets `asked`, and a second Ctrl-C or SIGTERM raises KeyboardInterrupt. A second
-    SIGHUP does not: the terminal sends one as it is closed, and the shell in it another. Before `watched` a SIGHUP
+    Within `watched` the first signal sets `asked`, and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP
+    only ever ask: whoever ends a job sends SIGTERM to each of its processes, and they to each other; the terminal sends
+    a SIGHUP as it is closed, and the shell in it another. Before `watched` a SIGHUP
     raises KeyboardInterrupt, as a Ctrl-C does; after it nothing, for the run is saved. A process that ignored SIGHUP
     from its start, under nohup for example, goes on ignoring it.
     """
@@ -22,7 +23,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         self._hangups_before = signal.getsignal(signal.SIGHUP)
         if self._hangups_before != signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, self._hang_up)
+            signal.signal(signal.SIGHUP, self._ask_only)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -31,7 +32,8 @@ class Interrupts:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """While the run is watched, and can be asked to end cleanly."""
-        before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {signal.SIGINT: self._ask, signal.SIGTERM: self._ask_only}
+        before = {kind: signal.signal(kind, handler) for kind, handler in handlers.items()}
         self._watched = True
         try:
             yield
@@ -47,7 +49,7 @@ class Interrupts:
         self._asked_at_the_keyboard = True
         self.asked.set()
 
-    def _hang_up(self, _signal: int, _frame: object) -> None:
+    def _ask_only(self, _signal: int, _frame: object) -> None:
         if self._watched:
             self.asked.set()
         elif not self._concluding:

@@ -12,6 +12,7 @@ from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.words import duration
+from launch.run.job_note import folders_elsewhere, note_of
 from launch.run.standing import RUNNING, Standing, run_folders, standing
 from shared.errors import ConfigurationError, setting_error
 
@@ -51,24 +52,48 @@ def list_runs(arguments: RunsArguments) -> int:
             found.append(standing(path))
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
+    elsewhere = [_job_values(path) for path in folders_elsewhere(folder)]
     shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.running]
-    if shown:
-        console.print(_table(shown, folder), highlight=False)
+    if shown or elsewhere:
+        console.print(_table(shown, elsewhere, folder), highlight=False)
     left = len(found) - len(shown)
-    if left or not found:
+    if left or not (found or elsewhere):
         print_line(console, f"{left} older ones: --all" if left else f"no runs in {folder}")
     if arguments.json is not None:
-        write_json(arguments.json, {"runs": [run_values(run) for run in found]})
+        write_json(arguments.json, {"runs": [*elsewhere, *map(run_values, found)]})
     return EXIT_DONE
 
 
-def _table(runs: list[Standing], folder: Path) -> Table:
+def _job_values(folder: Path) -> dict[str, Any]:
+    """A Ray job whose folder is not here, or not yet, as `--json` has it."""
+    note = note_of(folder)
+    assert note is not None
+    from launch.on_ray.jobs import Jobs
+
+    try:
+        status = Jobs(note.server).status(note.job).status.lower()
+    except ConfigurationError:
+        status = "no answer"
+    return {
+        "run": str(folder.absolute()),
+        "environment": note.environment,
+        "status": status,
+        "job": note.job,
+        "server": note.server,
+        "total_frames": note.total_frames,
+    }
+
+
+def _table(runs: list[Standing], elsewhere: list[dict[str, Any]], folder: Path) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("run", overflow="fold", min_width=12)
     table.add_column("environment", overflow="fold", min_width=8)
     table.add_column("status", no_wrap=True)
     for heading in ("frames", "return", "evaluation", "h:mm:ss"):
         table.add_column(heading, justify="right", no_wrap=True)
+    for job in elsewhere:
+        name = str(Path(job["run"]).relative_to(folder.absolute()))
+        table.add_row(name, job["environment"], f"job {job['status']}", "-", "-", "-", "-")
     for run in runs:
         row, most = run.row, run.config.total_frames
         frames = row.get("frames", 0)
@@ -87,7 +112,7 @@ def _table(runs: list[Standing], folder: Path) -> Table:
 
 def run_values(run: Standing) -> dict[str, Any]:
     """A run as `--json` has it."""
-    row = run.row
+    row, note = run.row, note_of(run.folder.path)
     return {
         "run": str(run.folder.path),
         "environment": run.config.environment.id,
@@ -95,6 +120,7 @@ def run_values(run: Standing) -> dict[str, Any]:
         "status": run.status,
         "pid": None if run.holder is None else run.holder.pid,
         "host": None if run.holder is None else run.holder.host,
+        "job": None if note is None else note.job,
         "total_frames": run.config.total_frames,
         **{
             name: row.get(name)

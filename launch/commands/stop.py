@@ -13,9 +13,10 @@ from rich.console import Console
 
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.lines import print_line
+from launch.run.job_note import JobNote, note_of
 from launch.run.latest import RunPath
 from launch.run.lock import Holder, holder_of
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
 
 _POLL_SECONDS = 0.2
 
@@ -37,10 +38,21 @@ def stop(arguments: StopArguments) -> int:
         ConfigurationError: nothing runs there, or not on this machine.
     """
     folder, console = arguments.run, Console()
-    holder = holder_of(folder)
+    holder, note = holder_of(folder), note_of(folder)
+    here = holder is not None and holder.here
+    if note is not None and not (arguments.now and here):
+        try:
+            ended = _stop_job(note, folder, console, now=arguments.now)
+        except ConfigurationError:
+            # Its cluster may be gone, and the run go on by itself.
+            if not folder.exists():
+                raise
+            ended = None
+        if ended is not None:
+            return ended
     if holder is None:
         raise setting_error("run", folder, "nothing runs there; tributary runs lists what does")
-    if not holder.here:
+    if not here:
         where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process of an older version"
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
@@ -52,6 +64,27 @@ def stop(arguments: StopArguments) -> int:
         _interrupt(holder.pid)
     try:
         _wait_for_end(folder, holder)
+    except KeyboardInterrupt:
+        print_line(console, "it still finishes")
+        return EXIT_FAILED
+    print_line(console, f"ended: {folder}; tributary train --resume {folder} goes on")
+    return EXIT_DONE
+
+
+def _stop_job(note: JobNote, folder: Path, console: Console, *, now: bool) -> int | None:
+    """Have Ray ask a job to end, and wait until it has. Returns the exit code; None if it had ended."""
+    from launch.on_ray.jobs import Jobs
+
+    jobs = Jobs(note.server)
+    if jobs.status(note.job).ended:
+        return None
+    if now:
+        raise setting_error("now", True, f"type it on the machine where the job's process is: {note.server}")
+    jobs.stop(note.job)
+    print_line(console, f"asked Ray job {note.job} to finish and save")
+    try:
+        while not jobs.status(note.job).ended:
+            time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         print_line(console, "it still finishes")
         return EXIT_FAILED

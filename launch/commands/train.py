@@ -58,7 +58,8 @@ class TrainArguments:
     side_by_side: int = 1
     """With --seeds: how many to train at a time. Set --actors, so that there are cores for all."""
     detach: bool = False
-    """Train in a process of its own, which outlives this terminal; tributary runs, attach and stop find it."""
+    """Train in a process of its own, with --address as a Ray job, which outlives this terminal; tributary runs, attach
+    and stop find it."""
     trust_imports: bool = False
     """With --resume or --start-from: import the modules that the settings of a run name which somebody else made. That
     runs their code."""

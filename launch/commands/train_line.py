@@ -90,7 +90,12 @@ def _detach(arguments: Sequence[str], parsed: TrainArguments, preset: str) -> in
     folder = parsed.resume or parsed.run_dir or default_run_dir(preset)
     if parsed.resume is None and parsed.run_dir is None:
         typed += ["--run-dir", str(folder)]
-    return train_detached(typed, folder, new=parsed.resume is None, several=parsed.seeds is not None)
+    several = parsed.seeds is not None
+    if parsed.config.address == "local" or parsed.config.executor == "inline":
+        return train_detached(typed, folder, new=parsed.resume is None, several=several)
+    from launch.commands.job import train_as_job
+
+    return train_as_job(typed, folder, parsed.config, several=several)
 
 
 def settings_to_start_from(folder: RunFolder, *, trust_imports: bool) -> RunConfig:

@@ -66,8 +66,8 @@ def start_here(cores: int) -> None:
     ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
 
 
-def join(address: str) -> None:
-    """Join the cluster at an address.
+def join(address: str) -> str | None:
+    """Join the cluster at an address. Returns where its dashboard listens, None if it has none.
 
     Raises:
         ConfigurationError: nobody listens there, or the cluster runs another version of Ray or Python.
@@ -75,12 +75,13 @@ def join(address: str) -> None:
     """
     check_address(address)
     try:
-        ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
+        context = ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
     except RuntimeError as error:
         text = one_line(error)
         if "ersion mismatch" not in text:
             raise
         raise setting_error("address", address, f"{text}; install the same versions on all nodes") from error
+    return context.dashboard_url or None
 
 
 def check_address(address: str) -> None:
