@@ -61,8 +61,8 @@ def _follow(path: Path, console: Console) -> None:
     """Show rows and messages as they come, until no process works on the run any more."""
     run = standing(path)
     log = _Log(run.folder.log)
-    # Rows come every ten seconds; actors that the run has lost or won are in them.
-    with Display(run.config, console, run.row.get("actors_alive", 0) or 1) as display:
+    reached = f"at {run.row['frames']:,} frames" if run.row else "before its first row"
+    with Display(run.config, console, f"{reached}; a row comes every {run.config.log_every_seconds:g} s") as display:
         while run.running:
             for line in log.new_lines():
                 display.message(line)

@@ -24,16 +24,16 @@ class Display:
     Args:
         config: of the run; it says how much is to be done.
         console: where to.
-        actors: that the run starts with.
+        waits_for: what is shown before there is any progress.
     """
 
-    def __init__(self, config: RunConfig, console: Console, actors: int) -> None:
+    def __init__(self, config: RunConfig, console: Console, waits_for: str) -> None:
         self._config = config
         self._console = console
-        self._starting = f"starting {actors} actor{'s' * (actors > 1)}…"
+        self._waits_for = waits_for
         self._live: Live | None = None
         if console.is_terminal:
-            self._live = Live(self._starting, console=console, refresh_per_second=2, transient=False)
+            self._live = Live(waits_for, console=console, refresh_per_second=2, transient=False)
         self._last_line = -_PLAIN_LINE_SECONDS
         self._failed = False
 
@@ -42,7 +42,7 @@ class Display:
             live = self._live
             self._show(lambda: live.start(refresh=True))
         else:
-            self.message(self._starting)
+            self.message(self._waits_for)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,6 +75,11 @@ class Display:
             self._failed = True
             with suppress(OSError):
                 print(f"warning: progress cannot be shown any more, training goes on: {error!r}", file=sys.stderr)
+
+
+def starting(actors: int) -> str:
+    """What a run shows while its actors start."""
+    return f"starting {actors} actor{'s' * (actors > 1)}…"
 
 
 def seconds_left(progress: Progress, config: RunConfig) -> float | None:

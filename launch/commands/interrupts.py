@@ -11,9 +11,9 @@ class Interrupts:
 
     Within `watched` the first signal sets `asked`, and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP
     only ever ask: whoever ends a job sends SIGTERM to each of its processes, and they to each other; the terminal sends
-    a SIGHUP as it is closed, and the shell in it another. Before `watched` a SIGHUP
-    raises KeyboardInterrupt, as a Ctrl-C does; after it nothing, for the run is saved. A process that ignored SIGHUP
-    from its start, under nohup for example, goes on ignoring it.
+    a SIGHUP as it is closed, and the shell in it another. Before `watched` a SIGHUP raises KeyboardInterrupt, as a
+    Ctrl-C does; after it nothing, for the run is saved. A process that ignored SIGHUP from its start, under nohup for
+    example, goes on ignoring it.
     """
 
     def __init__(self) -> None:

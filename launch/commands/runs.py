@@ -14,7 +14,7 @@ from launch.output.lines import print_line
 from launch.output.words import duration
 from launch.run.job_note import folders_elsewhere, note_of
 from launch.run.standing import RUNNING, Standing, run_folders, standing
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,12 @@ def list_runs(arguments: RunsArguments) -> int:
     """
     check_json_file(arguments.json)
     folder = arguments.folder
-    if not folder.is_dir():
-        raise setting_error("folder", folder, "there is no such folder; tributary train begins a run below runs/")
     console = Console()
+    if not folder.is_dir():
+        if folder != RunsArguments.folder:
+            raise ConfigurationError(f"{folder}: there is no such folder")
+        print_line(console, "no runs below runs/ yet; tributary train begins one")
+        return EXIT_DONE
     if not console.is_terminal:
         # Nobody looks at the width of a file.
         console = Console(width=200)
@@ -52,10 +55,10 @@ def list_runs(arguments: RunsArguments) -> int:
             found.append(standing(path))
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
-    elsewhere = [_job_values(path) for path in folders_elsewhere(folder)]
+    elsewhere = [_job_values(path, console) for path in folders_elsewhere(folder)]
     shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.running]
     if shown or elsewhere:
-        console.print(_table(shown, elsewhere, folder), highlight=False)
+        console.print(_table(shown, elsewhere, folder, console), highlight=False)
     left = len(found) - len(shown)
     if left or not (found or elsewhere):
         print_line(console, f"{left} older ones: --all" if left else f"no runs in {folder}")
@@ -64,7 +67,7 @@ def list_runs(arguments: RunsArguments) -> int:
     return EXIT_DONE
 
 
-def _job_values(folder: Path) -> dict[str, Any]:
+def _job_values(folder: Path, console: Console) -> dict[str, Any]:
     """A Ray job whose folder is not here, or not yet, as `--json` has it."""
     note = note_of(folder)
     assert note is not None
@@ -72,8 +75,9 @@ def _job_values(folder: Path) -> dict[str, Any]:
 
     try:
         status = Jobs(note.server).status(note.job).status.lower()
-    except ConfigurationError:
-        status = "no answer"
+    except ConfigurationError as error:
+        print_line(console, f"{folder.name}: {error}")
+        status = "unknown"
     return {
         "run": str(folder.absolute()),
         "environment": note.environment,
@@ -84,30 +88,53 @@ def _job_values(folder: Path) -> dict[str, Any]:
     }
 
 
-def _table(runs: list[Standing], elsewhere: list[dict[str, Any]], folder: Path) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("run", overflow="fold", min_width=12)
-    table.add_column("environment", overflow="fold", min_width=8)
-    table.add_column("status", no_wrap=True)
-    for heading in ("frames", "return", "evaluation", "h:mm:ss"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for job in elsewhere:
-        name = str(Path(job["run"]).relative_to(folder.absolute()))
-        table.add_row(name, job["environment"], f"job {job['status']}", "-", "-", "-", "-")
-    for run in runs:
-        row, most = run.row, run.config.total_frames
-        frames = row.get("frames", 0)
-        table.add_row(
-            str(run.folder.path.relative_to(folder.absolute())),
-            run.config.environment.id,
-            run.status.replace("_", " "),
-            f"{frames / 1e6:.2f} M, {100 * frames / most:.0f} %",
-            _number(row.get("mean_return_100")),
-            _number(row.get("evaluation_return")),
-            duration(row.get("elapsed_seconds")),
-            style="bold" if run.status == RUNNING else None,
-        )
+# As its columns are named; those that a narrow terminal goes without, the first one first.
+_HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
+_LEFT_OUT_FIRST = ("environment", "h:mm:ss", "evaluation")
+_ANY_WIDTH, _LEAST_NAME = 1000, 12
+
+
+def _table(runs: list[Standing], elsewhere: list[dict[str, Any]], folder: Path, console: Console) -> Table:
+    """As many columns as the terminal has room for."""
+    rows = [
+        (str(Path(job["run"]).relative_to(folder.absolute())), job["environment"], f"job {job['status']}", *"----")
+        for job in elsewhere
+    ]
+    rows += [_row(run, folder) for run in runs]
+    bold = [False] * len(elsewhere) + [run.status == RUNNING for run in runs]
+    # Where nobody evaluates there is nothing to see.
+    nobody = all(row[_HEADINGS.index("evaluation")] == "-" for row in rows)
+    shown = [name for name in _HEADINGS if not (nobody and name == "evaluation")]
+    for name in (None, *_LEFT_OUT_FIRST):
+        shown = [other for other in shown if other != name]
+        table = Table(box=None, pad_edge=False)
+        for heading in shown:
+            if heading == "run":
+                table.add_column(heading, overflow="fold", min_width=_LEAST_NAME)
+            else:
+                text = heading in ("environment", "status")
+                table.add_column(heading, justify="left" if text else "right", no_wrap=True)
+        for row, strong in zip(rows, bold, strict=True):
+            cells = [cell for heading, cell in zip(_HEADINGS, row, strict=True) if heading in shown]
+            table.add_row(*cells, style="bold" if strong else None)
+        # Asked about a wider one, or it would say what it could be folded to.
+        if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum <= console.width:
+            break
     return table
+
+
+def _row(run: Standing, folder: Path) -> tuple[str, ...]:
+    row, most = run.row, run.config.total_frames
+    frames = row.get("frames", 0)
+    return (
+        str(run.folder.path.relative_to(folder.absolute())),
+        run.config.environment.id,
+        run.status.replace("_", " "),
+        f"{_in_short(frames)}, {100 * frames / most:.0f} %",
+        _number(row.get("mean_return_100")),
+        _number(row.get("evaluation_return")),
+        duration(row.get("elapsed_seconds")),
+    )
 
 
 def run_values(run: Standing) -> dict[str, Any]:
@@ -131,3 +158,7 @@ def run_values(run: Standing) -> dict[str, Any]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def _in_short(frames: int) -> str:
+    return f"{frames:,}" if frames < 100_000 else f"{frames / 1e6:.2f} M"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.commands.checks import check_arrivals, check_checkpoint, check_network
-from launch.commands.display import Display, summary_lines
+from launch.commands.display import Display, starting, summary_lines
 from launch.commands.interrupts import Interrupts, children_outlive_hangups
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.import_path import check_packages, namesakes
@@ -230,7 +230,7 @@ def _watch(
 ) -> dict[str, Any]:
     """Show progress until `wait` returns the summary; pass the first interrupt on."""
     interrupts = run.interrupts
-    with interrupts.watched(), Display(run.config, run.console, actors) as display:
+    with interrupts.watched(), Display(run.config, run.console, starting(actors)) as display:
         passed_on = False
         while True:
             summary = wait()

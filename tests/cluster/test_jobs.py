@@ -161,4 +161,4 @@ def test_what_cannot_be_is_said_here(cluster: Cluster, tmp_path: Path, capsys: p
     for command in ("stop", "attach"):
         assert main([command, str(tmp_path / "gone")]) == 2
         assert "no answer from the job server at http://127.0.0.1:1" in capsys.readouterr().err
-    assert listed(tmp_path / "gone")["status"] == "no answer"
+    assert listed(tmp_path / "gone")["status"] == "unknown"

@@ -88,6 +88,18 @@ def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_job_without_rays_client_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("launch.on_ray.jobs.find_spec", lambda _name: None)
+    command = ["train", "cartpole", "--address", "auto", "--detach", "--run-dir", str(tmp_path / "one")]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "pip install 'tributary-rl[cluster]'" in error
+    assert not list(tmp_path.iterdir())
+
+
 def test_stop_asks_whoever_holds_the_folder_and_says_where_that_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launch.commands.display import Display, progress_table
+from launch.commands.display import Display, progress_table, starting
 from launch.presets import PRESETS
 from launch.run.progress import Progress
 from shared.config import RunConfig
@@ -67,7 +67,7 @@ def test_fewer_columns_break_values_before_labels() -> None:
 @pytest.mark.parametrize(("actors", "words"), [(1, "starting 1 actor…"), (2, "starting 2 actors…")])
 def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, cartpole: RunConfig) -> None:
     console = screen()
-    with Display(cartpole, console, actors) as display:
+    with Display(cartpole, console, starting(actors)) as display:
         display.update(Progress())
         before = shown_by(console)
         display.message("hello")
@@ -80,7 +80,7 @@ def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, car
 
 def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
     console = Console(file=io.StringIO(), width=80)
-    with Display(cartpole, console, 2) as display:
+    with Display(cartpole, console, starting(2)) as display:
         for seconds in (0, 4, 9, 10, 19, 21):
             display.update(replace(LARGE, frames=1000 * bool(seconds), elapsed_seconds=float(seconds)))
     lines = shown_by(console).splitlines()
@@ -101,7 +101,7 @@ def test_a_display_that_fails_is_named_once_and_ends_nothing(
 ) -> None:
     errors = io.StringIO()
     monkeypatch.setattr(sys, "stderr", errors)
-    with Display(cartpole, Console(file=Broken(), force_terminal=terminal, width=80), 2) as display:
+    with Display(cartpole, Console(file=Broken(), force_terminal=terminal, width=80), "starting") as display:
         for _ in range(3):
             display.message("hello")
             display.update(LARGE)
