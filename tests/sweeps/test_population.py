@@ -14,8 +14,8 @@ from launch.sweep.book import TrialBook
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
 
-TRIALS, FRAMES, INTERVAL = 3, 20_000, 4_000
-# More trials than cores: they take turns. One that learns nothing is the worst before long.
+TRIALS, FRAMES, INTERVAL = 2, 20_000, 4_000
+# One that learns nothing is the worse one before long.
 FILE = f"""
 preset = "cartpole"
 total_frames = {FRAMES}
@@ -27,10 +27,10 @@ network.hidden_sizes = [32]
 
 [sweep]
 search = "grid"
-pbt = {{ interval_frames = {INTERVAL}, quantile = 0.34 }}
+pbt = {{ interval_frames = {INTERVAL}, quantile = 0.5 }}
 
 [sweep.space]
-"optimizer.learning_rate" = [1e-9, 1e-3, 3e-3]
+"optimizer.learning_rate" = [1e-9, 3e-3]
 """
 
 
