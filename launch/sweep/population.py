@@ -73,8 +73,10 @@ class Population(PopulationBasedTraining):
         )
         times = state.last_perturbation_time, state.last_train_time
         super()._exploit(tune_controller, trial, trial_to_clone)
-        # It gives a trial the time of the other one with its weights.
+        # It gives a trial the time of the other one with its weights, and would have Tune read the checkpoint again,
+        # which may be gone by the time when there is a core for the trial.
         state.last_perturbation_time, state.last_train_time = times
+        trial.run_metadata.checkpoint_manager._latest_checkpoint_result = None
 
     def _get_new_config(self, trial: TuneTrial, _: TuneTrial) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"trial": {**trial.config["trial"], "settings": self._explored}}, {}
