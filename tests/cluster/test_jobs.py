@@ -43,12 +43,9 @@ def cluster() -> Iterator[Cluster]:
         "dashboard_host": "127.0.0.1",
         "dashboard_port": port,
     }
-    with pytest.MonkeyPatch.context() as patch:
-        # Nodes let their workers give way to whatever else runs: on a machine with other work they would starve.
-        patch.setenv("RAY_worker_niceness", "0")
-        made = Cluster(initialize_head=True, head_node_args=arguments)
-        yield made
-        made.shutdown()
+    made = Cluster(initialize_head=True, head_node_args=arguments)
+    yield made
+    made.shutdown()
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
