@@ -106,11 +106,14 @@ def test_prometheus_has_the_numbers_of_a_run(head: tuple[str, Path, dict[str, st
     training.wait_for(config.is_file, "Ray's configuration for Prometheus")
     prometheus = Prometheus(config, tmp_path)
     seen: list[dict[str, float]] = []
+    totals = ("frames", "agent_steps", "updates")
+    gauges = ("agent_steps_per_second", "mean_return_100", "policy_lag_mean", "policy_lag_max")
+    names = {*(f"{name}_total" for name in totals), *gauges, "actors_alive"}
 
     def another() -> bool:
-        """Whether a scrape has come since the last that was seen."""
+        """Look for a scrape of all metrics that came after the last one, and say whether there were three."""
         now = prometheus.values(run.name)
-        if now and (not seen or now["frames_total"] > seen[-1]["frames_total"]):
+        if names <= now.keys() and (not seen or now["frames_total"] > seen[-1]["frames_total"]):
             seen.append(now)
         return len(seen) >= 3
 
@@ -123,9 +126,9 @@ def test_prometheus_has_the_numbers_of_a_run(head: tuple[str, Path, dict[str, st
         prometheus.process.wait()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for values in seen:
-        for name in ("frames", "agent_steps", "updates"):
+        for name in totals:
             assert values[f"{name}_total"] in {row[name] for row in rows}, name
-        for name in ("agent_steps_per_second", "mean_return_100", "policy_lag_mean", "policy_lag_max"):
+        for name in gauges:
             assert any(values[name] == pytest.approx(row[name], rel=1e-6) for row in rows if row[name] is not None), (
                 name
             )
