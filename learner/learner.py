@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from learner.account import Account
 from learner.admission import Admission, DropReason
+from learner.lag_control import LagControl, rate_factor
 from learner.parameters import Parameters
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
@@ -21,7 +22,7 @@ class Outcome(NamedTuple):
 
     `dropped` names the reason if it was refused. `policy_lag` counts the updates between the weights it was
     computed with and those it met. `updated` is True when it completed an update, and `gradient_norm` is then the
-    global norm before clipping.
+    global norm before clipping. `weight` is what the gradient counts for in its update, and 0 if it was refused.
     """
 
     report: GradientReport
@@ -31,6 +32,7 @@ class Outcome(NamedTuple):
     gradient_norm: float
     learning_rate: float
     seconds: float
+    weight: float
 
 
 class Learner:
@@ -48,11 +50,33 @@ class Learner:
         self._admission = Admission(layout, config.learner.max_policy_lag)
         self._parameters = Parameters(config, layout, parameters)
         self.account = Account(config)
+        self._control: LagControl | None = None
+        if config.learner.target_policy_lag is not None:
+            self._control = LagControl(config.learner.target_policy_lag, *config.learner.gradients_per_update_bounds)
 
     @property
     def version(self) -> int:
         """Number of updates applied, and so of the current weights."""
         return self.account.ledger.updates
+
+    @property
+    def gradients_per_update(self) -> int:
+        """K of the update in progress."""
+        if self._control is None:
+            return self._config.learner.gradients_per_update
+        return self._control.gradients_per_update
+
+    @property
+    def learning_rate(self) -> float:
+        """η of the update in progress: that of the schedule at the current time, scaled for K."""
+        return self.account.learning_rate * self._rate_factor
+
+    @property
+    def _rate_factor(self) -> float:
+        if self._control is None:
+            return 1.0
+        learner = self._config.learner
+        return rate_factor(self.gradients_per_update, learner.tuned_gradients_per_update, learner.learning_rate_scaling)
 
     @property
     def target_updates(self) -> int:
@@ -70,28 +94,38 @@ class Learner:
         The agent steps, frames and episodes of a dropped report were still played, and count as such.
         """
         started = time.perf_counter()
-        lag, rate = self.version - report.version, self.account.learning_rate
+        lag, rate, factor = self.version - report.version, self.account.learning_rate, self._rate_factor
         sampled = self.account.ledger.sampled
         dropped = self._admission.refusal(report, self.version)
-        updated, norm = False, float("nan")
+        updated, norm, weight = False, float("nan"), 0.0
         if dropped is None:
-            finite, updated, norm = self._parameters.push(report.gradient, rate)
+            if self._parameters.keeps_versions:
+                self.snapshot()
+            finite, updated, norm, weight = self._parameters.push(
+                report.gradient,
+                rate,
+                report.version,
+                gradients_per_update=self.gradients_per_update,
+                rate_factor=factor,
+                lag=lag,
+            )
             if not finite:
-                dropped = "non_finite"
+                dropped, weight = "non_finite", 0.0
         self._record(report, dropped, lag)
         self._close(sampled, updated=updated)
-        return Outcome(report, dropped, lag, updated, norm, rate, time.perf_counter() - started)
+        return Outcome(report, dropped, lag, updated, norm, rate * factor, time.perf_counter() - started, weight)
 
     def submit_sum(self, aggregated: AggregatedReport) -> list[Outcome]:
         """Admit the reports of a node, whose gradients were added there; an outcome for each.
 
         Each is judged by itself. A sum cannot be taken apart: if one that is in it is refused, all are, for its reason.
+        Nor can the gradients in it be weighed one by one: the settings refuse that.
         """
         started = time.perf_counter()
         sampled = self.account.ledger.sampled
         # The update comes with the last report: the schedule, and the target network, have seen those before it.
         before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
-        rate = self.account.learning_rate_at(self.account.frames_of(before))
+        rate, factor = self.account.learning_rate_at(self.account.frames_of(before)), self._rate_factor
         self._parameters.refresh_target(sampled, before)
         reasons: list[DropReason | None] = []
         for report, finite in zip(aggregated.reports, aggregated.finite, strict=True):
@@ -101,7 +135,14 @@ class Learner:
         count = sum(reason is None for reason in reasons)
         updated, norm = False, float("nan")
         if refused is None and count:
-            finite, updated, norm = self._parameters.push(aggregated.gradient, rate, count)
+            finite, updated, norm, _ = self._parameters.push(
+                aggregated.gradient,
+                rate,
+                self.version,
+                count=count,
+                gradients_per_update=self.gradients_per_update,
+                rate_factor=factor,
+            )
             refused = None if finite else "non_finite"
         if refused is not None:
             reasons = [reason or refused for reason in reasons]
@@ -112,7 +153,7 @@ class Learner:
         seconds = (time.perf_counter() - started) / len(reasons)
         last = len(reasons) - 1
         return [
-            Outcome(report, reason, lag, updated and i == last, norm, rate, seconds)
+            Outcome(report, reason, lag, updated and i == last, norm, rate * factor, seconds, float(reason is None))
             for i, (report, reason, lag) in enumerate(zip(aggregated.reports, reasons, lags, strict=True))
         ]
 
@@ -120,11 +161,15 @@ class Learner:
         self.account.record(report, dropped, lag)
         if dropped is None:
             self._parameters.merge_moments(report.observation_moments, report.return_moments)
+            if self._control is not None:
+                self._control.admit(lag)
 
     def _close(self, sampled: int, *, updated: bool) -> None:
         """Account for an update, if there was one, and refresh the target network if its time has come."""
         if updated:
             self.account.ledger.apply()
+            if self._control is not None:
+                self._control.update()
         self.account.ledger.check()
         self._parameters.refresh_target(sampled, self.account.ledger.sampled)
 
@@ -149,9 +194,11 @@ class Learner:
         Their sum was never applied, and is not the sum of the new K. Returns how many were dropped.
         """
         gradients = self.account.ledger.gradients_pending
-        if gradients < self._config.learner.gradients_per_update:
+        if gradients < self.gradients_per_update:
             return 0
         self._parameters.discard_pending()
+        if self._control is not None:
+            self._control.forget_pending()
         self.account.ledger.discard_pending()
         self.account.ledger.check()
         return gradients
@@ -178,6 +225,7 @@ class Learner:
             **self.account.state(),
             "last_sequences": sorted(self._admission.last_sequences.items()),
             **self._parameters.state(),
+            **({} if self._control is None else {"lag_control": self._control.state()}),
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
@@ -185,3 +233,6 @@ class Learner:
         self.account.restore(state)
         self._admission.last_sequences = dict(state["last_sequences"])
         self._parameters.restore(state)
+        # A run that had a K of its own before has nothing to restore.
+        if self._control is not None and "lag_control" in state:
+            self._control.restore(state["lag_control"])

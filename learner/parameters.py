@@ -8,6 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from learner.accumulator import GradientAccumulator, PushResult
+from learner.staleness import VersionRing
 from shared.config import RunConfig
 from shared.graph import as_array
 from shared.layout import ParameterLayout
@@ -29,6 +30,8 @@ class Parameters:
     of `method.target_interval_agent_steps`. Running moments of observations, where the network scales by them, are
     merged from the accepted reports and written into the parameters of each new snapshot.
 
+    Where gradients are compared with the weights that they were computed with, the newest snapshots are kept.
+
     Args:
         config: of the run.
         layout: of the parameters.
@@ -37,7 +40,10 @@ class Parameters:
 
     def __init__(self, config: RunConfig, layout: ParameterLayout, initial: Float32Array) -> None:
         self._layout = layout
-        self._accumulator = GradientAccumulator(initial, config.learner, config.optimizer)
+        self._accumulator = GradientAccumulator(initial, config.learner, config.optimizer, _trained(layout))
+        self._ring = VersionRing(config.learner.staleness_versions) if config.learner.keeps_versions else None
+        # Where actors are new after a resume, no gradient is of weights from before.
+        self._saves_ring = config.checkpoint.exact
         self._snapshot: WeightSnapshot | None = None
         self._restored_snapshot_frames: int | None = None
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
@@ -51,9 +57,35 @@ class Parameters:
             self._moments = Moments.zero(layout.sizes[layout.names.index(RUNNING_MEAN)])
         self._return_moments = Moments.zero(1)
 
-    def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
-        """Add a gradient float32 [P], or the sum of `count`, and apply an update if it completes one."""
-        result = self._accumulator.push(gradient, learning_rate, count)
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether snapshots are kept. Each version then needs one before the next gradient is pushed."""
+        return self._ring is not None
+
+    def push(
+        self,
+        gradient: Float32Array,
+        learning_rate: float,
+        version: int,
+        *,
+        count: int = 1,
+        gradients_per_update: int = 1,
+        rate_factor: float = 1.0,
+        lag: int = 0,
+    ) -> PushResult:
+        """Add a gradient float32 [P] of the weights of `version`, and apply an update if it completes one.
+
+        See `GradientAccumulator.push`.
+        """
+        result = self._accumulator.push(
+            gradient,
+            learning_rate,
+            count,
+            gradients_per_update=gradients_per_update,
+            rate_factor=rate_factor,
+            lag=lag,
+            former=None if self._ring is None else self._ring.tensor_at(version),
+        )
         if result.applied:
             self._snapshot = self._restored_snapshot_frames = None
         return result
@@ -87,7 +119,7 @@ class Parameters:
                 self._write_moments()
             # 1 before the first report. Where returns have not varied yet, rewards are as good as 0, or clipped.
             factor = float((self._return_moments.variance[0] + 1e-8) ** -0.5) if self._return_moments.number else 1.0
-            self._snapshot = WeightSnapshot(version, _read_only(self._accumulator.parameters), frames, factor)
+            self._snapshot = WeightSnapshot(version, self._copy_of(version), frames, factor)
         return self._snapshot
 
     def target_snapshot(self) -> WeightSnapshot | None:
@@ -114,12 +146,7 @@ class Parameters:
 
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of a checkpoint, by name."""
-        variables = {
-            "parameters": self._accumulator.parameters,
-            "accumulated": self._accumulator.accumulated,
-            "pending": self._accumulator.pending,
-            **self._accumulator.optimizer.variables,
-        }
+        variables = self._accumulator.variables
         if self._target is not None:
             variables["target_parameters"] = self._target
         return variables
@@ -127,11 +154,13 @@ class Parameters:
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs beside the variables, as plain values."""
         returns = {"return_moments": self._return_moments.to_json()} if self._return_moments.number else {}
+        versions = {"versions": self._ring.state()} if self._ring is not None and self._saves_ring else {}
         return {
             "target_updates": self.target_updates,
             "snapshot_frames": None if self._snapshot is None else self._snapshot.frames,
             "observation_moments": None if self._moments is None else self._moments.to_json(),
             **returns,
+            **versions,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -141,14 +170,31 @@ class Parameters:
             self._moments = Moments.from_json(state["observation_moments"])
         if "return_moments" in state:
             self._return_moments = Moments.from_json(state["return_moments"])
+        if self._ring is not None:
+            self._ring.restore(state.get("versions", {}) if self._saves_ring else {})
         self._snapshot = self._target_snapshot = None
         self._restored_snapshot_frames = state["snapshot_frames"]
+
+    def _copy_of(self, version: int) -> Float32Array:
+        if self._ring is None:
+            return _read_only(self._accumulator.parameters)
+        return self._ring.keep(version, as_array(self._accumulator.parameters.value()))
 
     def _write_moments(self) -> None:
         if self._moments is None:
             return
         for name, values in ((RUNNING_MEAN, self._moments.mean), (RUNNING_VARIANCE, self._moments.variance)):
             self._accumulator.parameters[self._layout.range_of(name)].assign(values.astype(np.float32))
+
+
+def _trained(layout: ParameterLayout) -> Float32Array | None:
+    """0 for the running moments, which no gradient trains, and 1 for all else, float32 [P]; None: there are none."""
+    if RUNNING_MEAN not in layout.names:
+        return None
+    trained = np.ones(layout.size, np.float32)
+    for name in (RUNNING_MEAN, RUNNING_VARIANCE):
+        trained[layout.range_of(name)] = 0.0
+    return trained
 
 
 def _read_only(variable: tf.Variable) -> Float32Array:

@@ -26,6 +26,8 @@ class LearnerArguments:
     """The most senders. auto: one per core, less one where there are four or more."""
     gradients_per_update: int = 1
     """Gradients that are accumulated before they are applied."""
+    staleness: Literal["none", "inverse", "gap", "delay_compensated"] = "none"
+    """What becomes of old gradients: see --learner.staleness of tributary train."""
     network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
     """Whose parameters are sent."""
     envs: int = 32
@@ -128,7 +130,7 @@ def _config(arguments: LearnerArguments) -> RunConfig:
         actors=arguments.actors,
         stop_at_return=None,
         network=replace(preset.network, name=arguments.network, centre_observations=False),
-        learner=LearnerConfig(gradients_per_update=arguments.gradients_per_update),
+        learner=LearnerConfig(gradients_per_update=arguments.gradients_per_update, staleness=arguments.staleness),
         actor=replace(
             preset.actor,
             environments=arguments.envs,
@@ -145,6 +147,8 @@ def _config(arguments: LearnerArguments) -> RunConfig:
 def _show(console: Console, result: dict[str, Any], arguments: LearnerArguments) -> None:
     parameters = next(iter(result["senders"].values()))["parameters"]
     title = f"one learner, {parameters:,} parameters, {arguments.gradients_per_update} gradients per update"
+    if arguments.staleness != "none":
+        title += f", staleness {arguments.staleness}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for heading in ("senders", "gradients/s", "MB/s", "learner CPU per gradient", "learner busy"):
         table.add_column(heading, justify="right")

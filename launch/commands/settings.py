@@ -104,7 +104,10 @@ def _described(kind: type) -> dict[str, tuple[str, str]]:
 
 
 def _in_words(annotation: ast.expr) -> str:
-    """`Literal['a', 'b'] | None` as `a, b or None`, and `tuple[int, ...]` as `several int`."""
+    """`Literal['a', 'b'] | None` as `a, b or None`, `tuple[int, ...]` as `several int`.
+
+    And `tuple[int, int]` as `int int`.
+    """
     if isinstance(annotation, ast.BinOp):
         return f"{_in_words(annotation.left)} or {_in_words(annotation.right)}"
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
@@ -112,7 +115,8 @@ def _in_words(annotation: ast.expr) -> str:
         return ", ".join(str(ast.literal_eval(name)) for name in names)
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "tuple":
         assert isinstance(annotation.slice, ast.Tuple)
-        return f"several {_in_words(annotation.slice.elts[0])}"
+        kinds = [_in_words(kind) for kind in annotation.slice.elts]
+        return f"several {kinds[0]}" if kinds[1] == "..." else " ".join(kinds)
     return ast.unparse(annotation)
 
 

@@ -149,6 +149,10 @@ def aggregates(config: RunConfig, placement: Placement | None) -> tuple[bool, st
     count = config.learner.gradients_per_update
     if config.aggregation != "auto":
         return config.aggregation == "node", "as asked for"
+    if config.learner.staleness != "none":
+        return False, "each gradient is weighed by itself"
+    if config.learner.target_policy_lag is not None:
+        return False, "K follows the policy lag"
     if count < 2:
         return False, "each gradient is applied by itself"
     if placement is None or list(placement.actors) in ([], [placement.learner.id]):

@@ -7,7 +7,7 @@ from shared.errors import setting_error
 
 # The shapes of the weights follow from them, and what the weights have learned.
 _GROUPS = ("network.", "environment.")
-_FIXED = ("method.name", "method.target_network", "optimizer.name", "optimizer.centred")
+_FIXED = ("method.name", "method.target_network", "optimizer.name", "optimizer.centred", "learner.staleness")
 
 
 def may_change(setting: str) -> bool:
@@ -16,7 +16,7 @@ def may_change(setting: str) -> bool:
 
 
 def check_unchanged(before: RunConfig, config: RunConfig, place: str) -> None:
-    """Refuse to go on with another method or optimizer; whether the network is another one, its layout says.
+    """Refuse to go on with another method, optimizer or staleness; whether the network is another one, its layout says.
 
     Args:
         before: the settings that the checkpoint was made with.

@@ -44,6 +44,7 @@ class Metrics:
             self._info.setdefault(name, []).extend(values.tolist())
         if outcome.dropped is None:
             self._statistics.update(report.statistics)
+            self._weights += outcome.weight
             self._accepted += 1
 
     def add_evaluation(self, point: dict[str, Any]) -> None:
@@ -70,6 +71,8 @@ class Metrics:
             policy_lag_mean=lag_mean(self._lags),
             policy_lag_max=max(self._lags, default=0),
             policy_lag_counts=dict(self._lags),
+            gradients_per_update=learner.gradients_per_update,
+            staleness_weight=self._weights / self._accepted if self._accepted else None,
             agent_steps_applied=ledger.applied,
             agent_steps_dropped=dict(ledger.dropped),
             actors_alive=actors_alive,
@@ -79,7 +82,7 @@ class Metrics:
                 for stage, total in zip(StageSeconds._fields, self._stages.tolist(), strict=True)
             },
             learner_milliseconds=1e3 * self._learner_seconds / max(self._gradients, 1),
-            learning_rate=learner.account.learning_rate,
+            learning_rate=learner.learning_rate,
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
             passes=self._samples / agent_steps,
             evaluation_return=self._evaluation_return,
@@ -111,5 +114,6 @@ class Metrics:
         self._norms: list[float] = []
         self._evaluations: list[dict[str, Any]] = []
         self._statistics: Counter[str] = Counter()
+        self._weights = 0.0
         self._accepted = 0
         self._info: dict[str, list[float]] = {}

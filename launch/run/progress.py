@@ -11,8 +11,9 @@ class Progress:
 
     Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
     `learner_milliseconds` what one gradient costs the learner. `policy_lag_counts` says how many gradients had which
-    lag. `passes` is in how many gradients an agent step was, on average. `evaluations` are points of those that ended
-    in the interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own,
+    lag, `gradients_per_update` is K of the update in progress, and `staleness_weight` is what a gradient counted for,
+    on average. `passes` is in how many gradients an agent step was, on average. `evaluations` are points of those that
+    ended in the interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own,
     and `info` the environment's, over the episodes that ended.
     """
 
@@ -28,6 +29,8 @@ class Progress:
     policy_lag_mean: float = 0.0
     policy_lag_max: int = 0
     policy_lag_counts: dict[int, int] = field(default_factory=dict)
+    gradients_per_update: int = 1
+    staleness_weight: float | None = None
     agent_steps_applied: int = 0
     agent_steps_dropped: dict[str, int] = field(default_factory=dict)
     actors_alive: int = 0

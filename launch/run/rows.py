@@ -21,6 +21,8 @@ _GROUPS = {
     "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
     "policy_lag_mean": "asynchrony/policy_lag_mean",
     "policy_lag_max": "asynchrony/policy_lag_max",
+    "gradients_per_update": "asynchrony/gradients_per_update",
+    "staleness_weight": "asynchrony/staleness_weight",
     "actors_alive": "asynchrony/actors_alive",
     "actor_restarts": "asynchrony/actor_restarts",
     "learning_rate": "learning/learning_rate",

@@ -139,6 +139,15 @@ def _check_replay(config: RunConfig) -> None:
 def _check_aggregation(config: RunConfig) -> None:
     if config.aggregation != "node":
         return
+    if config.learner.staleness != "none":
+        raise setting_error(
+            "aggregation", "node", "a node does not know how old its gradients are when they are applied, and cannot "
+            "weigh them before it adds them; leave --learner.staleness out"
+        )  # fmt: skip
+    if config.learner.target_policy_lag is not None:
+        raise setting_error(
+            "aggregation", "node", "adds a fixed number of gradients; leave --learner.target-policy-lag out"
+        )
     if config.learner.gradients_per_update < 2:
         raise setting_error(
             "aggregation", "node", "needs --learner.gradients-per-update of 2 or more: there is nothing to add"

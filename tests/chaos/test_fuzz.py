@@ -86,6 +86,13 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "gradients_per_update": _COUNT,
         "accumulation": ["sum", "mean"],
         "max_policy_lag": [None, *_COUNT],
+        "target_policy_lag": [None, *_NUMBER],
+        "gradients_per_update_bounds": [(1, 1024), (2, 3), (3, 2)],
+        "learning_rate_scaling": ["square_root", "linear", "none"],
+        "staleness": ["none", "inverse", "gap", "delay_compensated"],
+        "staleness_versions": _COUNT,
+        "compensation": _NUMBER,
+        "compensation_decay": [None, *_NUMBER],
         "device": ["auto", "cpu", "gpu"],
     },
     ActorConfig: {

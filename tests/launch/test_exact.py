@@ -21,6 +21,8 @@ SMALL = (
     "--evaluation.episodes 10"
 )
 LSTM = "--network.recurrent lstm --network.recurrent-units 6"
+GAP = "--learner.staleness gap --learner.staleness-versions 2"
+FOLLOWING = "--learner.staleness delay_compensated --learner.target-policy-lag 0.7 --learner.accumulation mean"
 # What time there was, and how it ended, may differ.
 _OF_THE_SESSION = {"status", "wall_seconds", "frames_per_second", "agent_steps_per_second"}
 _DEADLINE_SECONDS = 60
@@ -77,6 +79,8 @@ def interrupt_while_it_trains(run: Path) -> threading.Thread:
                 (2, 3, 1, ""),
                 (2, 3, 2, ""),
                 (3, 1, 2, ""),
+                (4, 1, 1, GAP),
+                (4, 1, 2, FOLLOWING),
                 (2, 1, 1, LSTM + " --method.name sarsa --exploration.annealing-frames 500"),
             )
         ),

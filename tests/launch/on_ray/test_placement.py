@@ -129,6 +129,15 @@ def test_where_aggregation_pays(count: int, aggregation: str, limit: int | None,
     assert not aggregates(replace(config, aggregation="auto"), None)[0]
 
 
+def test_gradients_are_not_added_by_node_where_the_learner_has_to_see_each() -> None:
+    for learner, why in (
+        (LearnerConfig(gradients_per_update=4, staleness="inverse"), "each gradient is weighed by itself"),
+        (LearnerConfig(target_policy_lag=4.0, accumulation="mean"), "K follows the policy lag"),
+    ):
+        config = RunConfig(learner=learner)
+        assert aggregates(config, place(config, [replace(HEAD, marked=True), *WORKERS])) == (False, why)
+
+
 def test_aggregation_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="nothing to add"):
         RunConfig(aggregation="node")

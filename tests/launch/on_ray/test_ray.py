@@ -133,8 +133,10 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: P
 def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> None:
     """And files with the names of our packages, where the user stands, do not break what Ray starts."""
     write_namesakes(tmp_path)
-    # Each differentiates a rollout four times, at the newest weights it was sent.
+    # Each differentiates a rollout four times, at the newest weights it was sent. What a gradient counts for, and how
+    # many make an update, follows from the order of the arrivals.
     settings = f"{SMALL} {LSTM} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
+    settings += " --learner.staleness gap --learner.target-policy-lag 0.5 --learner.accumulation mean"
     arrivals = tmp_path / "arrivals.txt"
     again = tmp_path / "again.txt"
     process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray", tmp_path)
@@ -155,11 +157,12 @@ def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> No
         f"{settings} --executor inline --replay-arrivals {arrivals} --record-arrivals {again}", tmp_path / "inline"
     )
     np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
-    for count in ("updates", "frames", "agent_steps_applied", "policy_lag_max", "episodes"):
+    for count in ("updates", "gradients_applied", "frames", "agent_steps_applied", "policy_lag_max", "episodes"):
         assert recorded[count] == repeated[count]
+    assert recorded["gradients_applied"] > recorded["updates"]
     lines = arrivals.read_text().splitlines()
     assert lines[0] == "actors 0 1"
-    assert len(lines) == 1 + recorded["updates"]
+    assert len(lines) == 1 + recorded["messages"]
     assert any(first == second for first, second in pairwise(lines))
     assert again.read_text() == arrivals.read_text()
 
