@@ -143,8 +143,8 @@ class _Run(NamedTuple):
 def _train_inline(run: _Run, budget: ThreadBudget) -> int:
     _open_folder(run, budget)
     prepare_tensorflow(1, gpu=False)
-    from launch.loop.coordinator import TrainingStoppedError
     from launch.loop.inline_executor import InlineExecutor
+    from launch.loop.supervision import TrainingStoppedError
     from launch.run.session import TrainingSession
 
     config, spec = run.config, run.spec

@@ -26,11 +26,30 @@ class Replaced(NamedTuple):
     replacement_id: int | None
 
 
-class ChangedWithin(NamedTuple):
-    """Among several actors that share one id towards the coordinator, one was lost or replaced; the others go on."""
+class Joined(NamedTuple):
+    """An actor was started where there was room for one more."""
 
     actor_id: int
-    change: Failed | Replaced
+
+
+class Released(NamedTuple):
+    """An actor on a draining node has made its last report and was ended."""
+
+    actor_id: int
+
+
+Change = Failed | Replaced | Joined | Released
+
+
+class ChangedWithin(NamedTuple):
+    """Something changed among several actors that share the id `actor_id`; the others go on.
+
+    `rollouts_lost` is how many were lost by it, at most.
+    """
+
+    actor_id: int
+    change: Change
+    rollouts_lost: int = 0
 
 
 Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChangedWithin
@@ -44,8 +63,9 @@ class Executor(Protocol):
     within. The calls of one actor are completed in the order of their dispatch. Nothing is retried behind the user's
     back, as a retried rollout would be counted twice. After `close` nothing else may be called.
 
-    Usually an actor id stands for one actor. Where gradients are added on their nodes, it stands for all actors of a
-    node: the executor then completes a call by an `AggregatedReport` or a `ChangedWithin`.
+    Usually an actor id stands for one actor. Where gradients are added on their way to the learner, it stands for all
+    actors of a node or of several nodes: the executor then completes a call by an `AggregatedReport` or a
+    `ChangedWithin`.
     """
 
     @property
@@ -93,7 +113,8 @@ class Executor(Protocol):
     def rollouts_under_way(self, actor_id: int) -> int:
         """How many rollouts are lost if this actor ends now, at most. A rollout has up to T x B agent steps.
 
-        Where the id stands for several actors, some may be under way though no call is.
+        A call that has just been completed by a failure counts. Where the id stands for several actors, some may be
+        under way though no call is.
         """
         ...
 

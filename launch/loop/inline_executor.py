@@ -13,8 +13,8 @@ from actors.actor import Actor, ActorState
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
 from launch.loop.arrivals import Arrivals
-from launch.loop.coordinator import TrainingStoppedError
 from launch.loop.executor import Completion, Failed
+from launch.loop.supervision import TrainingStoppedError
 from shared.config import RunConfig
 from shared.types import EvaluationPolicy, WeightSnapshot
 

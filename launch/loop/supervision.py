@@ -8,6 +8,10 @@ from shared.config import SupervisionConfig
 _LONGEST_BACKOFF_SECONDS = 60.0
 
 
+class TrainingStoppedError(Exception):
+    """The run cannot go on: too many actors were lost, or too many gradients were not finite."""
+
+
 class Watchdog:
     """Remembers the longest rollout of each actor, and so knows how long is too long.
 

@@ -16,8 +16,8 @@ import numpy as np
 import ray
 
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import ChangedWithin, Completion, Failed, Replaced
-from launch.loop.node_actors import NodeActors
+from launch.loop.adder import Adder
+from launch.loop.executor import ChangedWithin, Completion
 from launch.on_ray.actor_process import Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import RayExecutor
@@ -54,14 +54,11 @@ class AggregatorProcess:
         # The learner's process has the evaluator: this executor must not start one.
         self._config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
         self._executor = RayExecutor(self._config, spec, actors, first_actor_id, node=node)
-        self._actors = NodeActors(self._executor, config.learner.gradients_per_update, config.supervision, clock=clock)
+        self._adder = Adder(self._executor, config.learner.gradients_per_update, config.supervision, clock)
 
-    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | Failed | Replaced:
-        """See `NodeActors.collect`; the gradient of the sum is encoded, as it travels."""
-        self._executor.publish(_snapshot(weights))
-        if target is not None:
-            self._executor.publish_target(_snapshot(target))
-        result = self._actors.collect()
+    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin:
+        """See `Adder.collect`; the gradient of the sum is encoded, as it travels."""
+        result = self._adder.collect(_snapshot(weights), None if target is None else _snapshot(target))
         if not isinstance(result, AggregatedReport):
             return result
         return result._replace(gradient=encode(result.gradient, self._config.transfer.precision))  # type: ignore[arg-type]
@@ -116,13 +113,14 @@ class AggregatingExecutor(RayMembers[_Group]):
         weights, target = self._published.weights(), self._published.new_target_object(actor_id)
         self._calls[self._members[actor_id].handle.collect.remote(weights, target)] = Call(actor_id)
 
-    def _completion(self, call: Call, result: AggregatedReport | Failed | Replaced) -> Completion:
+    def _completion(self, call: Call, result: AggregatedReport | ChangedWithin) -> Completion:
         assert call.actor_id is not None
-        if not isinstance(result, AggregatedReport):
+        result = result._replace(actor_id=call.actor_id)
+        if isinstance(result, ChangedWithin):
             self._unfinished.add(call.actor_id)
-            return ChangedWithin(call.actor_id, result)
+            return result
         self._unfinished.discard(call.actor_id)
-        return result._replace(actor_id=call.actor_id, gradient=decode(result.gradient))
+        return result._replace(gradient=decode(result.gradient))
 
     def rollouts_under_way(self, actor_id: int) -> int:
         # One of each actor but that whose report, or loss, ended the last call. Of a call under way it plays too.

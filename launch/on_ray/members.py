@@ -199,11 +199,13 @@ class RayMembers(ABC, Generic[MemberT]):
         key = self._first_ready(list(oldest.values())[: 1 if self._config.lockstep else None], POLL_SECONDS)
         if key is None:
             return None
-        call = self._calls.pop(key)
+        call = self._calls[key]
         try:
             result = self._result(key, call)
         except RayError as error:
+            # The call is left where it is: until the actor is removed it counts as a rollout that is under way.
             return self._failed(call.actor_id, error)
+        del self._calls[key]
         return result if call.actor_id is None else self._completion(call, result)
 
     def has_completed(self, actor_id: int) -> bool:

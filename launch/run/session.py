@@ -7,8 +7,9 @@ from typing import Any
 
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
-from launch.loop.coordinator import Coordinator, Event, Joined, Released, TrainingStoppedError
-from launch.loop.executor import Executor, Failed, Replaced
+from launch.loop.coordinator import Coordinator, Event
+from launch.loop.executor import Executor, Failed, Joined, Released, Replaced
+from launch.loop.supervision import TrainingStoppedError
 from launch.run.arrival_record import ArrivalRecord
 from launch.run.counts import LearnerDeath, RunCounts
 from launch.run.evaluations import Evaluations

@@ -2,8 +2,7 @@
 
 from hand_driven import Clock, make, report
 
-from launch.loop.coordinator import Joined, Released
-from launch.loop.executor import Failed, Replaced
+from launch.loop.executor import Failed, Joined, Released, Replaced
 from learner.learner import Outcome
 from shared.config import RunConfig
 

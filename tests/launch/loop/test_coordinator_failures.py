@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hand_driven import Clock, make, report
 
-from launch.loop.coordinator import TrainingStoppedError
 from launch.loop.executor import ChangedWithin, Failed, Replaced
+from launch.loop.supervision import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -150,7 +150,7 @@ def test_what_goes_with_several_actors_under_one_id_is_counted_rollout_by_rollou
 def test_one_lost_among_several_under_one_id_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=2, calls=2, max_restarts=1)
     lost, replaced = Failed(1_000_001, "gone"), Replaced(Failed(1_000_001, "gone"), 1_000_009)
-    executor.completions += [ChangedWithin(1, lost), ChangedWithin(1, replaced)]
+    executor.completions += [ChangedWithin(1, lost, 1), ChangedWithin(1, replaced)]
     events = coordinator.run()
     assert [next(events), next(events)] == [lost, replaced]
     assert executor.actor_ids == [0, 1]

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from ray.exceptions import RayError
 
 from actors.environments import environment_spec
-from launch.loop.executor import Completion
+from launch.loop.executor import Completion, Failed
 from launch.on_ray import members
 from launch.on_ray.members import Call, Member, RayMembers
 from shared.config import RunConfig
@@ -37,3 +38,17 @@ def test_calls_of_one_actor_are_taken_in_order_though_a_later_one_is_ready_first
     ready |= {"0 first", "evaluation"}
     assert [executor.next_completion() for _ in range(3)] == ["0 first", "0 later", "evaluation"]
     assert executor.calls_in_flight == 0
+
+
+def test_a_call_that_failed_counts_as_under_way_until_its_actor_is_removed(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> None:
+        raise RayError("it is gone")
+
+    executor = Members(cartpole, environment_spec(cartpole.environment), None)
+    executor._calls = {"first": Call(0)}
+    monkeypatch.setattr(members.ray, "wait", lambda refs, **_: (refs, []))
+    monkeypatch.setattr(members.ray, "get", fail)
+    assert executor.next_completion() == Failed(0, "its rollout raised: it is gone")
+    assert executor.calls_in_flight == 1

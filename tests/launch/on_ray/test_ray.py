@@ -87,6 +87,7 @@ def test_2_actors_and_k_3_account_for_every_agent_step_beyond_a_killed_actor_and
     interrupted = summary_of(run)
     assert interrupted["status"] == "interrupted"
     assert interrupted["actor_restarts"] == 1
+    assert interrupted["rollouts_lost_with_actors"] == 1
 
     total_frames = interrupted["frames"] + 5000
     resumed = subprocess.run(

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from launch.loop.arrivals import ArrivalsWriter
-from launch.loop.coordinator import Joined
-from launch.loop.executor import Failed, Replaced
+from launch.loop.executor import Failed, Joined, Replaced
 from launch.run.arrival_record import ArrivalRecord
 from shared.types import EpisodeStats, EvaluationResult
 

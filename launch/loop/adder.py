@@ -1,0 +1,117 @@
+"""Adds gradients on their way to the learner: those of a node's actors there, or the sums of several nodes. No Ray."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from launch.loop.crew import Crew
+from launch.loop.executor import Change, ChangedWithin, Executor, Failed
+from shared.config import SupervisionConfig
+from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
+
+# The gradient itself does not travel with its report: it is in the sum.
+_NO_GRADIENT = np.empty(0, np.float32)
+
+
+class Adder:
+    """Adds what an executor's actors report until a sum is of `gradients` gradients.
+
+    It keeps the actors at work, whatever happens to one of them. An id of the executor may stand for several actors:
+    sums are then added like gradients, in their order of arrival, so that a sum is to the bit what NumPy makes of the
+    same tree. Each gradient keeps its own report.
+
+    Args:
+        executor: runs the rollouts. It has started its actors, and no rollout is under way.
+        gradients: of one sum. A multiple of those of a sum that is added.
+        supervision: when an actor hangs, and how long its replacement waits.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        gradients: int,
+        supervision: SupervisionConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._executor = executor
+        self._gradients, self._max_non_finite = gradients, supervision.max_non_finite
+        # Whether too many were lost is for the learner's process to judge, which counts all of them.
+        self._crew = Crew(executor, 1, replace(supervision, max_restarts=sys.maxsize), clock)
+        self._version: int | None = None
+        self._idle: list[int] = []
+        self._changes: deque[ChangedWithin] = deque()
+        self._reports: list[GradientReport] = []
+        self._finite: list[bool] = []
+        self._sum: Float32Array | None = None
+
+    def collect(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> AggregatedReport | ChangedWithin:
+        """Wait for a whole sum, or for an actor that is lost, replaced, joins or goes: then the sum so far is kept.
+
+        An actor that has reported starts again at once, with the newest weights that are here: `snapshot`, or those
+        of the call before. The one that completes the sum waits for the next call, which brings the weights that the
+        learner makes of it. The actor id of a result is 0.
+        """
+        first = self._version is None
+        if snapshot.version != self._version:
+            self._version = snapshot.version
+            self._executor.publish(snapshot)
+        if target is not None:
+            self._executor.publish_target(target)
+        if first:
+            self._crew.start()
+        while not self._changes and not self._is_complete():
+            if self._idle:
+                actor_id = self._idle.pop(0)
+                self._crew.dispatch(actor_id)
+                # On a node that drains it is asked for nothing more.
+                self._tell(*self._crew.release_if_done(actor_id))
+                continue
+            completion = self._executor.next_completion()
+            if isinstance(completion, GradientReport | AggregatedReport):
+                self._add(completion)
+            elif isinstance(completion, ChangedWithin):
+                self._tell(self._crew.changed(completion))
+                self._tell(*self._crew.release_if_done(completion.actor_id))
+            elif isinstance(completion, Failed):
+                self._tell(self._crew.lose(completion))
+            for change in self._crew.attend():
+                self._tell(change)
+        if self._changes:
+            return self._changes.popleft()
+        assert self._sum is not None
+        result = AggregatedReport(0, self._sum, tuple(self._reports), tuple(self._finite))
+        self._reports, self._finite, self._sum = [], [], None
+        return result
+
+    def _tell(self, *changes: Change) -> None:
+        """Have changes be told by this call and the next ones, the first of them with what was lost."""
+        for change in changes:
+            self._changes.append(ChangedWithin(0, change, self._crew.rollouts_lost))
+            self._crew.rollouts_lost = 0
+
+    def _is_complete(self) -> bool:
+        """The sum is whole, or so many in a row were not finite that the learner should hear of it."""
+        in_a_row = self._finite[::-1].index(True) if True in self._finite else len(self._finite)
+        return sum(self._finite) >= self._gradients or in_a_row > self._max_non_finite
+
+    def _add(self, report: GradientReport | AggregatedReport) -> None:
+        self._crew.reported(report.actor_id)
+        gradient = report.gradient
+        # The square of its norm is finite where the learner would find its norm so; one pass, nothing allocated.
+        finite = bool(np.isfinite(np.dot(gradient, gradient)))
+        if self._sum is None:
+            self._sum = gradient.copy() if finite else np.zeros_like(gradient)
+        elif finite:
+            self._sum += gradient
+        if isinstance(report, AggregatedReport):
+            self._reports += report.reports
+            self._finite += [finite and part for part in report.finite]
+        else:
+            self._reports.append(report._replace(gradient=_NO_GRADIENT))
+            self._finite.append(finite)
+        self._idle.append(report.actor_id)

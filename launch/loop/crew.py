@@ -1,0 +1,185 @@
+"""The actors of one executor, kept at work: who fails is replaced, who joins gets its first calls. No Ray in it."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from launch.loop.executor import Change, ChangedWithin, Executor, Failed, Joined, Released, Replaced
+from launch.loop.supervision import RestartPolicy, TrainingStoppedError, Watchdog
+from shared.config import SupervisionConfig
+
+# Between two looks for actors that hang, and for nodes that come and go.
+_CHECK_SECONDS = 1.0
+
+
+class Crew:
+    """Sends the actors of an executor on their way, and takes care of those that fail, hang, join or have to go.
+
+    The coordinator has one, and so has every process that adds gradients on their way to the learner: what is said
+    here of an actor holds for whatever an id of the executor stands for. A failed actor is replaced, after a wait if
+    its kind keeps failing; the others go on meanwhile.
+
+    Args:
+        executor: runs the rollouts. Weights are published before the first dispatch.
+        calls_per_actor: rollouts asked of one actor at a time.
+        supervision: when an actor hangs, and how many may be replaced.
+        clock: seconds, monotonic.
+
+    Attributes:
+        actor_restarts: actors that were replaced, those within ids that stand for several included.
+        rollouts_lost: with actors that ended, likewise.
+    """
+
+    def __init__(
+        self, executor: Executor, calls_per_actor: int, supervision: SupervisionConfig, clock: Callable[[], float]
+    ) -> None:
+        self._executor, self._calls_per_actor, self._clock = executor, calls_per_actor, clock
+        self._supervision = supervision
+        self._watchdog, self._restarts = Watchdog(supervision), RestartPolicy(supervision)
+        self._due: list[tuple[float, Failed]] = []
+        self._draining: set[int] = set()
+        self._checked = clock()
+        self.stopping = False
+        self.actor_restarts = 0
+        self.rollouts_lost = 0
+
+    @property
+    def expects_others(self) -> bool:
+        """Whether some will be at work again though none may be now: replacements, or whoever finds room."""
+        return bool(self._due) or not (self.stopping or self._executor.actor_ids)
+
+    def resume(self, actor_ids: Sequence[int]) -> None:
+        """Watch over rollouts that are under way before `start`, by their actors' ids."""
+        for actor_id in actor_ids:
+            self._watchdog.dispatched(actor_id, self._clock())
+
+    def start(self) -> None:
+        """Ask each actor for as many rollouts as it is to have under way, less those that it was resumed with."""
+        for calls in range(self._calls_per_actor):
+            for actor_id in self._executor.actor_ids:
+                if self._watchdog.outstanding(actor_id) <= calls:
+                    self.dispatch(actor_id)
+
+    def dispatch(self, actor_id: int) -> None:
+        """Ask an actor for one more rollout, unless the run stops or its node is draining."""
+        if self.stopping or actor_id in self._draining:
+            return
+        self._executor.dispatch(actor_id)
+        self._watchdog.dispatched(actor_id, self._clock())
+
+    def reported(self, actor_id: int) -> None:
+        """Note that an actor has completed its oldest call."""
+        self._watchdog.reported(actor_id, self._clock())
+        self._restarts.proven(actor_id)
+
+    def changed(self, told: ChangedWithin) -> Change:
+        """Count what has changed among the actors of one id, and have the others go on.
+
+        Raises:
+            TrainingStoppedError: more actors died than may be replaced.
+        """
+        now = self._clock()
+        calls_left = self._watchdog.outstanding(told.actor_id) - 1
+        # A process starts there, or has just ended: what that takes is no measure of other calls.
+        self._watchdog.forget(told.actor_id)
+        for _ in range(calls_left):
+            self._watchdog.dispatched(told.actor_id, now)
+        self.rollouts_lost += told.rollouts_lost
+        if isinstance(told.change, Replaced):
+            self.actor_restarts += 1
+        elif isinstance(told.change, Failed) and not told.change.node_lost:
+            self._count_death(told.change, now)
+        self.dispatch(told.actor_id)
+        return told.change
+
+    def lose(self, failed: Failed) -> Failed:
+        """End an actor that failed, and note when its replacement may start.
+
+        Raises:
+            TrainingStoppedError: more actors died than may be replaced.
+        """
+        assert failed.actor_id is not None
+        now = self._clock()
+        self._end(failed.actor_id)
+        if not failed.node_lost:
+            # With its node an actor has no replacement of its own: others start when, and where, there is room again.
+            self._due.append((now + self._count_death(failed, now), failed))
+        return failed
+
+    def release_if_done(self, actor_id: int) -> Iterator[Released]:
+        """End an actor on a draining node, once it has reported all that it was asked for."""
+        if actor_id in self._draining and not self._watchdog.outstanding(actor_id):
+            # No rollout is lost, unless the id stands for several actors: what they have under way ends with them.
+            self._end(actor_id)
+            yield Released(actor_id)
+
+    def attend(self) -> Iterator[Change]:
+        """Do what is due: end those that hang, follow the cluster, start replacements.
+
+        Raises:
+            TrainingStoppedError: more actors died than may be replaced.
+        """
+        now = self._clock()
+        if now - self._checked >= _CHECK_SECONDS:
+            self._checked = now
+            for actor_id, reason in self._watchdog.hung(now, self._executor.has_completed).items():
+                yield self.lose(Failed(actor_id, reason))
+            yield from self._follow_cluster()
+        yield from self._replace_due(now)
+
+    def end(self) -> None:
+        """Count what will not be waited for.
+
+        Where an id stands for several actors, only the call is, and not the rollouts of those that have no part in
+        its sum: they end with their process.
+        """
+        self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
+
+    def _end(self, actor_id: int) -> None:
+        self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
+        self._watchdog.forget(actor_id)
+        self._draining.discard(actor_id)
+        self._executor.remove(actor_id)
+
+    def _count_death(self, failed: Failed, now: float) -> float:
+        """Seconds to wait before the replacement of this actor starts."""
+        assert failed.actor_id is not None
+        wait = self._restarts.died(failed.actor_id, now)
+        if wait is None:
+            raise TrainingStoppedError(
+                f"more actors died within {self._supervision.restart_window_seconds:.0f} s than "
+                f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
+                f"{failed.reason}"
+            )
+        return wait
+
+    def _follow_cluster(self) -> Iterator[Joined]:
+        """Ask actors on draining nodes for nothing more, and start others where there is room."""
+        if self.stopping:
+            return
+        self._draining |= set(self._executor.draining())
+        # Some of the room is that of actors that failed, whose replacements wait for their time.
+        for _ in range(self._executor.room() - len(self._due)):
+            actor_id = self._add()
+            if actor_id is None:
+                return
+            yield Joined(actor_id)
+
+    def _replace_due(self, now: float) -> Iterator[Replaced]:
+        """Start the replacements whose wait is over, as far as there are places for them."""
+        if self.stopping:
+            self._due = []
+        for due in [due for due in self._due if due[0] <= now]:
+            replacement_id = self._add()
+            if replacement_id is None:
+                break
+            self._due.remove(due)
+            self._restarts.replaced_by(replacement_id)
+            self.actor_restarts += 1
+            yield Replaced(due[1], replacement_id)
+
+    def _add(self) -> int | None:
+        """Start one more actor, and give it its first calls. None if there is no place for it."""
+        actor_id = self._executor.add()
+        if actor_id is not None:
+            for _ in range(self._calls_per_actor):
+                self.dispatch(actor_id)
+        return actor_id

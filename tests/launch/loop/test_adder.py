@@ -1,0 +1,221 @@
+"""What whoever adds gradients does with actors that die, hang, or report what is not finite: no Ray, no processes."""
+
+from collections import deque
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from launch.loop.adder import Adder
+from launch.loop.executor import ChangedWithin, Failed, Joined, Released, Replaced
+from shared.config import SupervisionConfig
+from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
+
+NAN = float("nan")
+
+
+def report(actor_id: int, sequence: int, *gradient: float) -> GradientReport:
+    return GradientReport(
+        actor_id,
+        sequence,
+        0,
+        "layout",
+        np.array(gradient, np.float32),
+        5,
+        5,
+        EpisodeStats(np.empty(0), np.empty(0, np.int64)),
+        StageSeconds(0, 0, 0, 0, 0),
+        {},
+    )
+
+
+class Actors:
+    """An executor that completes what the test says, in its order, and keeps a tape. Its clock is the test's too."""
+
+    def __init__(self, actors: int) -> None:
+        self.actor_ids = list(range(1, 1 + actors))
+        self._ids = count(1 + actors)
+        self.tape: list[str] = []
+        self.completions: deque[Any] = deque()
+        self.seconds, self.places, self.going = 0.0, actors, list[int]()
+
+    def publish(self, snapshot: WeightSnapshot) -> None:
+        self.tape.append(f"publish {snapshot.version}")
+
+    def publish_target(self, snapshot: WeightSnapshot) -> None:
+        self.tape.append(f"publish target {snapshot.version}")
+
+    def dispatch(self, actor_id: int) -> None:
+        assert actor_id in self.actor_ids
+        self.tape.append(f"dispatch {actor_id}")
+
+    def next_completion(self) -> Any:
+        completion = self.completions.popleft()
+        if isinstance(completion, float):
+            # Nothing happens for so many seconds.
+            self.seconds += completion
+            return None
+        return completion
+
+    def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
+        return False
+
+    def rollouts_under_way(self, actor_id: int) -> int:
+        assert actor_id in self.actor_ids
+        return 1
+
+    def room(self) -> int:
+        return self.places - len(self.actor_ids)
+
+    def draining(self) -> list[int]:
+        return self.going
+
+    def remove(self, actor_id: int) -> None:
+        self.tape.append(f"remove {actor_id}")
+        self.actor_ids.remove(actor_id)
+
+    def add(self) -> int:
+        self.actor_ids.append(next(self._ids))
+        self.tape.append(f"add {self.actor_ids[-1]}")
+        return self.actor_ids[-1]
+
+
+class Node:
+    """Whoever adds what such actors report, numbered from 1, with a clock that goes when the test says so."""
+
+    def __init__(self, actors: int, k: int, **settings: Any) -> None:
+        self.actors = Actors(actors)
+        self._adder = Adder(self.actors, k, SupervisionConfig(**settings), lambda: self.actors.seconds)  # type: ignore[arg-type]
+
+    def collect(self, *completions: Any, version: int = 7, target: int | None = None) -> Any:
+        self.actors.completions += completions
+        self.actors.tape.clear()
+        parameters = np.zeros(2, np.float32)
+        return self._adder.collect(
+            WeightSnapshot(version, parameters), None if target is None else WeightSnapshot(target, parameters)
+        )
+
+
+def lost(actor_id: int, reason: str = "gone", rollouts: int = 1) -> ChangedWithin:
+    return ChangedWithin(0, Failed(actor_id, reason), rollouts)
+
+
+def replaced(actor_id: int, reason: str, by: int) -> ChangedWithin:
+    return ChangedWithin(0, Replaced(Failed(actor_id, reason), by))
+
+
+def test_a_sum_is_of_the_first_k_and_only_who_reported_starts_again() -> None:
+    node = Node(actors=3, k=2)
+    summed = node.collect(report(2, 1, 1.0, 2.0), report(1, 1, 10.0, 20.0))
+    assert isinstance(summed, AggregatedReport)
+    np.testing.assert_array_equal(summed.gradient, [11.0, 22.0])
+    assert [r.actor_id for r in summed.reports] == [2, 1]
+    assert node.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "dispatch 3", "dispatch 2"]
+    node.collect(report(3, 1, 1.0, 2.0), report(2, 2, 1.0, 2.0), version=8)
+    assert node.actors.tape == ["publish 8", "dispatch 1", "dispatch 3"]
+
+
+def test_weights_are_published_once_per_version_and_those_of_the_target_network_when_they_come() -> None:
+    node = Node(actors=2, k=1)
+    node.collect(report(1, 1, 1.0, 2.0), target=3)
+    assert node.actors.tape == ["publish 7", "publish target 3", "dispatch 1", "dispatch 2"]
+    node.collect(report(2, 1, 1.0, 2.0))
+    assert node.actors.tape == ["dispatch 1"]
+
+
+def test_one_dead_actor_is_replaced_and_what_the_others_sent_is_kept() -> None:
+    node = Node(actors=3, k=3)
+    assert node.collect(report(1, 1, 1.0, 0.0), Failed(2, "gone")) == lost(2)
+    assert node.actors.tape[-4:] == ["dispatch 1", "remove 2", "add 4", "dispatch 4"]
+    assert node.collect() == replaced(2, "gone", by=4)
+    summed = node.collect(report(3, 1, 2.0, 0.0), report(4, 1, 4.0, 0.0))
+    assert node.actors.actor_ids == [1, 3, 4]
+    assert node.actors.tape == ["dispatch 3"]
+    # The first gradient came before the death.
+    np.testing.assert_array_equal(summed.gradient, [7.0, 0.0])
+    assert [r.actor_id for r in summed.reports] == [1, 3, 4]
+    assert summed.finite == (True, True, True)
+
+
+def test_a_replacement_that_dies_unproven_is_waited_for_while_the_others_play() -> None:
+    node = Node(actors=2, k=1, backoff_seconds=4.0)
+    assert node.collect(Failed(2, "gone")) == lost(2)
+    assert node.collect() == replaced(2, "gone", by=3)
+    assert node.collect(Failed(3, "gone too")) == lost(3, "gone too")
+    assert isinstance(node.collect(3.0, report(1, 1, 1.0, 1.0)), AggregatedReport)
+    assert node.collect(1.0) == replaced(3, "gone too", by=4)
+
+
+def test_an_actor_that_hangs_is_replaced_though_the_others_report() -> None:
+    node = Node(actors=2, k=1, start_seconds=60.0, hang_seconds=20.0)
+    node.collect(report(1, 1, 1.0, 1.0))
+    hung = node.collect(61.0).change
+    assert isinstance(hung, Failed)
+    assert hung.actor_id in (1, 2)
+    assert "it hangs" in hung.reason
+
+
+def test_whoever_joins_or_drains_is_told_and_the_sum_is_kept() -> None:
+    node = Node(actors=2, k=2)
+    node.actors.places, node.actors.going = 3, [1]
+    assert node.collect(2.0) == ChangedWithin(0, Joined(3))
+    assert node.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "add 3", "dispatch 3"]
+    node.actors.places = 2
+    # After its last report, whose gradient is in the sum.
+    assert node.collect(report(1, 1, 1.0, 1.0)) == ChangedWithin(0, Released(1), 1)
+    assert node.actors.tape == ["remove 1"]
+    summed = node.collect(report(3, 1, 2.0, 2.0))
+    assert [r.actor_id for r in summed.reports] == [1, 3]
+
+
+def test_an_actor_whose_node_drains_while_it_waits_for_weights_is_released() -> None:
+    node = Node(actors=2, k=1)
+    node.actors.going, node.actors.places, node.actors.seconds = [2], 1, 2.0
+    assert isinstance(node.collect(report(2, 1, 1.0, 1.0)), AggregatedReport)
+    assert node.collect() == ChangedWithin(0, Released(2), 1)
+    assert node.actors.tape == ["remove 2"]
+
+
+def test_sums_are_added_like_gradients_and_keep_the_report_of_each() -> None:
+    """Of two parts, one has lost an actor meanwhile; its sum comes when it is whole."""
+    group = Node(actors=2, k=4)
+    reports = [report(10 * part + n, 1) for part in (1, 2) for n in (1, 2)]
+    first = AggregatedReport(2, np.array([1.0, 2.0], np.float32), tuple(reports[2:]), (True, True))
+    told = ChangedWithin(1, Failed(11, "gone"), 1)
+    assert group.collect(first, told) == ChangedWithin(0, told.change, 1)
+    assert group.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "dispatch 2", "dispatch 1"]
+    second = AggregatedReport(1, np.array([0.5, 0.25], np.float32), tuple(reports[:2]), (True, True))
+    summed = group.collect(second)
+    assert [r.actor_id for r in summed.reports] == [21, 22, 11, 12]
+    np.testing.assert_array_equal(summed.gradient, [1.5, 2.25])
+    assert summed.finite == (True,) * 4
+
+
+def test_a_sum_that_is_not_finite_is_in_no_other_sum_and_its_gradients_are_counted_so() -> None:
+    group = Node(actors=2, k=4)
+    overflown, whole, last = (
+        AggregatedReport(1, np.array([value, 0.0], np.float32), (report(n, 1), report(n + 1, 1)), (True, True))
+        for n, value in ((11, np.inf), (21, 1.0), (31, 2.0))
+    )
+    summed = group.collect(overflown, whole, last)
+    assert summed.finite == (False, False, True, True, True, True)
+    np.testing.assert_array_equal(summed.gradient, [3.0, 0.0])
+
+
+def test_a_gradient_that_is_not_finite_is_in_no_sum_and_counted() -> None:
+    node = Node(actors=2, k=2)
+    summed = node.collect(
+        report(1, 1, NAN, 1.0), report(2, 1, 1.0, 2.0), report(1, 2, 1.0, NAN), report(1, 3, 3.0, 4.0)
+    )
+    assert summed.finite == (False, True, False, True)
+    assert [r.actor_id for r in summed.reports] == [1, 2, 1, 1]
+    np.testing.assert_array_equal(summed.gradient, [4.0, 6.0])
+
+
+def test_too_many_in_a_row_that_are_not_finite_are_reported_without_waiting_for_k() -> None:
+    node = Node(actors=1, k=3, max_non_finite=2)
+    bad = [report(1, n, NAN, 0.0) for n in (1, 2, 4, 5, 6)]
+    summed = node.collect(*bad[:2], report(1, 3, 1.0, 1.0), *bad[2:])
+    # Two, then one that is finite, then three in a row: the learner stops the run at the third.
+    assert summed.finite == (False, False, True, False, False, False)
+    np.testing.assert_array_equal(summed.gradient, [1.0, 1.0])
