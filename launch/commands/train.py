@@ -19,7 +19,8 @@ from launch.commands.interrupts import Interrupts, children_outlive_hangups
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.import_path import check_packages, namesakes
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.placement import aggregates, place, placement_lines, with_actor_device
+from launch.on_ray.placement import place, placement_lines, with_actor_device
+from launch.on_ray.tree import aggregation
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
@@ -199,8 +200,8 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
             takes_gpu_here(config)
         _open_folder(run, budget)
         if config.learner.gradients_per_update > 1:
-            on, why = aggregates(config, placement)
-            print_line(console, f"aggregation:  {'by node' if on else 'none'}: {why}")
+            level, _, why = aggregation(config, placement)
+            print_line(console, f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
         with _kept_if_it_starts(run), machines_requested(config):
             summary = run_learners(
                 config,

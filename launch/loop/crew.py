@@ -170,6 +170,9 @@ class Crew:
         for due in [due for due in self._due if due[0] <= now]:
             replacement_id = self._add()
             if replacement_id is None:
+                if self._executor.room() <= 0:
+                    # Others have taken its place, or it is gone: nobody is missing.
+                    self._due.remove(due)
                 break
             self._due.remove(due)
             self._restarts.replaced_by(replacement_id)

@@ -1,27 +1,29 @@
-"""Adds the gradients of a node's actors on their node, so that an update needs one message in place of K.
+"""Adds gradients on their way to the learner, so that an update needs one message in place of K: on their nodes.
 
 A node's aggregator runs its actors by an executor of its own, through that node's shared memory, and sends the sum of
-the K gradients of one update. The sum is to the bit the one that the learner would have made: ((g₁ + g₂) + g₃) …, in
-the order of arrival. The learner still admits and counts each gradient by itself.
+their next gradients. The sum is to the bit the one that the learner would have made: ((g₁ + g₂) + g₃) …, in the order
+of arrival. The learner still admits and counts each gradient by itself. The second level, `launch.on_ray.groups`, is
+made of the same parts: there the executor runs the aggregators of several nodes.
 """
 
 import itertools
 import time
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import ray
 
 from actors.environments import EnvironmentSpec
 from launch.loop.adder import Adder
-from launch.loop.executor import ChangedWithin, Completion
-from launch.on_ray.actor_process import Weights
+from launch.loop.executor import ChangedWithin, Completion, Executor
+from launch.on_ray.actor_process import ActorProcess, Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.members import PROCESS_OPTIONS, Call, RayMembers
+from launch.on_ray.members import PROCESS_OPTIONS, Call, Member, RayMembers
 from shared.config import RunConfig
 from shared.types import AggregatedReport, WeightSnapshot
 from shared.wire import decode, encode
@@ -30,8 +32,42 @@ from shared.wire import decode, encode
 _IDS_PER_NODE = 1_000_000
 
 
-class AggregatorProcess:
-    """The process on a node that runs its actors and adds their gradients.
+class Aggregator:
+    """A process that adds what its executor's actors report.
+
+    Args:
+        config: of the run.
+        executor: runs the rollouts; see `Adder`.
+        gradients: of a sum.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, config: RunConfig, executor: Executor, gradients: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._precision = config.transfer.precision
+        self._adder = Adder(executor, gradients, config.supervision, clock)
+
+    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin:
+        """See `Adder.collect`; the gradient of the sum is encoded, as it travels."""
+        result = self._adder.collect(_snapshot(weights), None if target is None else _snapshot(target))
+        if not isinstance(result, AggregatedReport):
+            return result
+        return result._replace(gradient=encode(result.gradient, self._precision))  # type: ignore[arg-type]
+
+
+def _snapshot(weights: Weights) -> WeightSnapshot:
+    assert isinstance(weights.parameters, np.ndarray)
+    return WeightSnapshot(weights.version, decode(weights.parameters), weights.frames, weights.reward_factor)
+
+
+def without_evaluator(config: RunConfig) -> RunConfig:
+    """The settings for an aggregator's executor: the evaluator is that of the learner's process."""
+    return replace(config, evaluation=replace(config.evaluation, every_frames=0))
+
+
+class NodeAggregator(Aggregator):
+    """The aggregator of a node, with its actors.
 
     Args:
         config: of the run.
@@ -39,7 +75,8 @@ class AggregatorProcess:
         actors: how many to start.
         first_actor_id: ids count up from here.
         node: the id of its own node, for its actors too; empty: there is one machine only.
-        clock: seconds, monotonic.
+        gradients: of a sum.
+        actor_process: the class that is started in each actor's process.
     """
 
     def __init__(
@@ -49,65 +86,47 @@ class AggregatorProcess:
         actors: int,
         first_actor_id: int,
         node: str,
-        clock: Callable[[], float] = time.monotonic,
+        gradients: int,
+        actor_process: type[ActorProcess],
     ) -> None:
-        # The learner's process has the evaluator: this executor must not start one.
-        self._config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
-        self._executor = RayExecutor(self._config, spec, actors, first_actor_id, node=node)
-        self._adder = Adder(self._executor, config.learner.gradients_per_update, config.supervision, clock)
-
-    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin:
-        """See `Adder.collect`; the gradient of the sum is encoded, as it travels."""
-        result = self._adder.collect(_snapshot(weights), None if target is None else _snapshot(target))
-        if not isinstance(result, AggregatedReport):
-            return result
-        return result._replace(gradient=encode(result.gradient, self._config.transfer.precision))  # type: ignore[arg-type]
+        config = without_evaluator(config)
+        super().__init__(config, RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node), gradients)
 
 
-def _snapshot(weights: Weights) -> WeightSnapshot:
-    assert isinstance(weights.parameters, np.ndarray)
-    return WeightSnapshot(weights.version, decode(weights.parameters), weights.frames, weights.reward_factor)
+class Branch(Member, Protocol):
+    """An aggregator: how many actors play below it, and how many rollouts are under way or in sums there, at most."""
+
+    @property
+    def actors(self) -> int: ...
+    @property
+    def load(self) -> int: ...
 
 
-class _Group(NamedTuple):
-    """A node's aggregator and its number of actors."""
-
-    handle: Any
-    node: str
-    actors: int
+BranchT = TypeVar("BranchT", bound=Branch)
 
 
-class AggregatingExecutor(RayMembers[_Group]):
-    """An `Executor` with one aggregator per node. An actor id of its interface is that of an aggregator.
+class AggregatingExecutor(RayMembers[BranchT]):
+    """An `Executor` of aggregators. An actor id of its interface is that of an aggregator.
 
     Args:
         config: of the run.
         spec: of its environment.
-        actors: how many in all, where there is no cluster.
-        first_actor_id: ids count up from here, and are never used again.
         cluster: where there are places for actors. None: all are on this machine.
+        gradients: of an aggregator's sum.
+        part: gradients of what is added to it: 1, or those of a sum.
     """
 
     def __init__(
-        self,
-        config: RunConfig,
-        spec: EnvironmentSpec,
-        actors: int,
-        first_actor_id: int = 0,
-        cluster: ClusterView | None = None,
+        self, config: RunConfig, spec: EnvironmentSpec, cluster: ClusterView | None, gradients: int, part: int
     ) -> None:
         super().__init__(config, spec, cluster)
-        self._actors = actors
-        self._ids = itertools.count(first_actor_id, _IDS_PER_NODE)
-        # Groups whose last call ended with a change within: gradients that were added before it wait in their sums.
+        self._gradients, self._part = gradients, part
+        # Those whose last call ended with a change within: gradients that were added before it wait in their sums.
         self._unfinished: set[int] = set()
-        for _ in range(1 if cluster is None else self.room()):
-            self.add()
-        self._start_evaluator()
 
     @property
     def actors(self) -> int:
-        return sum(group.actors for group in self._members.values())
+        return sum(member.actors for member in self._members.values())
 
     def dispatch(self, actor_id: int) -> None:
         weights, target = self._published.weights(), self._published.new_target_object(actor_id)
@@ -123,16 +142,66 @@ class AggregatingExecutor(RayMembers[_Group]):
         return result._replace(gradient=decode(result.gradient))
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        # One of each actor but that whose report, or loss, ended the last call. Of a call under way it plays too.
-        playing = self._members[actor_id].actors - 1
-        called = any(call.actor_id == actor_id for call in self._calls.values())
-        # A sum is sent as soon as it has K gradients.
-        in_sum = self._config.learner.gradients_per_update - 1 if called or actor_id in self._unfinished else 0
-        return playing + called + in_sum
+        load = self._members[actor_id].load
+        if actor_id in self._unfinished or any(call.actor_id == actor_id for call in self._calls.values()):
+            # A sum is sent as soon as it is whole: then who completed it waits.
+            return load + self._gradients - self._part
+        return load - self._part
 
     def remove(self, actor_id: int) -> None:
         super().remove(actor_id)
         self._unfinished.discard(actor_id)
+
+    @abstractmethod
+    def room(self) -> int: ...
+
+    def _start(self, process: type, node: str, *arguments: Any) -> Any:
+        """The handle of a new aggregator's process, an `Aggregator` or what a bench has in its place."""
+        options = PROCESS_OPTIONS | (on_node(node) if node else {})
+        return ray.remote(num_cpus=0, **options)(process).remote(self._config, self._spec, *arguments)
+
+
+class _Node(NamedTuple):
+    """A node's aggregator and its number of actors, each with one rollout under way."""
+
+    handle: Any
+    node: str
+    actors: int
+
+    @property
+    def load(self) -> int:
+        return self.actors
+
+
+class NodesExecutor(AggregatingExecutor[_Node]):
+    """An `Executor` with an aggregator on each node.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        actors: how many in all, where there is no cluster.
+        first_actor_id: ids count up from here, and are never used again.
+        cluster: where there are places for actors. None: all are on this machine.
+        gradients: of a node's sum.
+        actor_process: the class that is started in each actor's process.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int,
+        cluster: ClusterView | None,
+        gradients: int,
+        actor_process: type[ActorProcess] = ActorProcess,
+    ) -> None:
+        super().__init__(config, spec, cluster, gradients, part=1)
+        self._actors, self._actor_process = actors, actor_process
+        self._ids = itertools.count(first_actor_id, _IDS_PER_NODE)
+        for _ in range(1 if cluster is None else self.room()):
+            self.add()
+        self._start_evaluator()
 
     def add(self) -> int | None:
         node, actors = "", self._actors
@@ -141,12 +210,10 @@ class AggregatingExecutor(RayMembers[_Group]):
             if not free:
                 return None
             node, actors = max(free.items(), key=lambda item: item[1])
-        group_id = next(self._ids)
-        options = PROCESS_OPTIONS | (on_node(node) if node else {})
-        remote = ray.remote(num_cpus=0, **options)(AggregatorProcess)
-        handle = remote.remote(self._config, self._spec, actors, group_id + 1, node)
-        self._members[group_id] = _Group(handle, node, actors)
-        return group_id
+        node_id = next(self._ids)
+        arguments = (actors, node_id + 1, node, self._gradients, self._actor_process)
+        self._members[node_id] = _Node(self._start(NodeAggregator, node, *arguments), node, actors)
+        return node_id
 
     def room(self) -> int:
         return 0 if self._cluster is None else len(self._free_nodes())
@@ -156,7 +223,7 @@ class AggregatingExecutor(RayMembers[_Group]):
         assert self._cluster is not None
         _, most = self._config.actor_range
         left = None if most is None else most - self.actors
-        taken = Counter(group.node for group in self._members.values())
+        taken = Counter(member.node for member in self._members.values())
         free = {node: count for node, count in self._cluster.places().items() if not taken[node]}
         if left is not None:
             free = {node: min(count, left) for node, count in free.items() if left > 0}

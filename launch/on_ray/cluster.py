@@ -29,7 +29,7 @@ _NODE_SECONDS = 1.0
 # Between two tries to reach a node that did not answer.
 _RETRY_SECONDS = 10.0
 # The custom resource of the node that the learner has to be on.
-_LEARNER_RESOURCE = "learner"
+LEARNER_RESOURCE = "learner"
 
 
 class _ProjectFirst(JobConfig):
@@ -111,7 +111,7 @@ def cluster_nodes() -> list[Node]:
             cores=node["Resources"].get("CPU", 0.0),
             bytes=int(node["Resources"].get("memory", 0)),
             gpus=node["Resources"].get("GPU", 0.0),
-            marked=node["Resources"].get(_LEARNER_RESOURCE, 0.0) > 0,
+            marked=node["Resources"].get(LEARNER_RESOURCE, 0.0) > 0,
             head="node:__internal_head__" in node["Resources"],
             draining=node["NodeID"] in draining,
             port=node["NodeManagerPort"],
@@ -166,7 +166,7 @@ class ClusterView:
     """
 
     def __init__(self, config: RunConfig, learner: Node) -> None:
-        self._config, self._learner = config, learner
+        self._config, self.learner = config, learner
         self._nodes: list[Node] = []
         # When each node that Ray's server still takes for alive was last found not to answer.
         self._silent: dict[str, float] = {}
@@ -205,7 +205,7 @@ class ClusterView:
 
     def places(self) -> dict[str, int]:
         """How many actors each node takes, by its id."""
-        return room(self._config, self.nodes(), self._learner)
+        return room(self._config, self.nodes(), self.learner)
 
 
 def _answers(node: Node) -> bool:

@@ -14,11 +14,11 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Executor
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.aggregation import AggregatingExecutor
 from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
-from launch.on_ray.executor import RayExecutor
+from launch.on_ray.executors import make_executor
 from launch.on_ray.members import PROCESS_OPTIONS
-from launch.on_ray.placement import Node, Placement, aggregates
+from launch.on_ray.placement import Node, Placement
+from launch.on_ray.tree import Aggregation, aggregation
 from launch.run.counts import LearnerDeath
 from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
 from launch.run.progress import View
@@ -52,7 +52,7 @@ class LearnerStart(NamedTuple):
         node: of the learner, on a cluster. None: everything is on this machine.
         resume: go on from the newest checkpoint in `folder`.
         gpu: whether the learner has one.
-        aggregate: whether gradients are added up before they reach the learner.
+        aggregation: where gradients are added before they reach the learner.
         death: of the process before this one, if it is the same run that goes on.
         sent: the run folder, for a learner that may be on another machine.
     """
@@ -64,7 +64,7 @@ class LearnerStart(NamedTuple):
     node: Node | None
     resume: bool
     gpu: bool
-    aggregate: bool
+    aggregation: Aggregation
     death: LearnerDeath | None
     sent: SentFolder | None
 
@@ -94,10 +94,9 @@ class LearnerProcess:
 
         config, spec = start.config, start.spec
 
-        def make_executor(first_actor_id: int) -> Executor:
+        def executor_from(first_actor_id: int) -> Executor:
             cluster = None if start.node is None else ClusterView(config, start.node)
-            kind = AggregatingExecutor if start.aggregate else RayExecutor
-            return kind(config, spec, start.budget.actors, first_actor_id, cluster=cluster)
+            return make_executor(config, spec, start.aggregation, start.budget.actors, first_actor_id, cluster)
 
         trackers: dict[str, OpenTracker] = {}
         if config.address != "local":
@@ -105,7 +104,7 @@ class LearnerProcess:
 
             trackers["Ray's metrics"] = partial(RayMetrics, start.folder.name)
         return TrainingSession(
-            config, spec, start.folder, make_executor, resume=start.resume, after=start.death, trackers=trackers
+            config, spec, start.folder, executor_from, resume=start.resume, after=start.death, trackers=trackers
         )
 
     def run(self) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def start_learner(
         node=None if placement is None else placement.learner,
         resume=resume,
         gpu=gpu,
-        aggregate=aggregates(config, placement)[0],
+        aggregation=aggregation(config, placement),
         death=death,
         sent=sent,
     )

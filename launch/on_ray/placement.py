@@ -10,7 +10,7 @@ from shared.config import RunConfig
 from shared.errors import setting_error
 
 # Ray's own processes are busy enough on large nodes to be left a core.
-_LARGE_NODE_CORES = 8
+LARGE_NODE_CORES = 8
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, i
         cores = node.cores
         if node.draining or (node.marked and len(nodes) > 1):
             continue
-        if (node.id == learner.id and cores >= 4) or cores >= _LARGE_NODE_CORES:
+        if (node.id == learner.id and cores >= 4) or cores >= LARGE_NODE_CORES:
             cores -= 1
         actors = min(int(cores / config.actor.cores), node.bytes // ACTOR_BYTES)
         if config.actor.device == "gpu":
@@ -142,27 +142,6 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     if most is not None and most > len(running):
         notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
     return Placement(learner, gpu, dict(Counter(running)), tuple(notes))
-
-
-def aggregates(config: RunConfig, placement: Placement | None) -> tuple[bool, str]:
-    """Whether gradients are added on their nodes, and why, in words."""
-    count = config.learner.gradients_per_update
-    if config.aggregation != "auto":
-        return config.aggregation == "node", "as asked for"
-    if config.learner.staleness != "none":
-        return False, "each gradient is weighed by itself"
-    if config.learner.target_policy_lag is not None:
-        return False, "K follows the policy lag"
-    if count < 2:
-        return False, "each gradient is applied by itself"
-    if placement is None or list(placement.actors) in ([], [placement.learner.id]):
-        return False, "all actors are on the learner's machine"
-    if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
-        return False, "not with a limit on policy lag, --lockstep or --record-arrivals"
-    fewest = min(placement.actors.values())
-    if fewest < count:
-        return False, f"a node has {fewest} actors, fewer than the {count} gradients of an update"
-    return True, f"{count} gradients of a node make one message"
 
 
 def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:

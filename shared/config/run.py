@@ -42,9 +42,12 @@ class RunConfig:
     settings to the bit, until the order ends. Not with --resume."""
     address: str = "local"
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
-    aggregation: Literal["auto", "node", "none"] = "auto"
-    """node: actors of a node add the K gradients of an update there, and one message goes to the learner; none: each
-    gradient travels by itself; auto: by node where that pays, on a cluster whose nodes have K actors or more each."""
+    aggregation: Literal["auto", "node", "group", "none"] = "auto"
+    """node: the K gradients of an update are added on their node, and one message goes to the learner; group: nodes add
+    theirs, groups of nodes add these sums up to K, and one message of a group goes to the learner; none: each gradient
+    travels by itself; auto: on a cluster, by node where each has K actors or more, else by group from 4 nodes on."""
+    nodes_per_group: int | None = None
+    """--aggregation group: the most nodes of a group. None: the root of the number of nodes."""
     log_every_seconds: float = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points."""
     storage: str | None = None
@@ -137,29 +140,33 @@ def _check_replay(config: RunConfig) -> None:
 
 
 def _check_aggregation(config: RunConfig) -> None:
-    if config.aggregation != "node":
+    at_least("nodes_per_group", config.nodes_per_group, 2)
+    how = config.aggregation
+    if how not in ("node", "group"):
         return
     if config.learner.staleness != "none":
         raise setting_error(
-            "aggregation", "node", "a node does not know how old its gradients are when they are applied, and cannot "
+            "aggregation", how, "a node does not know how old its gradients are when they are applied, and cannot "
             "weigh them before it adds them; leave --learner.staleness out"
         )  # fmt: skip
     if config.learner.target_policy_lag is not None:
         raise setting_error(
-            "aggregation", "node", "adds a fixed number of gradients; leave --learner.target-policy-lag out"
+            "aggregation", how, "adds a fixed number of gradients; leave --learner.target-policy-lag out"
         )
     if config.learner.gradients_per_update < 2:
         raise setting_error(
-            "aggregation", "node", "needs --learner.gradients-per-update of 2 or more: there is nothing to add"
+            "aggregation", how, "needs --learner.gradients-per-update of 2 or more: there is nothing to add"
         )
     if config.learner.max_policy_lag is not None:
         raise setting_error(
-            "aggregation", "node", "a gradient that is too old could not be taken out of a sum; leave "
+            "aggregation", how, "a gradient that is too old could not be taken out of a sum; leave "
             "--learner.max-policy-lag out",
         )  # fmt: skip
     # The learner sees sums, not single reports: their order can be neither fixed nor recorded.
     if config.executor == "inline" or config.lockstep or config.record_arrivals is not None:
-        raise setting_error("aggregation", "node", "is for --executor ray, without --lockstep and --record-arrivals")
+        raise setting_error("aggregation", how, "is for --executor ray, without --lockstep and --record-arrivals")
+    if how == "group" and config.address == "local":
+        raise setting_error("aggregation", how, "groups are of a cluster's nodes; join one by --address, or use node")
 
 
 def _check_executor(config: RunConfig) -> None:

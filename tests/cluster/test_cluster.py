@@ -1,118 +1,16 @@
 """Several Ray nodes on this machine: actors follow nodes, the learner is where it was told to be."""
 
 import json
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import ray
+from nodes import Training, add, drain, node_of, pids
 from ray.cluster_utils import Cluster
 
 from launch.cli import main
 
 pytestmark = pytest.mark.cluster
-
-_DEADLINE_SECONDS = 90
-SETTINGS = (
-    "cartpole --evaluation.every-frames 0 --stop-at-return None --stop-measure training --total-frames 1000M "
-    "--log-every-seconds 0.5 --checkpoint.every-seconds 1 --actor.environments 4 --actor.unroll-length 10"
-)
-
-
-class Training:
-    """`tributary train` on a cluster, watched from outside."""
-
-    def __init__(self, address: str, folder: Path, arguments: str = "") -> None:
-        self.folder = folder
-        command = [sys.executable, "-m", "launch.cli", "train", *SETTINGS.split(), *arguments.split()]
-        self.process = subprocess.Popen(
-            [*command, "--address", address, "--run-dir", str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not condition():
-            assert self.process.poll() is None, f"{what}: the run ended\n{self.process.communicate()[0]}"
-            assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
-            time.sleep(0.1)
-
-    def row(self) -> dict[str, Any]:
-        with suppress(OSError):
-            for line in reversed((self.folder / "metrics.jsonl").read_text().splitlines()):
-                with suppress(ValueError):
-                    return json.loads(line)
-        return {"actors_alive": 0, "updates": 0, "frames": 0}
-
-    def log(self) -> str:
-        with suppress(OSError):
-            return (self.folder / "log.txt").read_text()
-        return ""
-
-    def wait_for_actors(self, count: int) -> None:
-        self.wait_for(lambda: self.row()["actors_alive"] == count, f"{count} actors at work")
-        updates = self.row()["updates"]
-        self.wait_for(lambda: self.row()["updates"] > updates, "progress")
-
-    def stop(self) -> tuple[dict[str, Any], str]:
-        self.process.send_signal(signal.SIGINT)
-        output, _ = self.process.communicate(timeout=_DEADLINE_SECONDS)
-        assert self.process.returncode == 130, output
-        summary = json.loads((self.folder / "summary.json").read_text())
-        dropped = sum(summary["agent_steps_dropped"].values())
-        assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
-        return summary, output
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 * 2**20})
-    yield made
-    made.shutdown()
-
-
-@pytest.fixture
-def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], Training]]:
-    started: list[Training] = []
-
-    def start(arguments: str = "") -> Training:
-        started.append(Training(cluster.address, tmp_path / f"run{len(started)}", arguments))
-        return started[-1]
-
-    yield start
-    for training in started:
-        training.process.kill()
-        training.process.wait()
-
-
-def add(cluster: Cluster, cpus: int, **resources: float) -> Any:
-    return cluster.add_node(num_cpus=cpus, resources=resources, object_store_memory=200 * 2**20)
-
-
-def learner_pids() -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(b"ray::Learner"):
-                found.append(int(entry.name))
-    return found
-
-
-def node_of_learner(cluster: Cluster) -> str:
-    """The id of the node whose raylet is the parent of the learner's process."""
-    (pid,) = learner_pids()
-    parent = int(re.search(r"PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])  # type: ignore[index]
-    command = Path(f"/proc/{parent}/cmdline").read_bytes().decode()
-    return next(node.node_id for node in cluster.list_all_nodes() if node.node_id in command)
 
 
 def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[[str], Training]) -> None:
@@ -136,16 +34,9 @@ def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Calla
     second = add(cluster, 1)
     training = train()
     training.wait_for_actors(2)
-    ray.init(cluster.address, logging_level="error")
-    try:
-        gcs = ray._raylet.GcsClient(address=cluster.address)
-        deadline = int((time.time() + 600) * 1000)
-        accepted, _ = gcs.drain_node(second.node_id, 2, "the machine is taken back", deadline)
-        assert accepted
-        training.wait_for(lambda: "its node is draining" in training.log(), "the release")
-        training.wait_for_actors(1)
-    finally:
-        ray.shutdown()
+    drain(cluster, second)
+    training.wait_for(lambda: "its node is draining" in training.log(), "the release")
+    training.wait_for_actors(1)
     summary, _ = training.stop()
     # Released after its last report: nothing was lost.
     assert summary["rollouts_lost_with_actors"] == 0
@@ -169,7 +60,8 @@ def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Call
     marked = add(cluster, 1, learner=1)
     training = train()
     training.wait_for_actors(1)
-    assert node_of_learner(cluster) == marked.node_id
+    (learner,) = pids(b"ray::Learner")
+    assert node_of(cluster, learner).node_id == marked.node_id
     _, output = training.stop()
     assert "learner  (1 cores" in output
 

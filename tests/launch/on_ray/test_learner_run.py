@@ -13,6 +13,7 @@ from actors.environments import environment_spec
 from launch.machine.budget import thread_budget
 from launch.on_ray import learner_process, learner_run
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart
+from launch.on_ray.tree import aggregation
 from launch.run.folder import RunFolder
 from launch.run.progress import Progress, View
 from shared.config import RunConfig, SupervisionConfig
@@ -161,8 +162,9 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
 
     monkeypatch.setattr(learner_process, "prepare_tensorflow", prepare)
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
-    fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "aggregate": False, "death": None}
-    learner = LearnerProcess(LearnerStart(cartpole, spec, tmp_path, budget, **fresh, sent=None))
+    fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "death": None, "sent": None}
+    start = LearnerStart(cartpole, spec, tmp_path, budget, **fresh, aggregation=aggregation(cartpole, None))
+    learner = LearnerProcess(start)
     for call in (learner.run, learner.view, learner.interrupt):
         with pytest.raises(type(error)) as raised:
             call()

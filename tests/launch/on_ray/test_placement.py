@@ -7,7 +7,6 @@ import pytest
 from launch.machine.budget import ACTOR_BYTES
 from launch.on_ray.placement import (
     Node,
-    aggregates,
     learner_node,
     next_node,
     place,
@@ -107,42 +106,6 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
 def test_wrong_ranges(actors: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         RunConfig(actors=actors)
-
-
-@pytest.mark.parametrize(
-    ("count", "aggregation", "limit", "on", "why"),
-    [
-        (1, "auto", None, False, "applied by itself"),
-        (4, "auto", None, True, "make one message"),
-        (8, "auto", None, False, "a node has 4 actors, fewer than the 8"),
-        (4, "auto", 10, False, "policy lag"),
-        (4, "none", None, False, "as asked for"),
-        (8, "node", None, True, "as asked for"),
-    ],
-)
-def test_where_aggregation_pays(count: int, aggregation: str, limit: int | None, on: bool, why: str) -> None:
-    learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
-    config = RunConfig(learner=learner, aggregation=aggregation)
-    found = aggregates(config, place(config, [replace(HEAD, marked=True), *WORKERS]))
-    assert found[0] is on
-    assert why in found[1]
-    assert not aggregates(replace(config, aggregation="auto"), None)[0]
-
-
-def test_gradients_are_not_added_by_node_where_the_learner_has_to_see_each() -> None:
-    for learner, why in (
-        (LearnerConfig(gradients_per_update=4, staleness="inverse"), "each gradient is weighed by itself"),
-        (LearnerConfig(target_policy_lag=4.0, accumulation="mean"), "K follows the policy lag"),
-    ):
-        config = RunConfig(learner=learner)
-        assert aggregates(config, place(config, [replace(HEAD, marked=True), *WORKERS])) == (False, why)
-
-
-def test_aggregation_that_cannot_be_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="nothing to add"):
-        RunConfig(aggregation="node")
-    with pytest.raises(ConfigurationError, match="taken out of a sum"):
-        RunConfig(aggregation="node", learner=LearnerConfig(gradients_per_update=2, max_policy_lag=3))
 
 
 def test_actors_on_gpus_share_what_the_learner_leaves() -> None:

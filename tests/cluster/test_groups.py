@@ -1,0 +1,79 @@
+"""Gradients added in two levels, on Ray nodes of this machine, whose processes and nodes are taken away."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+from nodes import Training, add, drain, node_of, pids
+from ray.cluster_utils import Cluster
+
+pytestmark = pytest.mark.cluster
+
+# T x B of the settings of a `Training`.
+ROLLOUT_AGENT_STEPS = 10 * 4
+K = 4
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """The learner's node, and four of two actors each."""
+    head = {"num_cpus": 1, "resources": {"learner": 1}, "object_store_memory": 200 * 2**20}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    for _ in range(4):
+        add(made, 2)
+    yield made
+    made.shutdown()
+
+
+def heads() -> set[int]:
+    return set(pids(b"ray::GroupAggregator"))
+
+
+def test_a_head_is_killed_and_its_node_lost_and_another_drained_and_the_account_is_exact_beyond_a_resume(
+    cluster: Cluster, train: Callable[[str], Training]
+) -> None:
+    reuse = "--actor.epochs 2 --actor.minibatches 2"
+    training = train(f"--learner.gradients-per-update {K} --aggregation group {reuse}")
+    training.wait_for_actors(8)
+    assert len(heads()) == 2
+
+    killed = min(heads())
+    os.kill(killed, signal.SIGKILL)
+    training.wait_for(lambda: " replaces actor " in training.log(), "another head")
+    training.wait_for_actors(8)
+    assert len(heads()) == 2
+    at_first = training.row()["updates"]
+
+    # Killed like a machine whose power is cut: the node that is left of its group joins again.
+    cluster.remove_node(node_of(cluster, min(heads())), allow_graceful=False)
+    training.wait_for(lambda: training.row()["actors_alive"] == 6, "the loss of a node")
+    training.wait_for_actors(6)
+    assert training.log().count(" joins") >= 1
+
+    with_heads = {node_of(cluster, pid).node_id for pid in heads()}
+    other = next(n for n in cluster.worker_nodes if n.node_id not in with_heads)
+    drain(cluster, other)
+    training.wait_for(lambda: "its node is draining" in training.log(), "the release")
+    training.wait_for_actors(4)
+    assert training.row()["updates"] > at_first
+
+    summary, output = training.stop()
+    assert "aggregation:  by group: as asked for, nodes send sums of 2 gradients" in output
+    assert "Traceback" not in output
+    assert summary["gradients_applied"] == K * summary["updates"]
+    assert summary["actor_restarts"] == 1
+    assert summary["learner_restarts"] == 0
+    lost = summary["rollouts_lost_with_actors"]
+    # Those of two groups of four actors and of a node at least, and no more than they and their sums can hold.
+    assert 4 <= lost <= 3 * (2 * (2 + 1) + K - 2) + 8 * 2
+    assert summary["agent_steps_lost_with_actors_at_most"] == lost * ROLLOUT_AGENT_STEPS
+
+    resumed = Training(cluster.address, training.folder, f"--total-frames {summary['frames'] + 20_000}")
+    output = resumed.process.communicate(timeout=180)[0]
+    assert resumed.process.returncode == 0, output
+    after = json.loads((training.folder / "summary.json").read_text())
+    assert after["agent_steps_sampled"] == after["agent_steps_applied"] + sum(after["agent_steps_dropped"].values())
+    assert after["updates"] > summary["updates"]
+    assert after["gradients_applied"] == K * after["updates"]
