@@ -1,20 +1,29 @@
 """`tributary bench learner`: the ceiling of one central learner, known before a cluster is rented."""
 
+import os
+import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from actors.environments import EnvironmentSpec, environment_spec
-from launch.machine.budget import ThreadBudget, thread_budget
+from launch.machine.budget import thread_budget
+from launch.on_ray.tree import Aggregation
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
 from launch.presets import PRESETS
 from shared.config import LearnerConfig, RunConfig, TransferConfig
 from shared.errors import setting_error
+from shared.wire import encode
+
+# Until every page of the object store has been used once.
+_WARM_UP_SUMS = 100
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,9 @@ class LearnerArguments:
     """Gradients that are accumulated before they are applied."""
     staleness: Literal["none", "inverse", "gap", "delay_compensated"] = "none"
     """What becomes of old gradients: see --learner.staleness of tributary train."""
+    gradients_per_message: int = 1
+    """Gradients of one message: 2 or more as where they are added on their way, through Ray's objects. It divides
+    --gradients-per-update."""
     network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
     """Whose parameters are sent."""
     envs: int = 32
@@ -66,21 +78,28 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
     Raises:
         ConfigurationError: there is no room for the senders.
     """
+    each = arguments.gradients_per_message
+    if each < 1 or arguments.gradients_per_update % each:
+        raise setting_error(
+            "gradients_per_message", each, f"must divide --gradients-per-update {arguments.gradients_per_update}"
+        )
     config = _config(arguments)
     spec = environment_spec(config.environment)
     budget = thread_budget(config)
     import ray
 
+    from launch.bench.synthetic import senders
     from launch.on_ray.cluster import connect
 
     rows: dict[int, dict[str, Any]] = {}
     try:
         connect(config, budget.actors)
-        process = _start_learner(config, spec, budget)
+        process = _start_learner(config, spec, budget.learner_threads)
         for count in sender_counts(budget.actors):
             if console is not None:
                 console.print(f"{count} sender{'s' * (count > 1)} …", style="dim", highlight=False)
-            rows[count] = ray.get(process.run.remote(count, arguments.seconds))
+            sent = partial(senders, config, spec, count, each)
+            rows[count] = ray.get(process.run.remote(sent, arguments.seconds, os.getpid()))
     finally:
         ray.shutdown()
     agent_steps = arguments.envs * arguments.unroll
@@ -90,14 +109,70 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
     }
 
 
-def _start_learner(config: RunConfig, spec: EnvironmentSpec, budget: ThreadBudget) -> Any:
+def measure_head(arguments: LearnerArguments, node_gradients: int, parameters: int) -> float:
+    """CPU seconds per gradient of a process that adds sums of nodes up to K, which is `gradients_per_update`.
+
+    Raises:
+        ConfigurationError: there is no room for the senders.
+    """
+    config = _config(arguments)
+    spec = environment_spec(config.environment)
+    budget = thread_budget(config)
+    import ray
+
+    from launch.bench.synthetic import SyntheticHead
+    from launch.on_ray.actor_process import Weights
+    from launch.on_ray.cluster import connect
+    from launch.on_ray.members import PROCESS_OPTIONS
+
+    sums, cpu, started = 0, 0.0, 0.0
+    try:
+        connect(config, budget.actors)
+        head = ray.remote(num_cpus=0, **PROCESS_OPTIONS)(SyntheticHead).remote(config, spec, node_gradients)
+        while not started or time.perf_counter() - started < arguments.seconds:
+            if sums == _WARM_UP_SUMS:
+                cpu, started = ray.get(head.cpu_seconds.remote()), time.perf_counter()
+            # Each sum makes an update, whose weights come with the next call.
+            weights = encode(np.zeros(parameters, np.float32), arguments.transfer.precision)
+            ray.get(head.collect.remote(ray.put(Weights(sums, weights, 0)), None))
+            sums += 1
+        cpu = ray.get(head.cpu_seconds.remote()) - cpu
+    finally:
+        ray.shutdown()
+    return cpu / ((sums - _WARM_UP_SUMS) * arguments.gradients_per_update)
+
+
+def measure_on_nodes(
+    config: RunConfig, spec: EnvironmentSpec, aggregation: Aggregation, nodes: int, pace: float, seconds: float
+) -> dict[str, Any]:
+    """What a learner did, and what that cost, with synthetic actors on so many logical nodes of this machine.
+
+    Each of the `config.actors` sends a gradient every `pace` seconds.
+    """
+    import ray
+
+    from launch.bench.synthetic import executor_on_nodes
+    from launch.on_ray.cluster import cluster_nodes, on_node
+    from launch.on_ray.logical_nodes import logical_nodes
+    from launch.on_ray.placement import learner_node
+
+    actors, _ = config.actor_range
+    with logical_nodes(actors, nodes):
+        learner, _ = learner_node(config, cluster_nodes())
+        process = _start_learner(config, spec, 1, **on_node(learner.id))
+        made = partial(executor_on_nodes, config, spec, aggregation, learner, pace)
+        measured: dict[str, Any] = ray.get(process.run.remote(made, seconds, os.getpid()))
+        return measured
+
+
+def _start_learner(config: RunConfig, spec: EnvironmentSpec, threads: int, **where: Any) -> Any:
     """Start the learner's process, on CPUs."""
     import ray
 
     from launch.bench.synthetic import BenchLearnerProcess
     from launch.on_ray.members import PROCESS_OPTIONS
 
-    return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(BenchLearnerProcess).remote(config, spec, budget.learner_threads)
+    return ray.remote(num_cpus=0, **PROCESS_OPTIONS, **where)(BenchLearnerProcess).remote(config, spec, threads)
 
 
 def sender_counts(most: int) -> list[int]:

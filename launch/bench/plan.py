@@ -2,23 +2,24 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.bench.components import measure_components
-from launch.bench.learner import LearnerArguments, measure_learner
-from launch.bench.queueing import Costs, Prediction, predict, saturation
-from launch.bench.scaling import ScalingArguments, bench_config, measure_throughput
+from launch.bench.learner_costs import learner_costs
+from launch.bench.queueing import Costs, Prediction, Tree, group_tree, predict, saturation
+from launch.bench.scaling_measurements import measure_throughput
 from launch.bench.scaling_result import Point
+from launch.bench.scaling_settings import ScalingArguments, bench_config
+from launch.on_ray.tree import node_share
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.hardware import hardware_line, usable_cores
 from launch.output.json_file import check_json_file, write_json
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
-from shared.config import TransferConfig
 from shared.errors import setting_error
 
 _CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -94,7 +95,8 @@ def plan(arguments: PlanArguments) -> int:
     alone, loaded = components[1].step_seconds(), components[cores].step_seconds()
     steps = arguments.agent_steps_per_gradient
     console.print("the learner …", style="dim")
-    learner = _learner_costs(arguments)
+    share = node_share(arguments.gradients_per_update, arguments.actors_per_node)
+    learner = learner_costs(arguments.network, arguments.gradients_per_update, share, ("float32", "bfloat16"))
     checks = []
     for actors in [int(text) for text in arguments.check.split(",") if text.strip()]:
         console.print(f"{actors} actors here …", style="dim", highlight=False)
@@ -102,16 +104,13 @@ def plan(arguments: PlanArguments) -> int:
         measured = measure_throughput(scaling, point)["agent_steps_per_second"]
         expected = _predict_here(arguments, alone, loaded, learner["shared_memory"]["float32"], actors) * steps
         checks.append({"actors": actors, "measured": measured, "predicted": expected, "error": expected / measured - 1})
+    ways = cluster_ways(arguments, loaded, learner)
     curves = {
-        precision: [
-            _row(
-                predict(costs, n, arguments.gradients_per_update, arguments.calls_in_flight),
-                steps,
-                spec.frames_per_agent_step,
-            )
-            for n in arguments.cluster_actors
+        name: [
+            _row(way.predict(arguments, actors), steps, spec.frames_per_agent_step)
+            for actors in arguments.cluster_actors
         ]
-        for precision, costs in cluster_costs(arguments, loaded, learner).items()
+        for name, way in ways.items()
     }
     result: dict[str, Any] = {
         "step_seconds_alone": alone,
@@ -119,9 +118,7 @@ def plan(arguments: PlanArguments) -> int:
         "learner_seconds_per_gradient": learner,
         "checks": checks,
         "curves": curves,
-        "saturation_actors": {
-            precision: saturation(costs) for precision, costs in cluster_costs(arguments, loaded, learner).items()
-        },
+        "saturation_actors": {name: saturation(way.costs) for name, way in ways.items()},
         "settings": {name: value for name, value in vars(arguments).items() if name not in ("json", "output")},
         **provenance(),
     }
@@ -148,25 +145,6 @@ def _check(arguments: PlanArguments) -> None:
     check_output(arguments.output, (".png", ".svg"))
 
 
-def _learner_costs(arguments: PlanArguments) -> dict[str, dict[str, float]]:
-    """Seconds of the learner's CPU per gradient, by way and precision."""
-    costs: dict[str, dict[str, float]] = {"shared_memory": {}, "objects": {}}
-    for way in costs:
-        for precision in _BYTES:
-            transfer = TransferConfig(shared_memory=way == "shared_memory", precision=precision)  # type: ignore[arg-type]
-            measured = measure_learner(
-                LearnerArguments(
-                    actors=1,
-                    gradients_per_update=arguments.gradients_per_update,
-                    network=arguments.network,
-                    transfer=transfer,
-                )
-            )
-            costs[way][precision] = measured["cpu_seconds_per_gradient"]
-            parameters = measured["senders"]["1"]["parameters"]
-    return costs | {"parameters": parameters}
-
-
 def _predict_here(arguments: PlanArguments, alone: float, loaded: float, learner: float, actors: int) -> float:
     """Gradients per second of so many actors on this machine, whose cores the learner shares."""
     cores = usable_cores()
@@ -178,21 +156,42 @@ def _predict_here(arguments: PlanArguments, alone: float, loaded: float, learner
     return min(free.gradients_per_second, cores / (gradient + learner))
 
 
-def cluster_costs(arguments: PlanArguments, loaded: float, learner: dict[str, Any]) -> dict[str, Costs]:
-    """Between machines, by precision: gradients as objects over the learner's link.
+class Way(NamedTuple):
+    """A way for gradients between machines: what they cost, and where they are added, if they are."""
 
-    Where the gradients of an update are added on their nodes, K of them cost the learner and its link what one does.
+    costs: Costs
+    added: Literal["nowhere", "on nodes", "in two levels"] = "nowhere"
+
+    def predict(self, arguments: PlanArguments, actors: int) -> Prediction:
+        """What so many actors give this way."""
+        count, each = arguments.gradients_per_update, arguments.actors_per_node
+        tree = None
+        if self.added == "on nodes":
+            tree = Tree(each)
+        elif self.added == "in two levels":
+            tree = group_tree(actors, each, node_share(count, each))
+        return predict(self.costs, actors, count, arguments.calls_in_flight, tree)
+
+
+def cluster_ways(arguments: PlanArguments, loaded: float, learner: dict[str, Any]) -> dict[str, Way]:
+    """Between machines, by name: gradients as objects over the learner's link, by precision; and added on their way.
+
+    K gradients that were added cost the learner's link what one does. So do those of a node's sum the link of the
+    node that its group is added up on.
     """
-    gradient = loaded * arguments.agent_steps_per_gradient
+    actor = loaded * arguments.agent_steps_per_gradient
     link = arguments.gigabits * 1e9 / 8.0
-    together = arguments.gradients_per_update
-    costs = {}
+    count = arguments.gradients_per_update
+    ways = {}
     for precision, size in _BYTES.items():
-        seconds, network = learner["objects"][precision], size * learner["parameters"] / link
-        costs[precision] = Costs(gradient, seconds, network)
-        if together > 1:
-            costs[f"{precision}, added by node"] = Costs(gradient, seconds / together, network / together)
-    return costs
+        network = size * learner["parameters"] / link
+        ways[precision] = Way(Costs(actor, learner["objects"][precision], network))
+        if count > 1:
+            summed = learner["sums"][precision]
+            head = max(learner["heads"][precision], network / node_share(count, arguments.actors_per_node))
+            ways[f"{precision}, added by node"] = Way(Costs(actor, summed, network / count), "on nodes")
+            ways[f"{precision}, in two levels"] = Way(Costs(actor, summed, network / count, head), "in two levels")
+    return ways
 
 
 def _row(prediction: Prediction, steps: float, frames_per_agent_step: int) -> dict[str, Any]:
@@ -220,18 +219,20 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         )
     table = Table(box=None, pad_edge=False)
     curves = result["curves"]
+    shown = [name for name in curves if name.startswith("float32")]
     for heading in ("actors", *curves, "policy lag", "learner busy", "held back by"):
         table.add_column(heading, justify="right")
-    for rows in zip(*curves.values(), strict=True):
-        plain = rows[0]
+    for actors, rows in zip(result["settings"]["cluster_actors"], zip(*curves.values(), strict=True), strict=True):
+        of = dict(zip(curves, rows, strict=True))
         table.add_row(
-            f"{plain['actors']:,}",
+            f"{actors:,}",
             *(f"{row['agent_steps_per_second']:,.0f}" for row in rows),
-            f"{plain['policy_lag']:,.0f}",
-            f"{plain['learner_utilisation']:.0%}",
-            plain["held_back_by"],
+            " / ".join(f"{of[name]['policy_lag']:,.0f}" for name in shown),
+            " / ".join(f"{of[name]['learner_utilisation']:.0%}" for name in shown),
+            " / ".join(of[name]["held_back_by"] for name in shown),
         )
-    console.print("agent steps per second, by what is on the wire; the last three columns are of float32", style="dim")
+    legend = "agent steps per second, by what is on the wire; the last three columns are of " + " / ".join(shown)
+    console.print(legend, style="dim", highlight=False, soft_wrap=True)
     console.print(table, highlight=False)
     full = ", ".join(f"{name} {actors:.0f}" for name, actors in result["saturation_actors"].items())
     console.print(

@@ -77,13 +77,13 @@ class ActorProcess:
         self._precision = config.transfer.precision
         self._not_made: str | None = None
         try:
-            prepare_tensorflow(config.actor.tensorflow_threads, gpu=config.actor.device == "gpu")
             self._runner = self.make_runner(config, spec, actor_id)
         except Exception as error:
             self._not_made = why_not_made(error, config)
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
-        """Make what `run` calls. A bench overrides it."""
+        """Make what `run` calls, TensorFlow's threads and device set first. A bench overrides it."""
+        prepare_tensorflow(config.actor.tensorflow_threads, gpu=config.actor.device == "gpu")
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id)

@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from launch.bench.plan import PlanArguments, _show, cluster_costs
-from launch.bench.queueing import Costs, predict, saturation
+from launch.bench.plan import PlanArguments, _show, cluster_ways
+from launch.bench.queueing import Costs, Tree, group_tree, predict, saturation
 
 
 def test_one_actor_never_queues() -> None:
@@ -47,22 +47,55 @@ def test_throughput_never_falls_with_actors_and_never_passes_a_bound() -> None:
     assert saturation(costs) == pytest.approx(76.0)
 
 
-def test_gradients_added_by_node_cost_the_learner_what_one_does() -> None:
-    learner = {"objects": {"float32": 4e-3, "bfloat16": 5e-3}, "parameters": 1_000_000}
+LEARNER = {
+    "objects": {"float32": 4e-3, "bfloat16": 5e-3},
+    "sums": {"float32": 5e-4, "bfloat16": 6e-4},
+    "heads": {"float32": 1e-3, "bfloat16": 3e-3},
+    "parameters": 1_000_000,
+}
+
+
+def test_gradients_that_are_added_have_the_costs_of_sums_and_a_part_of_the_link() -> None:
     arguments = PlanArguments(gradients_per_update=4, gigabits=8.0, envs=10, unroll=10)
-    costs = cluster_costs(arguments, 1e-3, learner)
-    assert costs["float32"] == pytest.approx(Costs(0.1, 4e-3, 4e-3))
-    assert costs["float32, added by node"] == pytest.approx(Costs(0.1, 1e-3, 1e-3))
-    assert costs["bfloat16"] == pytest.approx(Costs(0.1, 5e-3, 2e-3))
-    assert set(cluster_costs(PlanArguments(), 1e-3, learner)) == {"float32", "bfloat16"}
+    ways = cluster_ways(arguments, 1e-3, LEARNER)
+    assert ways["float32"].costs == pytest.approx(Costs(0.1, 4e-3, 4e-3))
+    assert ways["float32, added by node"].costs == pytest.approx(Costs(0.1, 5e-4, 1e-3))
+    # A node's sum is of two: the link of the group's node takes half a gradient for one, and here that is more.
+    assert ways["float32, in two levels"].costs == pytest.approx(Costs(0.1, 5e-4, 1e-3, 2e-3))
+    assert ways["bfloat16, in two levels"].costs == pytest.approx(Costs(0.1, 6e-4, 5e-4, 3e-3))
+    assert ways["bfloat16"].costs == pytest.approx(Costs(0.1, 5e-3, 2e-3))
+    assert set(cluster_ways(PlanArguments(), 1e-3, LEARNER)) == {"float32", "bfloat16"}
 
 
 def test_each_gradient_of_a_reused_rollout_costs_the_learner_what_one_does() -> None:
     """Two epochs of five minibatches: a gradient has a tenth of the rollout's agent steps, and of its time."""
-    learner = {"objects": {"float32": 4e-3, "bfloat16": 5e-3}, "parameters": 1_000_000}
     arguments = PlanArguments(gigabits=8.0, envs=10, unroll=10, epochs=2, minibatches=5)
     assert arguments.agent_steps_per_gradient == 10.0
-    assert cluster_costs(arguments, 1e-3, learner)["float32"] == pytest.approx(Costs(0.01, 4e-3, 4e-3))
+    assert cluster_ways(arguments, 1e-3, LEARNER)["float32"].costs == pytest.approx(Costs(0.01, 4e-3, 4e-3))
+
+
+def test_a_tree_has_its_lag_by_hand() -> None:
+    """32 actors on 4 nodes in 2 groups, K = 16, sums of 4 on nodes."""
+    arguments = PlanArguments(gradients_per_update=16, actors_per_node=8)
+    ways = cluster_ways(arguments, 1e-3, LEARNER)
+    assert group_tree(32, 8, 4) == Tree(8, 4, 2)
+    # 2 updates while a gradient is computed, 3/4 in sums of nodes and old weights there, and of each of two groups
+    # 3/4; less its own.
+    assert ways["float32, in two levels"].predict(arguments, 32).policy_lag == pytest.approx(2 + 0.75 + 2 * 0.75 - 1)
+    assert ways["float32, added by node"].predict(arguments, 32).policy_lag == pytest.approx(2 + 4 * (1 - 1 / 16) - 1)
+    assert ways["float32"].predict(arguments, 32).policy_lag == pytest.approx(31 / 16)
+    # One node whose actors make an update together.
+    assert predict(Costs(1.0, 1e-3), 8, 8, tree=Tree(8)).policy_lag == pytest.approx(1 - 1 / 8)
+
+
+def test_groups_hold_back_where_they_are_fewer_than_their_work() -> None:
+    costs = Costs(0.1, 1e-5, head=5e-3)
+    few = predict(costs, 1_000, 32, tree=Tree(100, 4, 5))
+    assert few.gradients_per_second == pytest.approx(2 / 5e-3, rel=1e-2)
+    assert few.held_back_by == "groups"
+    many = predict(costs._replace(head=5e-4), 1_000, 32, tree=Tree(10, 4, 2))
+    assert many.gradients_per_second > 0.9 * 1_000 / 0.1005
+    assert many.held_back_by == "actors"
 
 
 def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> None:
@@ -81,6 +114,7 @@ def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> 
         "checks": [],
         "curves": {"float32": [row]},
         "saturation_actors": {"float32": 76.0},
+        "settings": {"cluster_actors": (2,)},
     }
     _show(Console(), result)
     advised = re.findall(r"--([a-z.-]+)", capsys.readouterr().out)

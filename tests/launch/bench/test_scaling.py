@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from launch.bench import scaling as module
-from launch.bench.scaling import ScalingArguments
+from launch.bench import scaling_measurements as module
 from launch.bench.scaling_result import Point, show, summarise, verdict
+from launch.bench.scaling_settings import ScalingArguments
 from launch.bench.throughput import DRIFT
 from launch.cli import main
 from launch.run.progress import lag_summary

@@ -1,0 +1,200 @@
+"""`tributary bench scaling --synthetic`: how gradients are added on their way, by actors that only send messages.
+
+Many of them fit on one machine, on logical nodes of it, and each sends at the rate of a real one. What is compared is
+what a gradient costs the learner, beside what `tributary plan` predicts from what each part costs by itself.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from actors.environments import EnvironmentSpec
+from launch.bench.components import measure_components
+from launch.bench.learner import measure_on_nodes
+from launch.bench.learner_costs import learner_costs
+from launch.bench.queueing import Costs, Tree, group_tree, predict
+from launch.bench.scaling_measurements import Store
+from launch.bench.scaling_result import Point
+from launch.bench.scaling_settings import ScalingArguments, bench_config
+from launch.on_ray.tree import Aggregation, node_share
+from launch.output.hardware import usable_cores
+from launch.output.provenance import provenance
+from shared.errors import setting_error
+
+_LEVELS = {"none": "nowhere", "node": "on nodes", "group": "in two levels"}
+# A machine that is this busy holds back what is measured on it.
+_FULL = 0.9
+_MEDIANS = (
+    "gradients_per_second",
+    "updates_per_second",
+    "cpu_seconds_per_gradient",
+    "busy_fraction",
+    "policy_lag_mean",
+    "policy_lag_max",
+)
+
+
+class Way(NamedTuple):
+    """A point, and where its gradients are added."""
+
+    point: Point
+    level: Literal["none", "node", "group"]
+
+
+def check_synthetic(arguments: ScalingArguments, points: Sequence[Point]) -> None:
+    """Refuse what could not be measured.
+
+    Raises:
+        ConfigurationError: names the setting.
+    """
+    if arguments.address != "local":
+        raise setting_error("address", arguments.address, "--synthetic makes nodes of its own; leave --address out")
+    if arguments.nodes < 1:
+        raise setting_error("nodes", arguments.nodes, "must be at least 1")
+    for point in points:
+        if point.actors % arguments.nodes:
+            raise setting_error("nodes", arguments.nodes, f"does not divide the {point.actors} actors of --actors")
+
+
+def ways_of(points: Sequence[Point]) -> list[Way]:
+    """The ways to measure. A gradient that is applied by itself is added nowhere, and the others on each level."""
+    alone = [Way(point, "none") for point in points if point.gradients_per_update == 1]
+    return alone + [
+        Way(point, level) for point in points if point.gradients_per_update > 1 for level in ("node", "group")
+    ]
+
+
+def measure_synthetic(
+    arguments: ScalingArguments, points: Sequence[Point], spec: EnvironmentSpec, store: Store, console: Console
+) -> None:
+    """Measure what is not measured yet."""
+    done = Counter((m["kind"], *m.get("of", ())) for m in store.read())
+    if not done[("components",)]:
+        console.print("environment, acting and gradient, with all cores busy …", style="dim")
+        cores = usable_cores()
+        components = measure_components(bench_config(arguments, points[0]), spec, (cores,))[cores]
+        store.add("components", seconds_per_agent_step=components.step_seconds())
+    for count, share in sorted({(point.gradients_per_update, _node_gradients(arguments, point)) for point in points}):
+        if not done[("costs", count, share)]:
+            console.print(f"what a gradient costs, K = {count} …", style="dim", highlight=False)
+            costs = learner_costs(arguments.network, count, share, ("float32",))
+            store.add("costs", of=(count, share), seconds=costs)
+    seconds_per_agent_step = _last(store.read(), "components")["seconds_per_agent_step"]
+    for repeat in range(arguments.repeats):
+        for way in ways_of(points):
+            if done[("synthetic", *way.point, way.level)] <= repeat:
+                name = f"{way.point.actors} actors, K = {way.point.gradients_per_update}, added {_LEVELS[way.level]}"
+                console.print(f"{name}, repeat {repeat + 1} …", style="dim", highlight=False)
+                measured = _measure(arguments, spec, way, seconds_per_agent_step)
+                store.add("synthetic", of=(*way.point, way.level), **measured)
+
+
+def _measure(
+    arguments: ScalingArguments, spec: EnvironmentSpec, way: Way, seconds_per_agent_step: float
+) -> dict[str, Any]:
+    config = bench_config(arguments, way.point)
+    config = replace(
+        config,
+        address="auto",
+        aggregation=way.level,
+        # There are no images, and nobody plays.
+        network=replace(config.network, centre_observations=False),
+        evaluation=replace(config.evaluation, every_frames=0),
+    )
+    together = _node_gradients(arguments, way.point) if way.level == "group" else way.point.gradients_per_update
+    aggregation = Aggregation(way.level, together, "as asked for")
+    pace = seconds_per_agent_step * arguments.agent_steps_per_gradient(way.point)
+    return measure_on_nodes(config, spec, aggregation, arguments.nodes, pace, arguments.seconds)
+
+
+def _node_gradients(arguments: ScalingArguments, point: Point) -> int:
+    return node_share(point.gradients_per_update, point.actors // arguments.nodes)
+
+
+def _last(measurements: Sequence[dict[str, Any]], kind: str, of: tuple[int, ...] = ()) -> dict[str, Any]:
+    return next(m for m in reversed(measurements) if m["kind"] == kind and tuple(m.get("of", ())) == of)
+
+
+def summarise_synthetic(
+    settings: dict[str, Any], points: Sequence[Point], measurements: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Medians over repeats beside what is predicted, and how many gradients each unit of the learner's CPU takes."""
+    arguments = ScalingArguments(**settings)
+    rows = []
+    for way in ways_of(points):
+        made = [m for m in measurements if m["kind"] == "synthetic" and m["of"] == [*way.point, way.level]]
+        if not made:
+            continue
+        processes = [m["process_cpu_seconds_per_gradient"] for m in made]
+        kinds = sorted({kind for process in processes for kind in process})
+        row: dict[str, Any] = {
+            **way.point._asdict(),
+            "added": way.level,
+            "repeats": len(made),
+            **{name: float(np.median([m[name] for m in made])) for name in _MEDIANS},
+            "process_cpu_seconds_per_gradient": {
+                kind: float(np.median([process.get(kind, 0.0) for process in processes])) for kind in kinds
+            },
+        }
+        spent = sum(row["process_cpu_seconds_per_gradient"].values()) * row["gradients_per_second"]
+        rows.append(row | {"cores_busy": spent / usable_cores(), "predicted": _predicted(arguments, way, measurements)})
+    alone = [row["cpu_seconds_per_gradient"] for row in rows if row["added"] == "none"]
+    for row in rows:
+        row["times_one_learner"] = max(alone) / row["cpu_seconds_per_gradient"] if alone else None
+    return {"points": rows, "settings": settings, **provenance()}
+
+
+def _predicted(arguments: ScalingArguments, way: Way, measurements: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """As `tributary plan` has it for such a cluster, without links: those of this machine hold nothing back."""
+    point, share = way.point, _node_gradients(arguments, way.point)
+    costs = _last(measurements, "costs", (point.gradients_per_update, share))["seconds"]
+    actor = _last(measurements, "components")["seconds_per_agent_step"] * arguments.agent_steps_per_gradient(point)
+    each, tree = point.actors // arguments.nodes, None
+    learner, head = costs["objects" if way.level == "none" else "sums"]["float32"], 0.0
+    if way.level == "node":
+        tree = Tree(each)
+    elif way.level == "group":
+        tree, head = group_tree(point.actors, each, share), costs["heads"]["float32"]
+    found = predict(
+        Costs(actor, learner, head=head), point.actors, point.gradients_per_update, arguments.calls_in_flight, tree
+    )
+    return {
+        "gradients_per_second": found.gradients_per_second,
+        "cpu_seconds_per_gradient": learner,
+        "policy_lag_mean": found.policy_lag,
+    }
+
+
+def show_synthetic(console: Console, result: dict[str, Any], folder: Path) -> None:
+    """The table, the words, and where the file is."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("actors", "K", "added", "gradients/s", "learner's CPU\nms/gradient", "lag", "times", "busy"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in result["points"]:
+        expected, times = row["predicted"], row["times_one_learner"]
+        table.add_row(
+            str(row["actors"]),
+            str(row["gradients_per_update"]),
+            _LEVELS[row["added"]],
+            f"{row['gradients_per_second']:.1f} ({expected['gradients_per_second']:.1f})",
+            f"{1e3 * row['cpu_seconds_per_gradient']:.2f} ({1e3 * expected['cpu_seconds_per_gradient']:.2f})",
+            f"{row['policy_lag_mean']:.1f} ({expected['policy_lag_mean']:.1f})",
+            "-" if times is None else f"{times:.1f}",
+            f"{row['cores_busy']:.0%}",
+        )
+    console.print(table, highlight=False)
+    console.print(
+        "medians, in brackets as predicted from what each part costs by itself; times: gradients/s per unit of the "
+        "learner's CPU, over those of one learner at K = 1; busy: all cores",
+        style="dim",
+        highlight=False,
+    )
+    if any(row["cores_busy"] > _FULL for row in result["points"]):
+        console.print("where all cores are busy, it is this machine that holds the rate back; the costs hold")
+    console.print(f"figures: {folder / 'scaling.json'}", markup=False, highlight=False, soft_wrap=True)

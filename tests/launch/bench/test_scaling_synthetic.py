@@ -1,0 +1,132 @@
+"""What is compared of the ways to add gradients, and what is predicted of them; two real measurements are slow."""
+
+import json
+import os
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from launch.bench import scaling_synthetic as module
+from launch.bench.process_cpu import cpu_seconds
+from launch.bench.scaling_result import Point
+from launch.bench.scaling_settings import ScalingArguments
+from launch.bench.scaling_synthetic import Way, show_synthetic, summarise_synthetic, ways_of
+from launch.cli import main
+
+ONE, MANY = Point(8, 1, 20), Point(8, 16, 20)
+COSTS = {"objects": {"float32": 4e-3}, "sums": {"float32": 3e-4}, "heads": {"float32": 1e-3}}
+
+
+def measured(cpu: float, rate: float = 32.0, lag: float = 7.0) -> dict[str, Any]:
+    return {
+        "gradients_per_second": rate,
+        "updates_per_second": 2.0,
+        "cpu_seconds_per_gradient": cpu,
+        "busy_fraction": rate * cpu,
+        "policy_lag_mean": lag,
+        "policy_lag_max": 9,
+        "process_cpu_seconds_per_gradient": {"SyntheticActorProcess": 1e-3, "raylet": 2e-3},
+    }
+
+
+def test_every_way_is_measured_once_and_shown_beside_its_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    made: list[tuple[Way, float]] = []
+
+    def measure(_arguments: ScalingArguments, _spec: object, way: Way, seconds: float) -> dict[str, Any]:
+        made.append((way, seconds))
+        return measured({"none": 4.2e-3, "node": 4e-4, "group": 3.5e-4}[way.level])
+
+    monkeypatch.setattr(module, "_measure", measure)
+    monkeypatch.setattr(module, "learner_costs", lambda *_: COSTS)
+
+    class Components:
+        def step_seconds(self) -> float:
+            return 1e-3
+
+    monkeypatch.setattr(module, "measure_components", lambda _config, _spec, counts: {counts[0]: Components()})
+    folder = tmp_path / "synthetic"
+    command = f"bench scaling --synthetic --actors 8 --gradients-per-update 1,16 --repeats 1 --output {folder}"
+    assert main(command.split()) == 0
+    assert made == [(Way(ONE, "none"), 1e-3), (Way(MANY, "node"), 1e-3), (Way(MANY, "group"), 1e-3)]
+    assert "4.20 (4.00)" in capsys.readouterr().out
+    assert main(f"bench scaling --continue {folder}".split()) == 0
+    assert len(made) == 3
+    alone, nodes, groups = json.loads((folder / "scaling.json").read_text())["points"]
+    assert [row["added"] for row in (alone, nodes, groups)] == ["none", "node", "group"]
+    assert groups["times_one_learner"] == pytest.approx(12.0)
+    assert groups["predicted"]["cpu_seconds_per_gradient"] == 3e-4
+    # 32 x 20 agent steps of a millisecond each.
+    assert alone["predicted"]["gradients_per_second"] == pytest.approx(8 / 0.644, rel=0.01)
+    assert alone["predicted"]["policy_lag_mean"] == 7.0
+    assert groups["cores_busy"] == pytest.approx(3e-3 * 32 / module.usable_cores())
+
+
+def test_a_machine_that_is_full_is_named() -> None:
+    settings = vars(ScalingArguments(synthetic=True))
+    kept = [
+        {"kind": "components", "seconds_per_agent_step": 1e-3},
+        {"kind": "costs", "of": [1, 1], "seconds": COSTS},
+        {"kind": "synthetic", "of": [*ONE, "none"], **measured(4e-3, rate=1e4)},
+    ]
+    result = summarise_synthetic(settings, [ONE, MANY], kept)
+    console = Console(file=StringIO(), width=120)
+    show_synthetic(console, result, Path("folder"))
+    assert "this machine that holds the rate back" in console.file.getvalue()
+    assert len(result["points"]) == 1
+
+
+def test_what_is_applied_by_itself_is_added_nowhere() -> None:
+    assert ways_of([ONE, MANY]) == [Way(ONE, "none"), Way(MANY, "node"), Way(MANY, "group")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("--actors 6", "--nodes 4: does not divide the 6 actors"),
+        ("--nodes 0 --actors 8", "--nodes 0: must be at least 1"),
+        ("--address auto --actors 8", "makes nodes of its own"),
+    ],
+)
+def test_mistakes(arguments: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(f"bench scaling --synthetic {arguments} --output {tmp_path / 'x'}".split()) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert problem in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_cpu_seconds_are_of_the_processes_below_one_by_their_kind(tmp_path: Path) -> None:
+    def process(pid: int, parent: int, ticks: int, command: str) -> None:
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        # The name of a process may have brackets and spaces in it.
+        rest = f"S {parent} 0 0 0 0 0 0 0 0 0 {ticks} {ticks} 0"
+        (folder / "stat").write_text(f"{pid} (a) name) {rest}")
+        (folder / "cmdline").write_bytes(command.replace(" ", "\0").encode())
+
+    tick = os.sysconf("SC_CLK_TCK")
+    process(2, 1, tick, "python bench")
+    process(3, 2, tick, "/ray/raylet --head")
+    process(4, 3, tick, "ray::NodeAggregator.collect")
+    process(5, 3, 2 * tick, "ray::NodeAggregator")
+    process(6, 1, 9 * tick, "ray::NodeAggregator")
+    assert cpu_seconds(2, tmp_path) == {"raylet": 2.0, "NodeAggregator": 6.0}
+
+
+@pytest.mark.slow
+def test_real_messages_cost_the_learner_less_when_they_are_added(tmp_path: Path) -> None:
+    command = (
+        "bench scaling --synthetic --actors 4 --nodes 2 --gradients-per-update 1,4 --seconds 2 --repeats 1 --envs 4"
+    )
+    assert main([*command.split(), "--output", str(tmp_path / "run")]) == 0
+    alone, nodes, groups = json.loads((tmp_path / "run" / "scaling.json").read_text())["points"]
+    assert alone["updates_per_second"] == pytest.approx(alone["gradients_per_second"], rel=0.1)
+    for row in (nodes, groups):
+        assert row["updates_per_second"] == pytest.approx(row["gradients_per_second"] / 4, rel=0.1)
+        assert row["cpu_seconds_per_gradient"] < alone["cpu_seconds_per_gradient"]
+    assert {"GroupAggregator", "NodeAggregator", "raylet"} <= groups["process_cpu_seconds_per_gradient"].keys()
