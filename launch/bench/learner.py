@@ -83,6 +83,8 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
         raise setting_error(
             "gradients_per_message", each, f"must divide --gradients-per-update {arguments.gradients_per_update}"
         )
+    if each > 1 and arguments.staleness != "none":
+        raise setting_error("staleness", arguments.staleness, "weighs each gradient, and none of a message of several")
     config = _config(arguments)
     spec = environment_spec(config.environment)
     budget = thread_budget(config)

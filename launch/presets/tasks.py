@@ -42,7 +42,8 @@ HOPPER = replace(HALFCHEETAH, stop_at_return=1_500.0, environment=replace(VECTOR
 
 LUNARLANDER = replace(
     VECTORS,
-    stop_at_return=200.0,
+    # At 200, the mark of the task, one seed of three fell below it in other games: 168.5.
+    stop_at_return=240.0,
     stop_measure="evaluation",
     environment=replace(VECTORS.environment, id="LunarLander-v3"),
     method=replace(VECTORS.method, discount=0.999, return_lambda=0.98, entropy_cost=0.01),
