@@ -74,8 +74,8 @@ CNN = (
 )
 # What a picture means turns with a number: a sum of what is seen in each cannot be right.
 BOTH = (
-    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 3e-4 --total-frames 4k "
-    "--method.discount 0 --method.entropy-cost 0.01 --actor.epochs 4 --actor.minibatches 4 "
+    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 6e-4 --total-frames 3k "
+    "--method.discount 0 --method.entropy-cost 0.01 --actor.epochs 2 --actor.minibatches 4 "
     "--network.observation-scaling bounds"
 )
 
