@@ -5,38 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from learners import LAYOUT, checkpoints, make_learner, q_learner, report
 
-from learner.checkpoint import Checkpoints, read_checkpoint
+from learner.checkpoint import read_checkpoint
 from learner.learner import Learner
-from shared.config import LearnerConfig, MethodConfig, OptimizerConfig, RunConfig
+from shared.config import OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
-from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds
-
-LAYOUT = ParameterLayout(("w",), ((5,),))
-
-
-def make_learner(config: RunConfig, **learner: object) -> Learner:
-    return Learner(replace(config, learner=LearnerConfig(**learner)), LAYOUT, np.ones(5, np.float32))
-
-
-def report(sequence: int = 1, version: int = 0, actor_id: int = 0, returns: tuple = (), **changes) -> GradientReport:
-    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
-    whole = GradientReport(
-        actor_id,
-        sequence,
-        version,
-        LAYOUT.fingerprint,
-        np.full(5, 0.5, np.float32),
-        10,
-        10,
-        episodes,
-        StageSeconds(0, 0, 0, 0, 0),
-        {},
-    )
-    return whole._replace(**changes)
 
 
 def test_every_refusal_has_its_name_and_is_accounted(cartpole: RunConfig) -> None:
@@ -104,56 +81,6 @@ def test_learning_rate_falls_with_updates_not_with_dropped_reports(cartpole: Run
     np.testing.assert_allclose(rates, [1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4])
 
 
-def q_learner(config: RunConfig) -> Learner:
-    return make_learner(replace(config, method=MethodConfig(name="q_learning", target_interval_agent_steps=25)))
-
-
-def test_the_target_is_copied_when_agent_steps_cross_a_multiple(cartpole: RunConfig) -> None:
-    """10 agent steps a report, interval 25: at 30, 50 and 80, of the weights after the update of that report."""
-    learner = q_learner(cartpole)
-    first = learner.target_snapshot()
-    seen = []
-    for sequence in range(1, 9):
-        learner.submit(report(sequence, version=learner.version))
-        seen.append(learner.target_snapshot().version)
-        if sequence in (3, 5, 8):
-            np.testing.assert_array_equal(learner.target_snapshot().parameters, learner.snapshot().parameters)
-    assert seen == [0, 0, 1, 1, 2, 2, 2, 3]
-    np.testing.assert_array_equal(first.parameters, np.ones(5, np.float32))
-    assert make_learner(cartpole).target_snapshot() is None
-
-
-def test_without_a_target_network_there_is_neither_a_copy_nor_a_variable_of_it(cartpole: RunConfig) -> None:
-    method = MethodConfig(name="q_learning", target_network=False, target_interval_agent_steps=25)
-    learner = make_learner(replace(cartpole, method=method))
-    for sequence in range(1, 9):
-        learner.submit(report(sequence, version=learner.version))
-    assert learner.target_snapshot() is None
-    assert learner.target_updates == 0
-    assert "target_parameters" not in learner.variables()
-
-
-def test_a_dropped_report_moves_the_target_too_as_its_steps_were_sampled(cartpole: RunConfig) -> None:
-    learner = q_learner(cartpole)
-    for sequence in (1, 2, 3):
-        learner.submit(report(sequence, version=9))
-    assert learner.version == 0
-    assert learner.target_updates == 1
-
-
-def test_target_and_its_clock_survive_a_checkpoint(cartpole: RunConfig, tmp_path: Path) -> None:
-    learner, other = q_learner(cartpole), q_learner(cartpole)
-    for sequence in range(1, 5):
-        learner.submit(report(sequence, version=learner.version))
-    checkpoints(learner, tmp_path).save(learner.version)
-    checkpoints(other, tmp_path).restore()
-    np.testing.assert_array_equal(other.target_snapshot().parameters, learner.target_snapshot().parameters)
-    assert not np.array_equal(other.target_snapshot().parameters, other.snapshot().parameters)
-    assert other.target_snapshot().version == 1
-    other.submit(report(5, version=other.version))
-    assert other.target_snapshot().version == 2
-
-
 SCALED = ParameterLayout(("w", RUNNING_MEAN, RUNNING_VARIANCE), ((2,), (3,), (3,)))
 
 
@@ -211,10 +138,6 @@ def test_snapshots_are_read_only_and_fresh(cartpole: RunConfig) -> None:
     np.testing.assert_array_equal(first.parameters, np.ones(5, np.float32))
 
 
-def checkpoints(learner: Learner, folder: Path) -> Checkpoints:
-    return Checkpoints(folder, 2, learner.variables(), learner.state, learner.restore_state)
-
-
 def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path) -> None:
     learner = make_learner(cartpole, gradients_per_update=2)
     for sequence in range(1, 6):
@@ -258,50 +181,3 @@ def test_a_checkpoint_of_another_network_is_refused(cartpole: RunConfig, tmp_pat
         read_checkpoint(tmp_path, ParameterLayout(("w",), ((6,),)))
     with pytest.raises(ConfigurationError, match="no checkpoint"):
         read_checkpoint(tmp_path / "empty", LAYOUT)
-
-
-def aggregated(reports: list[GradientReport], finite: tuple[bool, ...] | None = None) -> AggregatedReport:
-    finite = finite or (True,) * len(reports)
-    total = None
-    for one, counts in zip(reports, finite, strict=True):
-        if counts:
-            total = one.gradient.copy() if total is None else total + one.gradient
-    empty = np.empty(0, np.float32)
-    bare = tuple(one._replace(gradient=empty) for one in reports)
-    return AggregatedReport(100, np.zeros(5, np.float32) if total is None else total, bare, finite)
-
-
-@pytest.mark.parametrize("accumulation", ["sum", "mean"])
-def test_a_sum_made_on_a_node_is_to_the_bit_what_the_learner_makes_itself(
-    cartpole: RunConfig, accumulation: str
-) -> None:
-    generator = np.random.default_rng(0)
-    one_by_one, by_node = (make_learner(cartpole, gradients_per_update=4, accumulation=accumulation) for _ in range(2))
-    for update in range(20):
-        order = generator.permutation(4)
-        reports = [
-            report(update + 1, update, int(actor), gradient=generator.normal(size=5).astype(np.float32))
-            for actor in order
-        ]
-        single = [one_by_one.submit(r) for r in reports]
-        together = by_node.submit_sum(aggregated(reports))
-        assert [o.updated for o in together] == [o.updated for o in single] == [False, False, False, True]
-        assert [o.policy_lag for o in together] == [o.policy_lag for o in single]
-        np.testing.assert_array_equal(by_node.snapshot().parameters, one_by_one.snapshot().parameters)
-    assert by_node.account.ledger == one_by_one.account.ledger
-    assert by_node.account.lag_counts == one_by_one.account.lag_counts
-
-
-def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None:
-    learner = make_learner(cartpole, gradients_per_update=2)
-    bad = np.full(5, np.nan, np.float32)
-    reports = [report(1, actor_id=1), report(1, actor_id=2, gradient=bad), report(1, actor_id=3)]
-    outcomes = learner.submit_sum(aggregated(reports, (True, False, True)))
-    assert [o.dropped for o in outcomes] == [None, "non_finite", None]
-    assert outcomes[-1].updated
-    assert learner.account.ledger.applied == 20
-    # The same reports again are duplicates, and a sum cannot be taken apart.
-    again = [report(1, actor_id=1), report(2, actor_id=3)]
-    assert [o.dropped for o in learner.submit_sum(aggregated(again))] == ["duplicate", "duplicate"]
-    assert learner.account.ledger.sampled == 50
-    learner.account.ledger.check()

@@ -1,0 +1,43 @@
+"""A learner of five parameters, the reports that it takes, and its checkpoints."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from learner.checkpoint import Checkpoints
+from learner.learner import Learner
+from shared.config import LearnerConfig, MethodConfig, RunConfig
+from shared.layout import ParameterLayout
+from shared.types import EpisodeStats, GradientReport, StageSeconds
+
+LAYOUT = ParameterLayout(("w",), ((5,),))
+
+
+def make_learner(config: RunConfig, **learner: object) -> Learner:
+    return Learner(replace(config, learner=LearnerConfig(**learner)), LAYOUT, np.ones(5, np.float32))
+
+
+def report(sequence: int = 1, version: int = 0, actor_id: int = 0, returns: tuple = (), **changes) -> GradientReport:
+    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
+    whole = GradientReport(
+        actor_id,
+        sequence,
+        version,
+        LAYOUT.fingerprint,
+        np.full(5, 0.5, np.float32),
+        10,
+        10,
+        episodes,
+        StageSeconds(0, 0, 0, 0, 0),
+        {},
+    )
+    return whole._replace(**changes)
+
+
+def q_learner(config: RunConfig) -> Learner:
+    return make_learner(replace(config, method=MethodConfig(name="q_learning", target_interval_agent_steps=25)))
+
+
+def checkpoints(learner: Learner, folder: Path) -> Checkpoints:
+    return Checkpoints(folder, 2, learner.variables(), learner.state, learner.restore_state)
