@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from launch.cli import main
+from launch.run.stopping import StoppingRules
 from learner.checkpoint import checkpoint_paths
 
 SMALL = (
@@ -101,8 +102,11 @@ def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
     summaries.append(train("--total-frames 100k --log-every-seconds 0.01", run, resume=True))
     ctrl_c.join()
 
-    seconds = summaries[-1]["wall_seconds"] + 0.3
-    summaries.append(train(f"--log-every-seconds 10 --stop-after-seconds {seconds}", run, resume=True))
+    seconds, before, stops = summaries[-1]["wall_seconds"] + 0.1, summaries[-1]["frames"], StoppingRules.stops
+    with monkeypatch.context() as patch:
+        # However slow the machine is, the time is not up before there is something to report.
+        patch.setattr(StoppingRules, "stops", lambda self, f, t: stops(self, f, t if f > before else 0.0))
+        summaries.append(train(f"--log-every-seconds 10 --stop-after-seconds {seconds}", run, resume=True))
     summaries.append(train("--stop-after-seconds None --stop-at-return 9", run, resume=True))
     frames = summaries[-1]["frames"] + 500
     resumed = train(f"--stop-at-return None --total-frames {frames}", run, resume=True)
