@@ -210,6 +210,8 @@ class Learner:
         episodes, which say nothing of the new weights, are forgotten.
         """
         self._parameters.take_over(tensors, state)
+        if self._control is not None:
+            self._control.forget_pending()
         self.account.ledger.discard_pending()
         self.account.ledger.check()
         self.account.recent_returns.clear()

@@ -18,7 +18,7 @@ from shared.schedules import crossed_multiple
 from shared.types import Float32Array, WeightSnapshot
 
 # What only an update that is not complete yet has.
-_OF_AN_UPDATE = ("accumulated", "pending")
+_OF_AN_UPDATE = ("accumulated", "pending", "weights")
 
 
 class Parameters:
@@ -141,8 +141,10 @@ class Parameters:
         for name, variable in self.variables().items():
             if name not in _OF_AN_UPDATE:
                 variable.assign(tensors[name])
-        # How often the target was copied counts for this run, and the next snapshot is of its own time.
-        self.restore({**state, "target_updates": self.target_updates, "snapshot_frames": None})
+        # How often the target was copied counts for this run, and the next snapshot is of its own time. Versions of the
+        # other run are none that gradients of this run are of.
+        own: dict[str, Any] = {"target_updates": self.target_updates, "snapshot_frames": None, "versions": {}}
+        self.restore({**state, **own})
 
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of a checkpoint, by name."""

@@ -171,6 +171,32 @@ def test_a_resumed_learner_goes_on_with_its_k_in_the_middle_of_an_update(cartpol
     assert resumed.state() == learner.state()
 
 
+def test_gradients_that_no_longer_fit_a_smaller_k_are_forgotten_by_its_control_too(cartpole: RunConfig) -> None:
+    config = replace(cartpole, learner=LEARNER, optimizer=SGD)
+    learner, virtual = Learner(config, LAYOUT, np.zeros(2, np.float32)), VirtualActors(0)
+    virtual.resize(9, 0)
+    drive(learner, virtual, 203)
+    while learner.account.ledger.gradients_pending < 2:
+        drive(learner, virtual, 1)
+    waiting = learner.account.ledger.gradients_pending
+    smaller = replace(config, learner=replace(LEARNER, gradients_per_update_bounds=(1, 2)))
+    resumed = Learner(smaller, LAYOUT, np.zeros(2, np.float32))
+    resumed.restore_state(learner.state())
+    assert (resumed.gradients_per_update, resumed.fit_unfinished_update()) == (2, waiting)
+    assert resumed.state()["lag_control"]["pending"] == resumed.account.ledger.gradients_pending == 0
+
+
+def test_gradients_that_waited_are_forgotten_with_the_weights_of_another_run(cartpole: RunConfig) -> None:
+    config = replace(cartpole, learner=LEARNER, optimizer=SGD)
+    learner, virtual = Learner(config, LAYOUT, np.zeros(2, np.float32)), VirtualActors(0)
+    virtual.resize(9, 0)
+    drive(learner, virtual, 203)
+    assert learner.state()["lag_control"]["pending"] == learner.account.ledger.gradients_pending > 0
+    theirs = {name: variable.numpy() for name, variable in learner.variables().items()}
+    learner.take_over(theirs, learner.state())
+    assert learner.state()["lag_control"]["pending"] == learner.account.ledger.gradients_pending == 0
+
+
 def test_a_target_may_be_given_and_taken_away_on_resume(cartpole: RunConfig) -> None:
     fixed, following = (
         Learner(replace(cartpole, learner=settings), LAYOUT, np.zeros(2, np.float32))
