@@ -60,7 +60,7 @@ def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Call
     marked = add(cluster, 1, learner=1)
     training = train()
     training.wait_for_actors(1)
-    (learner,) = pids(b"ray::Learner")
+    (learner,) = pids(cluster, "ray::Learner")
     assert node_of(cluster, learner).node_id == marked.node_id
     _, output = training.stop()
     assert "learner  (1 cores" in output

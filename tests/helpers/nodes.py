@@ -73,12 +73,14 @@ def add(cluster: Cluster, cpus: int, **resources: float) -> Any:
     return cluster.add_node(num_cpus=cpus, resources=resources, object_store_memory=200 * 2**20)
 
 
-def pids(title: bytes) -> list[int]:
-    """Of processes whose title begins so."""
+def pids(cluster: Cluster, title: str) -> list[int]:
+    """Of the cluster's processes whose title begins so."""
     found = []
     for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(title):
+        # A process may end at any moment; it is one of the cluster's if its parent is a raylet of it.
+        with suppress(OSError, StopIteration):
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(title.encode()):
+                node_of(cluster, int(entry.name))
                 found.append(int(entry.name))
     return found
 
