@@ -1,13 +1,15 @@
 """The queue against its limits and a case that is solved by hand."""
 
+import heapq
 import itertools
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from launch.bench.plan import PlanArguments, _show, cluster_ways
-from launch.bench.queueing import Costs, Tree, group_tree, predict, saturation
+from launch.bench.queueing import Costs, Tree, group_tree, policy_lag, predict, saturation
 
 
 def test_one_actor_never_queues() -> None:
@@ -86,6 +88,43 @@ def test_a_tree_has_its_lag_by_hand() -> None:
     assert ways["float32"].predict(arguments, 32).policy_lag == pytest.approx(31 / 16)
     # One node whose actors make an update together.
     assert predict(Costs(1.0, 1e-3), 8, 8, tree=Tree(8)).policy_lag == pytest.approx(1 - 1 / 8)
+
+
+@pytest.mark.parametrize(
+    ("actors", "tree", "count"),
+    [(32, Tree(8, 4, 2), 16), (72, Tree(8, 4, 3), 24), (256, Tree(16, 4, 4), 32), (32, Tree(8), 16)],
+)
+def test_the_lag_of_a_tree_is_that_of_simulated_reports(actors: int, tree: Tree, count: int) -> None:
+    assert policy_lag(actors, count, 1, tree) == pytest.approx(simulated_lag(actors, tree, count), rel=0.01)
+
+
+def simulated_lag(actors: int, tree: Tree, count: int) -> float:
+    """Mean lag where rollouts take about the same time, and messages none: each report of each actor is followed."""
+    random = np.random.default_rng(0)
+    nodes = actors // tree.actors_per_node
+    group_of = [node // tree.nodes_per_group for node in range(nodes)]
+    version, in_group, in_node = [0] * nodes, [[] for _ in range(nodes)], [[] for _ in range(nodes)]
+    # What a node's actors start with, and what its group has: that of the calls that they were last asked by.
+    newest = [0] * nodes
+    update, lags = 0, list[int]()
+    reports = [(random.uniform(), actor, 0) for actor in range(actors)]
+    heapq.heapify(reports)
+    for _ in range(actors * 150):
+        now, actor, acted_with = heapq.heappop(reports)
+        node = actor // tree.actors_per_node
+        group = group_of[node]
+        in_node[node].append(acted_with)
+        if len(in_node[node]) == tree.node_gradients:
+            in_group[group] += in_node[node]
+            in_node[node] = []
+            if len(in_group[group]) == count:
+                lags += [update - acted for acted in in_group[group]]
+                in_group[group] = []
+                update += 1
+                newest[group] = update
+            version[node] = newest[group]
+        heapq.heappush(reports, (now + random.uniform(0.9, 1.1), actor, version[node]))
+    return float(np.mean(lags[len(lags) // 3 :]))
 
 
 def test_groups_hold_back_where_they_are_fewer_than_their_work() -> None:
