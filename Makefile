@@ -66,7 +66,7 @@ cluster-test: $(INSTALLED)
 
 sweep-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tune]'
-	$(BIN)/python -m pytest -m sweep tests/sweeps $(ARGS)
+	$(BIN)/python -m pytest -m sweep tests/sweeps tests/launch/sweep $(ARGS)
 
 storage-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m storage tests/storage $(ARGS)

@@ -1,4 +1,4 @@
-"""The search by Optuna's sampler, where it is installed: what it is told, and that it goes on from our own lines."""
+"""The search by Optuna's sampler, what it is told, and that it goes on from our own lines."""
 
 import math
 from pathlib import Path
@@ -10,12 +10,12 @@ from launch.presets import PRESETS
 from launch.presets.written import read_config_file
 from launch.sweep.book import Trial, TrialBook
 from launch.sweep.file import Plan, Range, Settings, Sweep, Value
-
-pytest.importorskip("optuna")
-
 from launch.sweep.outcome import outcome
 from launch.sweep.results import values, write
 from launch.sweep.search import OptunaSearch
+
+# It is installed by `make sweep-test`.
+pytestmark = pytest.mark.sweep
 
 SPACE: dict[str, list[Value] | Range] = {
     "optimizer.learning_rate": Range(1e-5, 1e-1, log=True),
