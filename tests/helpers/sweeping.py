@@ -26,16 +26,20 @@ class Command:
             command = [sys.executable, "-m", "launch.cli", "sweep", str(file), "--output", str(folder)]
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
+    def log(self) -> str:
+        """What it has printed."""
+        return self._log.read_text()
+
     def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not (found := condition()):
-            assert self.process.poll() is None, f"{what}: the sweep ended\n{self._log.read_text()}"
-            assert time.monotonic() < deadline, f"{what} was not seen\n{self._log.read_text()}"
+            assert self.process.poll() is None, f"{what}: the sweep ended\n{self.log()}"
+            assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
             time.sleep(0.2)
         return found
 
     def end(self, code: int) -> None:
-        assert self.process.wait(_DEADLINE_SECONDS) == code, self._log.read_text()
+        assert self.process.wait(_DEADLINE_SECONDS) == code, self.log()
 
     def ended(self) -> set[int]:
         """The numbers of the trials that have ended."""
