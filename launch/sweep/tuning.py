@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ from launch.sweep.population import Population, Reports, left_out
 from launch.sweep.search import Search
 from shared.errors import setting_error
 
+# Here and in Tune's workers, which import this: a traceback for each process that dies, a line for each checkpoint.
+for _name in ("ray.tune", "ray.train"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 # Of a trial in a population: others may still take the weights of one before its last.
 _CHECKPOINTS_KEPT = 4
 
@@ -71,8 +75,8 @@ def run_trials(
         ConnectionError: there is no cluster at the address.
     """
     cores = sweep.cores
-    # It would print a traceback for each process that dies.
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    # A trial is a process of its own in any case.
+    warnings.filterwarnings("ignore", "Consider boosting PBT performance")
     with children_outlive_hangups():
         if address == "local":
             cluster.start_here(usable_cores())
