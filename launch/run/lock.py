@@ -31,7 +31,7 @@ class FolderLock:
     """The lock of a folder that exists, held until it is released or this process ends, however it ends.
 
     Raises:
-        ConfigurationError: another process holds it.
+        ConfigurationError: another process holds it, or its file system has no locks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,6 +48,12 @@ class FolderLock:
                         f"run folder {folder} is in use by another process; stop that first: tributary stop {folder}"
                     ) from None
                 time.sleep(_LOOK_SECONDS)
+            except OSError as error:
+                self._file.close()
+                raise ConfigurationError(
+                    f"run folder {folder} cannot be locked ({error.strerror}), so two runs could write to it: name one "
+                    f"on a file system with locks (for Lustre: mounted with flock)"
+                ) from error
         self._file.truncate(0)
         self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         self._file.flush()
@@ -72,4 +78,7 @@ def holder_of(folder: Path) -> Holder | None:
                 return Holder(int(values["pid"]), str(values["host"]))
             except (ValueError, KeyError, TypeError):
                 return Holder(None, None)
+        except OSError:
+            # A file system without locks: no run has begun there.
+            return None
     return None

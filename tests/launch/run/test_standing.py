@@ -1,5 +1,6 @@
 """Who works on a run, and how it stands, as its folder says it."""
 
+import errno
 import json
 import os
 import socket
@@ -55,6 +56,18 @@ def test_the_holder_of_an_older_version_is_not_known(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("")
     assert holder_of(tmp_path) == Holder(None, None)
     lock.release()
+
+
+def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Lustre is, unless it is mounted with them."""
+
+    def flock(_file: object, _how: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("launch.run.lock.fcntl.flock", flock)
+    with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
+        FolderLock(tmp_path)
+    assert holder_of(tmp_path) is None
 
 
 def write_run(folder: Path, frames: list[int], *, summary: int | None = None) -> Path:
