@@ -31,8 +31,10 @@ def evaluations(run: Path) -> list[float]:
     return [evaluation["mean_return"] for row in rows for evaluation in row["evaluations"]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+SEEDS = [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(s, marks=pytest.mark.tasks) for s in (2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_with_an_lstm_a_cue_is_remembered_for_20_steps(seed: int, tmp_path: Path) -> None:
     assert memory_tasks.DELAY == 20
     summary = trained(f"{CUE} {LSTM} --seed {seed} --total-frames 1m", tmp_path / "run")
@@ -40,7 +42,7 @@ def test_with_an_lstm_a_cue_is_remembered_for_20_steps(seed: int, tmp_path: Path
     assert evaluations(tmp_path / "run")[-1] >= 0.95
 
 
-@pytest.mark.slow
+@pytest.mark.tasks
 def test_without_a_memory_the_cue_stays_at_chance(tmp_path: Path) -> None:
     summary = trained(f"{CUE} --seed 1 --total-frames 300k", tmp_path / "run")
     assert summary["status"] == "frames_reached"
@@ -48,15 +50,14 @@ def test_without_a_memory_the_cue_stays_at_chance(tmp_path: Path) -> None:
     assert max(map(abs, evaluations(tmp_path / "run"))) < 0.4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_with_an_lstm_positions_are_enough_to_balance_a_pole(seed: int, tmp_path: Path) -> None:
     summary = trained(f"{POSITIONS} {LSTM} --seed {seed} --total-frames 2m", tmp_path / "run")
     assert summary["status"] == "return_reached"
     assert evaluations(tmp_path / "run")[-1] >= 475
 
 
-@pytest.mark.slow
+@pytest.mark.tasks
 def test_without_a_memory_positions_are_not_enough(tmp_path: Path) -> None:
     trained(f"{POSITIONS} --seed 1 --total-frames 300k", tmp_path / "run")
     assert max(evaluations(tmp_path / "run")) < 100
