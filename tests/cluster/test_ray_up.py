@@ -102,7 +102,7 @@ def wait_for(condition: Callable[[], object], what: Callable[[], str] | str) -> 
         time.sleep(1.0)
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)
 def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
     cluster.ray("up", "-y", "--no-config-cache", str(cluster.file))
     wait_for(lambda: cluster.alive() == 3, "three nodes")
