@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.errors import setting_error
-from shared.layer_norm import EPSILON, gradient_before, normalised
+from shared.layer_norm import EPSILON, gain_and_bias, gradient_before, normalised
+from shared.linear import Weights, initial_weights, linear
 from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
 
 # (filters, kernel, stride) of each convolution, then the units of the fully connected layer.
@@ -56,28 +57,24 @@ class ConvolutionalNetwork(Network):
         self._mean = None if observation_mean is None else tf.constant(observation_mean)
         self._scale = (1.0 if observation_mean is None else _CENTRED_SCALE) / 255.0
         self._strides = tuple(stride for _, _, stride in convolutions)
-        self._layers: list[tuple[keras.Variable, keras.Variable]] = []
+        self._layers: list[Weights] = []
         self._norms: list[tuple[keras.Variable, keras.Variable]] = []
         self._shapes: list[tuple[int, ...]] = []
         height, width, channels = observation_shape
         for i, (filters, kernel, stride) in enumerate(convolutions, start=1):
             if min(height, width) < kernel:
                 raise setting_error("network.name", config.name, f"needs larger images than {observation_shape[:2]}")
-            self._add(f"conv{i}", (kernel, kernel, channels, filters), 2**0.5, next(seeds))
+            kernel_shape = kernel, kernel, channels, filters
+            self._layers.append(initial_weights(f"conv{i}", kernel_shape, 2**0.5, next(seeds)))
             height, width, channels = (height - kernel) // stride + 1, (width - kernel) // stride + 1, filters
             self._shapes.append((height, width, channels))
-        self._add("hidden", (height * width * channels, units), 2**0.5, next(seeds))
+        self._layers.append(initial_weights("hidden", (height * width * channels, units), 2**0.5, next(seeds)))
         self._shapes.append((units,))
         for i, shape in enumerate(self._shapes if config.layer_norm else (), start=1):
             name = f"conv{i}" if i <= len(convolutions) else "hidden"
-            self._norms.append(
-                (
-                    keras.Variable(np.ones(shape, np.float32), dtype="float32", name=f"{name}_norm_gain"),
-                    keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=f"{name}_norm_bias"),
-                )
-            )
+            self._norms.append(gain_and_bias(name, shape))
         for head in heads:
-            self._add(head.name, (units, head.units), head.gain, next(seeds))
+            self._layers.append(initial_weights(head.name, (units, head.units), head.gain, next(seeds)))
 
     @property
     def features(self) -> int:
@@ -150,15 +147,6 @@ class ConvolutionalNetwork(Network):
             layer.set_weights(pair)
         return keras.Model(inputs, outputs, name="cnn")
 
-    def _add(self, name: str, shape: tuple[int, ...], gain: float, seed: int) -> None:
-        kernel = keras.initializers.Orthogonal(gain, seed=seed)(shape)
-        self._layers.append(
-            (
-                keras.Variable(kernel, dtype="float32", name=f"{name}_kernel"),
-                keras.Variable(np.zeros(shape[-1], np.float32), dtype="float32", name=f"{name}_bias"),
-            )
-        )
-
     def _centred(self, observations: tf.Tensor) -> tf.Tensor:
         """Images with the mean taken out, in the network's precision."""
         # Their scale is part of the first kernel instead, which saves a pass over the pixels. The mean is not: folded
@@ -192,10 +180,8 @@ class ConvolutionalNetwork(Network):
 
     def _output(self, features: tf.Tensor, activations: tuple[tf.Tensor, ...]) -> NetworkOutput:
         x = tf.cast(features, tf.float32)
-        heads = {
-            head.name: tf.nn.bias_add(tf.matmul(x, tf.convert_to_tensor(kernel)), tf.convert_to_tensor(bias))
-            for head, (kernel, bias) in zip(self._heads, self._layers[len(self._shapes) :], strict=True)
-        }
+        of_heads = self._layers[len(self._shapes) :]
+        heads = {head.name: linear(x, weights) for head, weights in zip(self._heads, of_heads, strict=True)}
         return NetworkOutput(heads, features, self.parameter_tensors(), activations)
 
 

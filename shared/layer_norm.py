@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 # CleanRL's, which is PyTorch's default; PQN's own code has 1e-6. It matters only where all units are nearly alike.
@@ -17,6 +19,14 @@ class Normalised(NamedTuple):
 
     values: tf.Tensor
     inverse_deviation: tf.Tensor
+
+
+def gain_and_bias(name: str, shape: tuple[int, ...]) -> tuple[keras.Variable, keras.Variable]:
+    """One of each for every unit of a layer: ones and zeros float32 of the shape of an observation's units."""
+    return (
+        keras.Variable(np.ones(shape, np.float32), dtype="float32", name=f"{name}_norm_gain"),
+        keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=f"{name}_norm_bias"),
+    )
 
 
 def normalised(x: tf.Tensor) -> Normalised:

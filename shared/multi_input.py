@@ -1,5 +1,6 @@
 """A network for images and numbers that are seen together: a trunk for each, and a layer over all of them."""
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import keras
@@ -8,7 +9,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.layer_norm import EPSILON, normalised
+from shared.layer_norm import EPSILON, gain_and_bias, normalised
+from shared.linear import as_dense, initial_weights, linear
 from shared.networks import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
 from shared.observations import ObservationParts
 from shared.perceptron import MultilayerPerceptron
@@ -51,7 +53,7 @@ class MultiInputNetwork(Network):
         super().__init__(heads)
         self._parts = parts
         self._trunks: list[Network] = []
-        seeds = iter(range(seed, seed + 1_000_000, _SEEDS_OF_A_TRUNK))
+        seeds = itertools.count(seed, _SEEDS_OF_A_TRUNK)
         for image, where in parts.image_bytes():
             mean = None if observation_mean is None else observation_mean[where].reshape(image.shape)
             # Its weights are called after the image: another one's have the same names.
@@ -60,22 +62,12 @@ class MultiInputNetwork(Network):
         if parts.numbers:
             self._trunks.append(MultilayerPerceptron(config, (parts.vector_size,), (), next(seeds), observation_scale))
         own_seeds = orthogonal_seeds(next(seeds))
-
-        def linear(name: str, inputs: int, units: int, gain: float) -> tuple[keras.Variable, keras.Variable]:
-            kernel = keras.initializers.Orthogonal(gain, seed=next(own_seeds))((inputs, units))
-            return (
-                keras.Variable(kernel, dtype="float32", name=f"{name}_kernel"),
-                keras.Variable(np.zeros(units, np.float32), dtype="float32", name=f"{name}_bias"),
-            )
-
-        self._joint = linear("joint", sum(trunk.features for trunk in self._trunks), _UNITS, 2**0.5)
-        self._norm: tuple[keras.Variable, ...] = ()
-        if config.layer_norm:
-            self._norm = (
-                keras.Variable(np.ones(_UNITS, np.float32), dtype="float32", name="joint_norm_gain"),
-                keras.Variable(np.zeros(_UNITS, np.float32), dtype="float32", name="joint_norm_bias"),
-            )
-        self._head_weights = [linear(head.name, _UNITS, head.units, head.gain) for head in heads]
+        inputs = sum(trunk.features for trunk in self._trunks)
+        self._joint = initial_weights("joint", (inputs, _UNITS), 2**0.5, next(own_seeds))
+        self._norm = gain_and_bias("joint", (_UNITS,)) if config.layer_norm else ()
+        self._head_weights = [
+            initial_weights(head.name, (_UNITS, head.units), head.gain, next(own_seeds)) for head in heads
+        ]
 
     @property
     def features(self) -> int:
@@ -89,9 +81,7 @@ class MultiInputNetwork(Network):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        # Those that no gradient trains are the last ones of a trunk.
-        others = (trunk.variables[len(trunk.trainable_variables) :] for trunk in self._trunks)
-        return [*self.trainable_variables, *(variable for of_trunk in others for variable in of_trunk)]
+        return [*self.trainable_variables, *(v for trunk in self._trunks for v in trunk.untrained_variables)]
 
     @property
     def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
@@ -123,15 +113,14 @@ class MultiInputNetwork(Network):
             model.name = f"{name}_trunk"
             features.append(model(x)["features"])
         x = keras.layers.Concatenate(dtype="float32")(features) if len(features) > 1 else features[0]
-        x = _dense("joint", self._joint)(x)
+        x = as_dense("joint", self._joint)(x)
         if self._norm:
             norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype="float32", name="joint_norm")
             x = norm(x)
             norm.set_weights([variable.numpy() for variable in self._norm])
         x = keras.layers.ReLU(dtype="float32", name="joint_activation")(x)
-        outputs = {
-            head.name: _dense(head.name, pair)(x) for head, pair in zip(self._heads, self._head_weights, strict=True)
-        }
+        of_heads = zip(self._heads, self._head_weights, strict=True)
+        outputs = {head.name: as_dense(head.name, weights)(x) for head, weights in of_heads}
         return keras.Model(inputs, outputs or {"features": x}, name="multi_input")
 
     def _seen(self, observations: tf.Tensor) -> list[tf.Tensor]:
@@ -143,24 +132,10 @@ class MultiInputNetwork(Network):
         return seen
 
     def _output(self, features: list[tf.Tensor], activations: tuple[tf.Tensor, ...]) -> NetworkOutput:
-        x = _linear(tf.concat([tf.cast(part, tf.float32) for part in features], axis=-1), self._joint)
+        x = linear(tf.concat([tf.cast(part, tf.float32) for part in features], axis=-1), self._joint)
         if self._norm:
             gain, bias = (tf.convert_to_tensor(variable) for variable in self._norm)
             x = normalised(x).values * gain + bias
         x = tf.nn.relu(x)
-        heads = {head.name: _linear(x, pair) for head, pair in zip(self._heads, self._head_weights, strict=True)}
+        heads = {head.name: linear(x, weights) for head, weights in zip(self._heads, self._head_weights, strict=True)}
         return NetworkOutput(heads, x, self.parameter_tensors(), activations)
-
-
-def _linear(x: tf.Tensor, pair: tuple[keras.Variable, keras.Variable]) -> tf.Tensor:
-    kernel, bias = (tf.convert_to_tensor(variable) for variable in pair)
-    return tf.nn.bias_add(tf.matmul(x, kernel), bias)
-
-
-def _dense(name: str, pair: tuple[keras.Variable, keras.Variable]) -> keras.layers.Dense:
-    """A layer of Keras' with these weights."""
-    kernel, bias = (variable.numpy() for variable in pair)
-    layer = keras.layers.Dense(kernel.shape[1], dtype="float32", name=name)
-    layer.build((None, kernel.shape[0]))
-    layer.set_weights([kernel, bias])
-    return layer

@@ -6,32 +6,24 @@ TensorFlow.
 """
 
 import importlib
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 
-class Entry(Protocol):
+@dataclass(frozen=True)
+class Entry:
     """Where a class is: its module, and its name there."""
 
-    @property
-    def module(self) -> str: ...
-    @property
-    def class_name(self) -> str: ...
+    module: str
+    class_name: str
 
 
-class NetworkEntry(NamedTuple):
+@dataclass(frozen=True)
+class NetworkEntry(Entry):
     """Where a network is; whether it takes images, else vectors; and the least side of an image, in pixels."""
 
-    module: str
-    class_name: str
     images: bool
     least_side: int = 1
-
-
-class ExplorerEntry(NamedTuple):
-    """Where an explorer is."""
-
-    module: str
-    class_name: str
 
 
 NETWORKS: dict[str, NetworkEntry] = {
@@ -42,7 +34,7 @@ NETWORKS: dict[str, NetworkEntry] = {
 }
 """By what `--network.name` takes."""
 
-EXPLORERS: dict[str, ExplorerEntry] = {}
+EXPLORERS: dict[str, Entry] = {}
 """By what `--exploration.name` takes."""
 
 
@@ -59,7 +51,7 @@ def register_network(name: str, network: type, *, images: bool) -> None:
     Raises:
         ValueError: another network has the name.
     """
-    enter(NETWORKS, "network", name, NetworkEntry(network.__module__, network.__name__, images))
+    enter(NETWORKS, "a network", name, NetworkEntry(network.__module__, network.__name__, images))
 
 
 def register_explorer(name: str, explorer: type) -> None:
@@ -74,7 +66,7 @@ def register_explorer(name: str, explorer: type) -> None:
     Raises:
         ValueError: another explorer has the name.
     """
-    enter(EXPLORERS, "explorer", name, ExplorerEntry(explorer.__module__, explorer.__name__))
+    enter(EXPLORERS, "an explorer", name, Entry(explorer.__module__, explorer.__name__))
 
 
 _Entry = TypeVar("_Entry", bound=Entry)
@@ -83,17 +75,15 @@ _Entry = TypeVar("_Entry", bound=Entry)
 def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None:
     """Enter something in a table by its name. The same one may be entered again, where its module is imported again.
 
+    `kind` says what it is, with its article.
+
     Raises:
         ValueError: something else has the name.
     """
     if table.setdefault(name, entry) != entry:
-        raise ValueError(f"there is {_a(kind)} {name} already, in {table[name].module}: choose another name")
+        raise ValueError(f"there is {kind} {name} already, in {table[name].module}: choose another name")
 
 
 def class_of(entry: Entry) -> Any:
     """The class that an entry is for."""
     return getattr(importlib.import_module(entry.module), entry.class_name)
-
-
-def _a(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -77,6 +77,11 @@ class Network(ABC):
         """All that the network needs to act, float32, in the order of the parameter layout: the trainable first."""
 
     @property
+    def untrained_variables(self) -> list[keras.Variable]:
+        """Those that no gradient is taken by: the last of all."""
+        return self.variables[len(self.trainable_variables) :]
+
+    @property
     def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
         """Shape, for one observation, and dtype of each stored activation. Empty: nothing is worth storing."""
         return []

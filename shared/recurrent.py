@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from shared.linear import as_dense, initial_weights
 from shared.lstm import State, lstm_step, lstm_unroll
 from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
 
@@ -32,21 +33,15 @@ class RecurrentNetwork(Network):
         self._trunk, self._units = trunk, units
         seeds = orthogonal_seeds(seed + _AFTER_THE_TRUNK)
 
-        def orthogonal(name: str, shape: tuple[int, int], gain: float) -> keras.Variable:
-            values = keras.initializers.Orthogonal(gain, seed=next(seeds))(shape)
+        def orthogonal(name: str, inputs: int) -> keras.Variable:
+            values = keras.initializers.Orthogonal(1.0, seed=next(seeds))((inputs, 4 * units))
             return keras.Variable(values, dtype="float32", name=name)
 
-        self._kernel = orthogonal("lstm_kernel", (trunk.features, 4 * units), 1.0)
-        self._recurrent_kernel = orthogonal("lstm_recurrent_kernel", (units, 4 * units), 1.0)
+        self._kernel = orthogonal("lstm_kernel", trunk.features)
+        self._recurrent_kernel = orthogonal("lstm_recurrent_kernel", units)
         bias = np.repeat(np.array([0, 1, 0, 0], np.float32), units)
         self._bias = keras.Variable(bias, dtype="float32", name="lstm_bias")
-        self._head_weights = [
-            (
-                orthogonal(f"{head.name}_kernel", (units, head.units), head.gain),
-                keras.Variable(np.zeros(head.units, np.float32), dtype="float32", name=f"{head.name}_bias"),
-            )
-            for head in heads
-        ]
+        self._head_weights = [initial_weights(head.name, (units, head.units), head.gain, next(seeds)) for head in heads]
 
     @property
     def features(self) -> int:
@@ -59,8 +54,7 @@ class RecurrentNetwork(Network):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        # Those that no gradient trains are the last ones of the trunk.
-        return [*self.trainable_variables, *self._trunk.variables[len(self._trunk.trainable_variables) :]]
+        return [*self.trainable_variables, *self._trunk.untrained_variables]
 
     @property
     def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
@@ -97,12 +91,10 @@ class RecurrentNetwork(Network):
         seen = trunk(inputs if isinstance(trunk.input, dict) else inputs["observations"])
         one_time = keras.layers.Reshape((1, self._trunk.features), dtype="float32")(seen["features"])
         features, hidden, cell = lstm(one_time, initial_state=states)
-        outputs = {"hidden": hidden, "cell": cell}
         lstm.set_weights([v.numpy() for v in (self._kernel, self._recurrent_kernel, self._bias)])
-        for head, pair in zip(self._heads, self._head_weights, strict=True):
-            dense = keras.layers.Dense(head.units, dtype="float32", name=head.name)
-            outputs[head.name] = dense(features)
-            dense.set_weights([variable.numpy() for variable in pair])
+        outputs = {"hidden": hidden, "cell": cell}
+        for head, weights in zip(self._heads, self._head_weights, strict=True):
+            outputs[head.name] = as_dense(head.name, weights)(features)
         return keras.Model({**inputs, "hidden": states[0], "cell": states[1]}, outputs, name="recurrent")
 
     def _projected(self, features: tf.Tensor) -> tf.Tensor:

@@ -147,6 +147,11 @@ def test_an_environment_stands_where_a_preset_does(tmp_path: Path) -> None:
     assert other == replace(PRESETS["vectors"].config.environment, id="FrozenLake-v1")
 
 
+def test_an_option_is_no_preset() -> None:
+    with pytest.raises(tributary.ConfigurationError, match="unknown preset --seed"):
+        tributary.train("--seed")
+
+
 def test_arguments_that_do_not_go_together_are_told() -> None:
     with pytest.raises(tributary.ConfigurationError, match="--preset cartpole: --resume latest has its settings"):
         tributary.train("cartpole", resume="latest")

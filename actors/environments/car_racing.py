@@ -8,8 +8,8 @@ import gymnasium
 class LastDrawn(gymnasium.Wrapper):
     """Draws what CarRacing-v3 shows after the last of repeated actions only; what the agent sees is the same.
 
-    Gymnasium draws after every step, though a repeated action lets nobody look in between. Drawing takes 7.7 of the
-    7.8 ms of a step. Meant for `--environment.wrappers`, with `times` equal to `--environment.frame-skip`.
+    Gymnasium draws after every step, though a repeated action lets nobody look in between, and drawing is nearly all
+    that a step takes. Meant for `--environment.wrappers`, with `times` equal to `--environment.frame-skip`.
 
     Args:
         env: CarRacing, as `gymnasium.make` returns it.

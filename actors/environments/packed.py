@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments.pictures import channels_together
+from actors.environments.pictures import channels_together, shape_together
 from actors.environments.vectors import Path, Vectors, found_at, path_name
 from shared.observations import ImagePart, ObservationParts
 
@@ -16,30 +16,24 @@ class PackedObservations:
 
     Attributes:
         parts: where everything lies.
-        vectors: how the numbers become one vector.
 
     Args:
         vectors: of a space with images in it.
     """
 
     def __init__(self, vectors: Vectors) -> None:
-        self.vectors = vectors
+        self._vectors = vectors
         self._paths = [path for path, _ in vectors.images]
-        shapes = [_together(space.shape) for _, space in vectors.images]
+        shapes = [shape_together(space.shape) for _, space in vectors.images]
         names = _distinct([f"image_{_identifier(path)}" for path in self._paths])
         self.parts = ObservationParts(vectors.sizes, tuple(map(ImagePart, names, shapes)))
 
     def write(self, observations: Any, to: npt.NDArray[np.uint8]) -> None:
         """Write a batch of observations, as a vector environment gives them, to uint8 [B, R]."""
-        self.vectors.write(observations, self.parts.vectors(to))
+        self._vectors.write(observations, self.parts.vectors(to))
         for path, (image, where) in zip(self._paths, self.parts.image_bytes(), strict=True):
             # Views: of the bytes of one row after another, each split into its axes.
             channels_together(found_at(path, observations), to[:, where].reshape(-1, *image.shape))
-
-
-def _together(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    stack, height, width, channels = shape
-    return height, width, stack * channels
 
 
 def _identifier(path: Path) -> str:

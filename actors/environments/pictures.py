@@ -120,13 +120,16 @@ def _resized(channel: ByteArray, size: int) -> ByteArray:
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
 
 
-def channels_together(images: ByteArray, to: ByteArray | None) -> ByteArray:
-    """Images uint8 [B, stack, height, width, channels] as [B, height, width, stack x channels], in `to` if given.
+def shape_together(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """[height, width, stack x channels], of a stack of images [stack, height, width, channels]."""
+    stack, height, width, channels = shape
+    return height, width, stack * channels
+
+
+def channels_together(images: ByteArray, to: ByteArray) -> None:
+    """Write images uint8 [B, stack, height, width, channels] to [B, height, width, stack x channels].
 
     The last axis of `to` is contiguous.
     """
     count, stack, height, width, channels = images.shape
-    if to is None:
-        to = np.empty((count, height, width, stack * channels), np.uint8)
     to.reshape(count, height, width, stack, channels)[...] = np.moveaxis(images, 1, 3)
-    return to

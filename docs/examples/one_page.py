@@ -6,7 +6,6 @@ numbers with processes in place of threads; a test holds the two against each ot
 Shapes are time-major: T steps of B environments. `rewards[t]` follows `actions[t]`, taken in `observations[t]`."""
 
 import threading
-import time
 from collections import deque
 from typing import NamedTuple
 
@@ -142,7 +141,8 @@ if __name__ == "__main__":
     threads = [threading.Thread(target=work, args=(learner, actor), daemon=True) for actor in actors]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(2)
-        recent = [value for actor in actors for value in list(actor.ended)] or [0.0]
-        print(f"{learner.version:5d} updates, mean return {np.mean(recent):.1f}", flush=True)
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(timeout=2)
+            recent = [value for actor in actors for value in list(actor.ended)] or [0.0]
+            print(f"{learner.version:5d} updates, mean return {np.mean(recent):.1f}", flush=True)

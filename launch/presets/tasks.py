@@ -85,7 +85,8 @@ IMAGES = replace(
 
 CAR_RACING = replace(
     IMAGES,
-    stop_at_return=200.0,
+    # Above the 200 of the task: ten games with a mean of 219 were followed by thirty with one of 145.
+    stop_at_return=250.0,
     stop_measure="evaluation",
     # Four frames in a row look alike, and a choice among five is learned sooner than a vector.
     environment=replace(
@@ -95,4 +96,5 @@ CAR_RACING = replace(
         wrappers=("actors.environments.car_racing:LastDrawn,times=4",),
     ),
     actor=ActorConfig(environments=8, unroll_length=64, epochs=4, minibatches=4),
+    evaluation=replace(IMAGES.evaluation, episodes=30),
 )

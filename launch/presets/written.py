@@ -18,8 +18,8 @@ from shared.errors import ConfigurationError, one_line, setting_error
 
 # TOML has no word for it; on the command line it is typed the same way.
 NONE = "None"
-# What is of one run alone: where it is kept, and the order of its reports.
-_OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
+OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals", "nodes")
+"""What is of one run alone: where it is kept, the order of its reports, and its part of a cluster."""
 
 
 class ConfigFile(NamedTuple):
@@ -88,7 +88,7 @@ def read_config_file(path: Path) -> ConfigFile:
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     if whole:
-        found = {name: value for name, value in found.items() if name not in _OF_ONE_RUN}
+        found = {name: value for name, value in found.items() if name not in OF_ONE_RUN}
     return ConfigFile(path, found, preset, whole)
 
 
@@ -105,6 +105,17 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     changed = sections.pop("", {})
     changed |= {section: replace(getattr(config, section), **fields) for section, fields in sections.items()}
     return replace(config, **changed)
+
+
+def for_another_run(config: RunConfig) -> RunConfig:
+    """The settings of a run without those that are of it alone."""
+    unset: dict[str, Any] = {name: getattr(RunConfig, name) for name in OF_ONE_RUN}
+    return replace(config, **unset)
+
+
+def set_of_one_run(config: RunConfig) -> list[str]:
+    """The names of the settings of one run alone that it has."""
+    return [name for name in OF_ONE_RUN if getattr(config, name) != getattr(RunConfig, name)]
 
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:

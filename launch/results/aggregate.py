@@ -22,12 +22,14 @@ _RESAMPLES = 2_000
 class Aggregate(NamedTuple):
     """Runs that differ in seed and game only. `iqm`, with the ends of its 95 % band, is float64 [M], at x float64 [M].
 
-    `games` says how many runs each environment has.
+    `games` says how many runs each environment has, and `human_normalised` whether the scores are 0 for random play and
+    1 for a human player.
     """
 
     label: str
     curves: tuple[Curve, ...]
     games: dict[str, int]
+    human_normalised: bool
     x: npt.NDArray[np.float64]
     low: npt.NDArray[np.float64]
     iqm: npt.NDArray[np.float64]
@@ -70,14 +72,15 @@ def aggregates(curves: Sequence[Curve], y: str) -> list[Aggregate]:
     Raises:
         ConfigurationError: there are several games, and the reference scores of one are not known.
     """
-    if len({curve.config.environment.id for curve in curves}) > 1:
+    several = len({curve.config.environment.id for curve in curves}) > 1
+    if several:
         curves = [curve._replace(y=_human_normalised(curve, y)) for curve in curves]
     groups: dict[bytes, list[Curve]] = {}
     for curve in curves:
         groups.setdefault(msgspec.json.encode(_algorithm(curve.config)), []).append(curve)
     members = list(groups.values())
     differing = differences([_algorithm(group[0].config) for group in members])
-    return [_aggregate(words, group) for words, group in zip(differing, members, strict=True)]
+    return [_aggregate(words, group, human_normalised=several) for words, group in zip(differing, members, strict=True)]
 
 
 def _algorithm(config: RunConfig) -> RunConfig:
@@ -86,7 +89,7 @@ def _algorithm(config: RunConfig) -> RunConfig:
     return RunConfig(**{part: getattr(config, part) for part in parts})
 
 
-def _aggregate(words: Sequence[str], curves: Sequence[Curve]) -> Aggregate:
+def _aggregate(words: Sequence[str], curves: Sequence[Curve], *, human_normalised: bool) -> Aggregate:
     games: dict[str, list[Curve]] = {}
     for curve in curves:
         games.setdefault(curve.config.environment.id, []).append(curve)
@@ -105,6 +108,7 @@ def _aggregate(words: Sequence[str], curves: Sequence[Curve]) -> Aggregate:
         label=", ".join([f"{what}, {len(curves)} run{'s' * (len(curves) > 1)}", *words]),
         curves=tuple(curves),
         games={name: len(runs) for name, runs in games.items()},
+        human_normalised=human_normalised,
         x=x,
         low=low,
         iqm=interquartile_mean(np.concatenate(scores).T),

@@ -52,8 +52,7 @@ def draw_aggregates(axes: Axes, groups: Sequence[Aggregate], x: XAxis, y: str) -
     for colour, group in zip(_cycle(), groups, strict=False):
         axes.fill_between(group.x, group.low, group.high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(group.x, group.iqm, color=colour, linewidth=1.8, label=group.label)
-    games = {game for group in groups for game in group.games}
-    what = "human-normalised return" if len(games) > 1 else metric_label(y)
+    what = "human-normalised return" if groups[0].human_normalised else metric_label(y)
     _finish(axes, x, f"{what}\ninterquartile mean, 95 % bootstrap band")
 
 

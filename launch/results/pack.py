@@ -24,6 +24,7 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, exit_code
 from launch.output.json_file import write_json
 from launch.output.provenance import revision
+from launch.presets.written import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, evaluate
 from launch.run.finished import read_summary
@@ -115,7 +116,7 @@ def _evaluated(agent: RunFolder, protocol: Any, arguments: PackArguments) -> dic
 
 
 def _without_paths(config: RunConfig) -> RunConfig:
-    return replace(config, storage=None, record_arrivals=None, replay_arrivals=None, address="local", trackers=())
+    return replace(for_another_run(config), address="local", trackers=())
 
 
 def _manifest(run: RunFolder) -> dict[str, Any]:

@@ -91,13 +91,12 @@ def _medians(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
 
 def _iqm(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
     groups = aggregates(curves, arguments.y)
-    normalised = len({curve.config.environment.id for curve in curves}) > 1
     from launch.results.curve_picture import draw_aggregates
 
     return _Drawing(
         lambda axes: draw_aggregates(axes, groups, arguments.x, arguments.y),
-        [aggregate_line(group, arguments.x, human_normalised=normalised) for group in groups],
-        [_aggregate_as_json(group) | {"human_normalised": normalised} for group in groups],
+        [aggregate_line(group, arguments.x) for group in groups],
+        [_aggregate_as_json(group) for group in groups],
     )
 
 
@@ -138,10 +137,10 @@ def band_lines(groups: list[Band]) -> list[str]:
     return lines
 
 
-def aggregate_line(group: Aggregate, x: XAxis, *, human_normalised: bool) -> str:
+def aggregate_line(group: Aggregate, x: XAxis) -> str:
     """Where a group ended, in words. It ends where the first of its runs does."""
     runs = ", ".join(f"{name} {count}" for name, count in group.games.items())
-    what = "interquartile mean of human-normalised returns" if human_normalised else "interquartile mean"
+    what = "interquartile mean of human-normalised returns" if group.human_normalised else "interquartile mean"
     band = f"95 % {group.low[-1]:.2f} to {group.high[-1]:.2f}"
     if max(group.games.values()) == 1:
         band = "no band from one run of each"
@@ -159,6 +158,7 @@ def _aggregate_as_json(group: Aggregate) -> dict[str, Any]:
         "interquartile_mean": group.iqm.tolist(),
         "interval_95_low": group.low.tolist(),
         "interval_95_high": group.high.tolist(),
+        "human_normalised": group.human_normalised,
     }
 
 

@@ -5,17 +5,16 @@ To add one: write a module with a subclass of `shared.methods.method.Method`, an
 TensorFlow, so that settings can be checked without it.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from shared.names import enter
+from shared.names import Entry, enter
 
 
-class MethodEntry(NamedTuple):
-    """Where a method is: `module` and the name of its class; whether it can take continuous actions, and several at
-    once; and whether it bootstraps from a target network, where a run does not switch that off."""
+@dataclass(frozen=True)
+class MethodEntry(Entry):
+    """Where a method is; whether it can take continuous actions, and several at once; and whether it bootstraps from a
+    target network, where a run does not switch that off."""
 
-    module: str
-    class_name: str
     continuous_actions: bool
     target_network: bool = False
 
@@ -33,10 +32,11 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
     Args:
         name: what `--method.name` then takes.
         method: a subclass of `shared.methods.method.Method`, at the top of its module.
-        continuous_actions: whether it can take them.
+        continuous_actions: whether it can take them, and several choices at once.
         target_network: whether it bootstraps from one, where a run does not switch that off.
 
     Raises:
         ValueError: another method has the name.
     """
-    enter(METHODS, "method", name, MethodEntry(method.__module__, method.__name__, continuous_actions, target_network))
+    entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network)
+    enter(METHODS, "a method", name, entry)

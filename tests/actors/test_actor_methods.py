@@ -15,6 +15,7 @@ from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.graph import aligned
 from shared.methods.actor_critic import ActorCritic
 from shared.methods.method import RolloutTensors
 from shared.methods.names import METHODS
@@ -106,6 +107,23 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
         gradient.begin(rollouts[-1])
         expected = gradient.next().gradient
         assert np.abs(report.gradient - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_written_to_again(
+    cartpole: RunConfig,
+) -> None:
+    # Of these sizes each tensor begins where TensorFlow can use the memory as it is.
+    network = NetworkConfig(name="mlp", hidden_sizes=(64, 64))
+    config = replace(cartpole, method=MethodConfig(name="q_learning"), network=network)
+    spec = environment_spec(config.environment)
+    policy = Policy(config, spec)
+    gradients = RolloutGradient(config, spec, policy)
+    memory: np.ndarray = aligned((policy.layout.size,), "float32")
+    memory[:] = 1.0
+    gradients.assign_target(WeightSnapshot(1, memory))
+    memory[:] = 2.0
+    for variable in gradients._target_network.trainable_variables:
+        np.testing.assert_array_equal(variable.numpy(), np.ones(variable.shape))
 
 
 def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_another(

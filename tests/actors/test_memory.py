@@ -172,7 +172,7 @@ def test_the_gradient_from_what_acting_stored_is_that_of_a_rollout_seen_anew(
 
 
 def test_an_evaluation_starts_each_episode_without_a_memory(cartpole: RunConfig) -> None:
-    """One environment that plays three episodes plays as three that play one each, from the same starts."""
+    """One environment plays three: a state of zeros goes into the first step of each, and another into the second."""
     config = remembering(cartpole)
     config = replace(config, evaluation=replace(config.evaluation, episodes=3, environments=1, policy="greedy"))
     spec = environment_spec(config.environment)

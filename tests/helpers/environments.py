@@ -2,21 +2,33 @@
 
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
 
-def environment(folder: Path, *packages: str, beside: Path | None = None) -> Path:
-    """A virtual environment's programs, installed once. Sees what is installed in `beside`, too."""
+def environment(folder: Path, *packages: str, beside: bool = False) -> Path:
+    """A virtual environment's programs, installed once. With `beside` it sees the packages that the tests have, too."""
     done = folder / ".installed"
     if not done.is_file() or done.read_text() != " ".join(packages):
         venv.create(folder, clear=True, symlinks=True)
-        if beside is not None:
-            version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-            (folder / "lib" / version / "site-packages" / "beside.pth").write_text(f"{beside}\n")
+        if beside:
+            see_packages(folder)
         pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "--quiet", *packages], cwd=ROOT, check=True)
         done.write_text(" ".join(packages))
     return folder / "bin"
+
+
+def with_extras(folder: Path, extras: str) -> Path:
+    """Programs of the project with extras, which are no part of the environment that runs the tests."""
+    return environment(folder, "--constraint", "constraints.txt", "--editable", f".[{extras}]", beside=True)
+
+
+def see_packages(folder: Path) -> Path:
+    """Let a virtual environment see the packages that the tests have. Returns the folder of its own packages."""
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    (packages / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return packages

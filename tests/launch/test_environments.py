@@ -68,15 +68,12 @@ SMALL = (
     "--executor inline --actors 1 --stop-measure training --evaluation.every-frames 0 --stop-at-return None "
     "--optimizer.schedule constant --log-every-seconds 0.5"
 )
-CNN = (
-    "--network.name a3c_cnn --environment.screen-size 36 --environment.frame-stack 1 --optimizer.learning-rate 5e-4 "
-    "--total-frames 3k"
-)
+CNN = "--network.name a3c_cnn --environment.screen-size 36 --environment.frame-stack 1 --total-frames 3k"
+PICTURE = f"{CNN} --optimizer.learning-rate 5e-4"
 # What a picture means turns with a number: a sum of what is seen in each cannot be right.
 BOTH = (
-    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 6e-4 --total-frames 3k "
-    "--method.discount 0 --method.entropy-cost 0.01 --actor.epochs 2 --actor.minibatches 4 "
-    "--network.observation-scaling bounds"
+    f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 6e-4 --method.discount 0 "
+    "--method.entropy-cost 0.01 --actor.epochs 2 --actor.minibatches 4 --network.observation-scaling bounds"
 )
 
 
@@ -85,7 +82,7 @@ BOTH = (
     [
         ("choices", "--total-frames 8k --environment.normalise-rewards", [None, 5], "several discrete", 5),
         pytest.param("switches", "--total-frames 10k", [None, 2], "several discrete", 4, marks=pytest.mark.slow),
-        pytest.param("picture", CNN, [None, 36, 36, 1], "discrete", 2, marks=pytest.mark.slow),
+        pytest.param("picture", PICTURE, [None, 36, 36, 1], "discrete", 2, marks=pytest.mark.slow),
         ("both", BOTH, {"image_seen": [None, 36, 36, 1], "vector": [None, 1]}, "discrete", 2),
     ],
 )
