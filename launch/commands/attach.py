@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -14,6 +14,7 @@ from launch.output.lines import print_line
 from launch.run.finished import read_summary
 from launch.run.job_note import note_of
 from launch.run.latest import RunPath
+from launch.run.new_lines import NewLines
 from launch.run.rows import progress_of
 from launch.run.standing import DIED, standing
 
@@ -60,31 +61,15 @@ def attach(arguments: AttachArguments) -> int:
 def _follow(path: Path, console: Console) -> None:
     """Show rows and messages as they come, until no process works on the run any more."""
     run = standing(path)
-    log = _Log(run.folder.log)
+    log = NewLines(run.folder.log)
     reached = f"at {run.row['frames']:,} frames" if run.row else "before its first row"
     with Display(run.config, console, f"{reached}; a row comes every {run.config.log_every_seconds:g} s") as display:
         while run.running:
-            for line in log.new_lines():
+            for line in log.take():
                 display.message(line)
             if run.row:
                 display.update(progress_of(run.row))
             time.sleep(_POLL_SECONDS)
             run = standing(path)
-        for line in log.new_lines():
+        for line in log.take():
             display.message(line)
-
-
-class _Log:
-    """What a run says from now on."""
-
-    def __init__(self, file: Path) -> None:
-        self._path = file
-        self._file: IO[str] | None = None
-        self._from_end = file.is_file()
-
-    def new_lines(self) -> list[str]:
-        """Whole lines since the last call."""
-        if self._file is None and self._path.is_file():
-            self._file = self._path.open(errors="replace")
-            self._file.seek(0, 2 if self._from_end else 0)
-        return [] if self._file is None else self._file.read().splitlines()

@@ -47,13 +47,23 @@ def take_preset(arguments: list[str]) -> str | None:
     """
     if not arguments or arguments[0].startswith("-"):
         return None
-    named = arguments.pop(0)
-    if _ID.search(named):
-        arguments[:0] = ["--environment.id", named]
-        return None
-    if named not in PRESETS:
-        raise ConfigurationError(f"unknown preset {named}{nearest(named, PRESETS)}; see tributary presets")
-    return named
+    preset, environment_id = preset_or_environment(arguments.pop(0))
+    if environment_id is not None:
+        arguments[:0] = ["--environment.id", environment_id]
+    return preset
+
+
+def preset_or_environment(word: str) -> tuple[str | None, str | None]:
+    """Which preset a word names, or else which environment by its id.
+
+    Raises:
+        ConfigurationError: there is no such preset, and it is no id.
+    """
+    if _ID.search(word):
+        return None, word
+    if word not in PRESETS:
+        raise ConfigurationError(f"unknown preset {word}{nearest(word, PRESETS)}; see tributary presets")
+    return word, None
 
 
 def take_config_file(arguments: Sequence[str]) -> ConfigFile | None:

@@ -93,6 +93,11 @@ def training_process(
                     process.send_signal(signal.SIGINT)
 
 
+def last_line(log: Path) -> str:
+    """The last line of what such a process has printed; empty if it has printed none."""
+    return (log.read_text(errors="replace").splitlines() or [""])[-1]
+
+
 @contextmanager
 def _held_pipe() -> Iterator[int]:
     """A pipe to read from that ends with this context, or with this process."""

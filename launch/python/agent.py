@@ -44,14 +44,8 @@ class Agent:
         self._spec = folder.with_observation_mean(config, environment_spec(config.environment))
         self._environment = EnvironmentSide(config.environment, self._spec)
         share_tensorflow()
-        from actors.policy import Policy
-
-        def new_policy(size: int) -> Policy:
-            # Exploration has a state for each environment: a batch of another size has a policy of its own.
-            return Policy(config, self._spec, environments=size, seed=seed, training=False)
-
-        self._new_policy = new_policy
-        self._policies = {1: new_policy(1)}
+        self._seed = seed
+        self._policies = {1: self._new_policy(1)}
         self._snapshot, self.weights = load_weights(folder, weights, self._policies[1].layout)
         self.version = self._snapshot.version
         self._policies[1].assign(self._snapshot.parameters, self._snapshot.frames)
@@ -88,6 +82,12 @@ class Agent:
         acted = (policy.greedy if deterministic else policy.act)(observations, before)
         actions = self._environment.actions(acted.actions[:count])
         return (actions[0] if one else actions), tuple(part[:count] for part in acted.state)
+
+    def _new_policy(self, size: int) -> "Policy":
+        """Exploration has a state for each environment: a batch of another size has a policy of its own."""
+        from actors.policy import Policy
+
+        return Policy(self.config, self._spec, environments=size, seed=self._seed, training=False)
 
     def _policy(self, size: int) -> "Policy":
         policy = self._policies.get(size)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
-from launch.python.new_rows import NewRows
 from launch.python.run import Run, TrainingFailedError
 from launch.python.wanted import WantedRun
+from launch.run.new_lines import NewRows
 from shared.errors import ConfigurationError
 
 OnRow = Callable[[dict[str, Any]], object]

@@ -5,18 +5,17 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from launch.commands.preset_line import base_settings, take_preset
+from launch.commands.preset_line import base_settings, preset_or_environment
 from launch.commands.train_line import settings_to_start_from
 from launch.commands.training_process import training_process
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import advice_on_preset
 from launch.presets.written import named, read_config_file, with_settings
 from launch.run.folder import RunFolder
-from launch.run.latest import default_run_dir, run_path
+from launch.run.latest import default_run_dir, numbered, run_path
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -47,10 +46,6 @@ class WantedRun:
         self._resumes = resume is not None
         self._start_from = None if start_from is None else run_path(str(start_from))
         self._made = False
-        # An environment's id may stand where a preset does.
-        line = [] if preset is None or resume is not None else [preset]
-        preset = take_preset(line) if line else preset
-        settings = {"environment.id": line[1], **settings} if line else settings
         self._typed = ["--trust-imports"] if trust_imports else list[str]()
         if self._resumes:
             given = {"preset": preset, "config": config, "run_dir": run_dir, "start_from": start_from}
@@ -61,6 +56,9 @@ class WantedRun:
             folder.check_goes_on()
             self.preset, base = DEFAULT_PRESET, folder.read_config(trust_imports=trust_imports)
         else:
+            if preset is not None:
+                preset, environment_id = preset_or_environment(preset)
+                settings = settings if environment_id is None else {"environment.id": environment_id, **settings}
             self.preset, base = self._base(preset, config, settings)
         self.config = _on_the_same_cluster(with_settings(base, settings), settings)
         self.folder = folder.path if self._resumes else self._new_folder(run_dir)
@@ -102,10 +100,7 @@ class WantedRun:
     def _new_folder(self, run_dir: Any) -> Path:
         if run_dir is not None:
             return Path(run_dir).absolute()
-        first = default_run_dir(self.preset).absolute()
-        for number in count(1):
-            # Runs that start in the same second have folders of different names.
-            folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        for folder in numbered(default_run_dir(self.preset).absolute()):
             try:
                 folder.mkdir(parents=True)
             except FileExistsError:

@@ -1,8 +1,9 @@
 """Names of runs: `latest` is the newest one below runs/, `zoo:NAME` an agent that ships, a URL a copy of one."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,12 @@ def default_run_dir(name: str) -> Path:
     return _RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
+def numbered(folder: Path) -> Iterator[Path]:
+    """A folder, and further ones for runs that want one of its name in the same second."""
+    yield folder
+    yield from (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+
+
 def run_path(text: str) -> Path:
     """The folder that a command's argument names; for the URL of a copy of a run, what is fetched from there.
 
@@ -56,10 +63,8 @@ def run_path(text: str) -> Path:
 
 @cache
 def _fetched(url: str) -> Path:
-    first = default_run_dir(url.rstrip("/").rpartition("/")[2]).absolute()
-    # Of two that are fetched in the same second, each has a folder of its own.
-    names = chain([first.name], (f"{first.name}-{number}" for number in count(2)))
-    folder = next(folder for folder in map(first.with_name, names) if not folder.exists())
+    wanted = default_run_dir(url.rstrip("/").rpartition("/")[2]).absolute()
+    folder = next(folder for folder in numbered(wanted) if not folder.exists())
     fetch(url, folder, setting="run")
     return folder
 

@@ -13,12 +13,10 @@ import msgspec
 from launch.output.words import nearest
 from launch.presets import PRESETS
 from launch.presets.choice import preset_for
-from launch.presets.written import with_settings
+from launch.presets.written import named, set_of_one_run, with_settings
 from launch.run.changes import may_change
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line
-
-RUN_OF_ONE = ("storage", "record_arrivals", "replay_arrivals")
 
 Value = str | int | float | bool
 # A setting by its name, like optimizer.learning_rate, and its value: those of one trial.
@@ -33,6 +31,10 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: int | float
     log: bool = False
     whole: bool = False
+
+
+# Each setting that is searched, with its choices or its range.
+Space = dict[str, list[Value] | Range]
 
 
 class Asha(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,7 +74,7 @@ class Sweep(msgspec.Struct, frozen=True):
     preset: str
     base: RunConfig
     plan: Plan
-    space: dict[str, list[Value] | Range]
+    space: Space
     trials: int
 
     @property
@@ -126,7 +128,8 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
     if "sweep" not in settings:
         raise ConfigurationError("has no table [sweep], which says what to search: see docs/sweeps.md")
     plan = _completed(msgspec.convert(settings.pop("sweep"), Plan))
-    preset, environment_id = settings.pop("preset", None), _named(settings, "environment", "id")
+    preset = settings.pop("preset", None)
+    environment_id = named(settings).get("environment.id")
     if preset is None and environment_id is not None:
         preset = preset_for(str(environment_id))
     if preset not in PRESETS:
@@ -137,9 +140,8 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
         # The weights that others go on with are those of the moment when they are compared.
         unstopped = replace(unstopped, checkpoint=replace(unstopped.checkpoint, every_frames=plan.pbt.interval_frames))
     base = with_settings(unstopped, settings)
-    for name in RUN_OF_ONE:
-        if getattr(base, name) is not None:
-            raise ConfigurationError(f"{name} is of one run, and a sweep has several")
+    for name in set_of_one_run(base):
+        raise ConfigurationError(f"{name} is of one run, and a sweep has several")
     if not isinstance(base.actors, int):
         raise ConfigurationError(f"actors {base.actors}: set a number, which is how many cores a trial takes")
     if base.address != "local":
@@ -156,11 +158,6 @@ def _completed(plan: Plan) -> Plan:
         mutable = tuple(name.replace("-", "_") for name in pbt.mutable)
         plan = msgspec.structs.replace(plan, pbt=msgspec.structs.replace(pbt, mutable=mutable))
     return msgspec.structs.replace(plan, search=plan.search or ("optuna" if pbt is None else "random"))
-
-
-def _named(settings: Mapping[str, Any], section: str, name: str) -> Any:
-    inner = settings.get(section)
-    return inner.get(name) if isinstance(inner, Mapping) else settings.get(f"{section}.{name}")
 
 
 def _flat(space: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -193,7 +190,7 @@ def _part_of_space(name: str, values: Any, base: RunConfig) -> list[Value] | Ran
     return msgspec.structs.replace(span, whole=whole)
 
 
-def _check(plan: Plan, base: RunConfig, space: Mapping[str, list[Value] | Range]) -> None:
+def _check(plan: Plan, base: RunConfig, space: Space) -> None:
     if not space:
         raise ConfigurationError("[sweep.space] names no setting to search")
     ranges = [name for name, part in space.items() if isinstance(part, Range)]
@@ -220,7 +217,7 @@ def _check_asha(asha: Asha | None, base: RunConfig) -> None:
         raise ConfigurationError(f"[sweep] asha.reduction_factor {asha.reduction_factor}: must be at least 2")
 
 
-def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Mapping[str, list[Value] | Range]) -> None:
+def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space) -> None:
     if plan.asha is not None:
         raise ConfigurationError("[sweep] asha and pbt: one of them decides which trials go on; leave the other out")
     if plan.search == "optuna":
@@ -249,6 +246,6 @@ def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Mapping[str, list[V
         )
 
 
-def _trials(plan: Plan, space: Mapping[str, list[Value] | Range]) -> int:
+def _trials(plan: Plan, space: Space) -> int:
     lists = [part for part in space.values() if isinstance(part, list)]
     return math.prod(map(len, lists)) if plan.search == "grid" else plan.trials or 0

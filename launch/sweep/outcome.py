@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launch.sweep.book import Exploit, Trial, TrialBook
 from launch.sweep.file import Settings, Sweep
-from launch.sweep.search import distribution, frozen_trial
+from launch.sweep.search import frozen_trial, new_study
 
 # Importances of fewer trials are those of chance.
 _FEWEST_FOR_IMPORTANCE = 8
@@ -51,11 +51,8 @@ def _importances(sweep: Sweep, trials: Sequence[Trial]) -> dict[str, float] | No
         return None
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    space = {name: distribution(part) for name, part in sweep.space.items()}
-    choices = {name: part for name, part in sweep.space.items() if isinstance(part, list)}
-    study = optuna.create_study(direction="maximize")
-    study.add_trials([frozen_trial(trial, space, choices) for trial in trials])
+    study = new_study()
+    study.add_trials([frozen_trial(trial, sweep.space) for trial in trials])
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=_BEST_SHARE)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     return {name: float(found[name]) for name in found}

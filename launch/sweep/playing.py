@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launch.commands.training_process import training_process
+from launch.commands.training_process import last_line, training_process
 from launch.output.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
-from launch.results.curves import read_rows
+from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, read_rows
 from launch.run.finished import reached_limit, read_summary
 from launch.run.folder import RunFolder
 from launch.run.lock import holder_of
@@ -21,7 +21,7 @@ from shared.schedules import crossed_multiple
 _POLL_SECONDS = 0.5
 # How long the process of an earlier try may take to save what it has.
 _SAVING_SECONDS = 120.0
-_SCORES = {"training": "mean_return_100", "evaluation": "evaluation_return"}
+_SCORES = {"training": TRAINING_RETURN, "evaluation": EVALUATION_RETURN}
 # Rows that are passed on, at most: enough for a sweep to decide by.
 _MOST_READINGS = 200
 
@@ -89,7 +89,7 @@ def _readings(run: TrialRun, folder: RunFolder) -> Iterator[Reading]:
 
 
 def _train(run: TrialRun, folder: RunFolder) -> Iterator[Reading]:
-    resume = any(folder.checkpoints.glob("*.index"))
+    resume = folder.has_checkpoint
     if not resume:
         # It was killed before there was anything to go on from.
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -105,7 +105,7 @@ def _train(run: TrialRun, folder: RunFolder) -> Iterator[Reading]:
             if row:
                 yield _reading(row, run.goal)
     if process.returncode == EXIT_USAGE:
-        raise HopelessTrialError((log.read_text().splitlines() or [""])[-1].removeprefix("error: "))
+        raise HopelessTrialError(last_line(log).removeprefix("error: "))
     if process.returncode == EXIT_INTERRUPTED:
         raise StoppedTrialError("its run was stopped by hand")
     if read_summary(folder).get("status") == "failed":

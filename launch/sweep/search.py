@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from launch.sweep.book import Trial
-from launch.sweep.file import Range, Settings, Sweep, Value
+from launch.sweep.file import Range, Settings, Space, Sweep, Value
 
 
 class Search(Protocol):
@@ -76,25 +76,23 @@ class OptunaSearch:
     def __init__(self, sweep: Sweep, before: Iterable[Trial]) -> None:
         import optuna
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna = optuna
-        self._seed = sweep.plan.seed
-        self._space = {name: distribution(part) for name, part in sweep.space.items()}
-        self._choices = {name: part for name, part in sweep.space.items() if isinstance(part, list)}
-        self._study = optuna.create_study(direction="maximize")
+        self._seed, self._space = sweep.plan.seed, sweep.space
+        self._distributions = _distributions(sweep.space)
+        self._study = new_study()
         self._running: dict[int, Any] = {}
         for trial in before:
             if trial.ended is not None:
-                self._study.add_trial(frozen_trial(trial, self._space, self._choices))
+                self._study.add_trial(frozen_trial(trial, self._space))
             else:
-                self._study.enqueue_trial(_coded(trial.settings, self._choices))
-                self._running[trial.number] = self._study.ask(self._space)
+                self._study.enqueue_trial(_coded(trial.settings, self._space))
+                self._running[trial.number] = self._study.ask(self._distributions)
 
     def suggest(self, number: int) -> Settings:
         # Of its number: a resumed search would else draw again what it drew at first.
         self._study.sampler = self._optuna.samplers.TPESampler(seed=self._seed + 7919 * number, constant_liar=True)
-        self._running[number] = trial = self._study.ask(self._space)
-        return _decoded(trial.params, self._choices)
+        self._running[number] = trial = self._study.ask(self._distributions)
+        return _decoded(trial.params, self._space)
 
     def report(self, number: int, frames: int, score: float) -> None:
         trial = self._running.get(number)
@@ -112,7 +110,19 @@ class OptunaSearch:
             self._study.tell(asked, state=states.PRUNED if trial.ended == "stopped" else states.FAIL)
 
 
-def distribution(part: list[Value] | Range) -> Any:
+def new_study() -> Any:
+    """An empty one, in memory."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(direction="maximize")
+
+
+def _distributions(space: Space) -> dict[str, Any]:
+    return {name: _distribution(part) for name, part in space.items()}
+
+
+def _distribution(part: list[Value] | Range) -> Any:
     """What Optuna calls a part of the space. Choices are numbered: it takes numbers and texts of one list for equal
     only if they are so in Python, and 1 is True there."""
     import optuna.distributions as kinds
@@ -124,12 +134,12 @@ def distribution(part: list[Value] | Range) -> Any:
     return kinds.FloatDistribution(float(part.low), float(part.high), log=part.log)
 
 
-def frozen_trial(trial: Trial, space: dict[str, Any], choices: dict[str, list[Value]]) -> Any:
+def frozen_trial(trial: Trial, space: Space) -> Any:
     """A trial that has ended, as Optuna keeps one."""
     import optuna
 
     states = optuna.trial.TrialState
-    known = {"params": _coded(trial.settings, choices), "distributions": space}
+    known = {"params": _coded(trial.settings, space), "distributions": _distributions(space)}
     if trial.score is None or trial.ended not in ("done", "stopped"):
         return optuna.trial.create_trial(state=states.FAIL, **known)
     if trial.ended == "stopped":
@@ -138,9 +148,11 @@ def frozen_trial(trial: Trial, space: dict[str, Any], choices: dict[str, list[Va
     return optuna.trial.create_trial(value=trial.score, **known)
 
 
-def _coded(settings: Settings, choices: dict[str, list[Value]]) -> dict[str, Any]:
-    return {name: choices[name].index(value) if name in choices else value for name, value in settings.items()}
+def _coded(settings: Settings, space: Space) -> dict[str, Any]:
+    return {
+        name: part.index(value) if isinstance(part := space[name], list) else value for name, value in settings.items()
+    }
 
 
-def _decoded(params: dict[str, Any], choices: dict[str, list[Value]]) -> Settings:
-    return {name: choices[name][value] if name in choices else value for name, value in params.items()}
+def _decoded(params: dict[str, Any], space: Space) -> Settings:
+    return {name: part[value] if isinstance(part := space[name], list) else value for name, value in params.items()}

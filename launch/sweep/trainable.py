@@ -15,22 +15,23 @@ from typing import Any, ClassVar
 
 from ray import tune
 
-from launch.commands.training_process import training_process
+from launch.commands.training_process import last_line, training_process
 from launch.machine.import_path import worker_path
 from launch.output.exit_codes import EXIT_FAILED, EXIT_USAGE
-from launch.presets.written import with_settings
-from launch.python.new_rows import NewRows
+from launch.presets.written import set_of_one_run, with_settings
 from launch.python.run import TrainingFailedError
+from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.folder import RunFolder
 from launch.run.folder_copy import apply_changes, changes_since
+from launch.run.new_lines import NewRows
 from launch.run.standing import last_row
-from launch.sweep.file import RUN_OF_ONE, cores_of
+from launch.sweep.file import cores_of
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 _POLL_SECONDS = 0.2
 # None before the first episode, or the first evaluation, has ended; schedulers want a number.
-_RETURNS = ("mean_return_100", "evaluation_return")
+_RETURNS = (TRAINING_RETURN, EVALUATION_RETURN)
 
 
 class RunTrainable(tune.Trainable):
@@ -111,7 +112,7 @@ class RunTrainable(tune.Trainable):
         self._stop()
 
     def _begin(self) -> None:
-        resume = any(self._folder.checkpoints.glob("*.index"))
+        resume = self._folder.has_checkpoint
         if not resume:
             # It ended before there was anything to go on from.
             shutil.rmtree(self._folder.path, ignore_errors=True)
@@ -124,7 +125,7 @@ class RunTrainable(tune.Trainable):
         self._process = self._stack.enter_context(process)
 
     def _end(self, code: int) -> dict[str, Any]:
-        said = (self._log.read_text(errors="replace").splitlines() or [""])[-1]
+        said = last_line(self._log)
         if code == EXIT_USAGE:
             raise ConfigurationError(said.removeprefix("error: "))
         row = last_row(self._folder)
@@ -152,9 +153,8 @@ def run_trainable(base: RunConfig, preset: str) -> type[RunTrainable]:
     Raises:
         ConfigurationError: they are of one run, or leave open how many cores a trial takes.
     """
-    for name in RUN_OF_ONE:
-        if getattr(base, name) is not None:
-            raise setting_error(name, getattr(base, name), "is of one run, and a Tuner has several")
+    for name in set_of_one_run(base):
+        raise setting_error(name, getattr(base, name), "is of one run, and a Tuner has several")
     if not isinstance(base.actors, int):
         raise setting_error("actors", base.actors, "set a number, which is how many cores a trial takes")
     if base.address != "local":

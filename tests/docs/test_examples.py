@@ -20,11 +20,15 @@ from launch.cli import main
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
 from shared.methods.names import METHODS
-from shared.names import EXPLORERS, NETWORKS, ExplorerEntry, NetworkEntry
+from shared.names import EXPLORERS, NETWORKS, Entry, NetworkEntry
 from shared.networks import KerasNetwork
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 _CELL_SECONDS = 250
+SMALL = (
+    "--executor inline --actors 1 --total-frames 600 --stop-at-return None --stop-measure training "
+    "--evaluation.every-frames 0 --run-dir run"
+)
 
 
 @pytest.mark.slow
@@ -48,35 +52,6 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     assert float(outputs[-1].data["text/plain"]) > 0
 
 
-def test_a_method_of_the_users_own_trains_and_is_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each command imports it, where nothing is known of it; a name that it does not have is told."""
-    shutil.copy(EXAMPLES / "own_method.py", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    small = "--total-frames 500 --stop-at-return None --stop-measure training --evaluation.every-frames 0 --actors 1"
-    chosen = f"--environment.import own_method --method.name sign --executor inline {small} --run-dir run"
-
-    def run(line: str) -> int:
-        """As in a new process."""
-        assert "sign" not in METHODS
-        try:
-            return main(line.split())
-        finally:
-            METHODS.pop("sign", None)
-            assert Path(sys.modules.pop("own_method").__file__ or "") == tmp_path / "own_method.py"
-
-    assert run(f"train cartpole {chosen}".replace("sign", "sing")) == 2
-    said = capsys.readouterr().err
-    assert "--method.name sing: no such method; there are actor_critic, q_learning, sarsa, sign" in said
-    assert run(f"train cartpole {chosen}") == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert (config["method"]["name"], config["environment"]["imports"]) == ("sign", ["own_method"])
-    assert run("evaluate run --episodes 2") == 0
-
-
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Goes to a folder with an example in it, which is forgotten afterwards."""
@@ -98,10 +73,29 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         table.update(before)
 
 
-SMALL = (
-    "--executor inline --actors 1 --total-frames 600 --stop-at-return None --stop-measure training "
-    "--evaluation.every-frames 0 --run-dir run"
-)
+def test_a_method_of_the_users_own_trains_and_is_evaluated(
+    example: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command imports it, where nothing is known of it; a name that it does not have is told."""
+    example("own_method")
+    chosen = f"{SMALL} --environment.import own_method --method.name sign"
+
+    def run(line: str) -> int:
+        """As in a new process."""
+        assert "sign" not in METHODS
+        try:
+            return main(line.split())
+        finally:
+            METHODS.pop("sign", None)
+            assert Path(sys.modules.pop("own_method").__file__ or "") == tmp_path / "own_method.py"
+
+    assert run(f"train cartpole {chosen}".replace("sign", "sing")) == 2
+    said = capsys.readouterr().err
+    assert "--method.name sing: no such method; there are actor_critic, q_learning, sarsa, sign" in said
+    assert run(f"train cartpole {chosen}") == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (config["method"]["name"], config["environment"]["imports"]) == ("sign", ["own_method"])
+    assert run("evaluate run --episodes 2") == 0
 
 
 @pytest.mark.parametrize("memory", ["none", pytest.param("lstm", marks=pytest.mark.slow)])
@@ -180,7 +174,7 @@ def test_nothing_takes_the_name_of_another(
 
     monkeypatch.setitem(table, "another", None)
     del table["another"]
-    monkeypatch.setitem(EXPLORERS, "first", ExplorerEntry("elsewhere", "First"))
+    monkeypatch.setitem(EXPLORERS, "first", Entry("elsewhere", "First"))
     for _ in range(2):
         register("another", Another, **options)
     assert table["another"].class_name == "Another"

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -11,6 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
+
+from ports import free_port
 
 _DEADLINE_SECONDS = 180
 
@@ -25,9 +26,7 @@ class MlflowServer:
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._program, self._folder = program, folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -11,15 +11,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ports import free_port
+
 _DEADLINE_SECONDS = 60
 _CHUNK_BYTES = 2**16
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 class Door:

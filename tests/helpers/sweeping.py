@@ -1,6 +1,5 @@
 """`tributary sweep` in a process of its own, watched from outside."""
 
-import json
 import subprocess
 import sys
 import time
@@ -63,11 +62,3 @@ def sweeping(file: Path, folder: Path) -> Iterator[Command]:
     finally:
         command.process.kill()
         command.process.wait()
-
-
-def account_of(run: Path) -> dict[str, Any]:
-    """The summary of a run, from whose account nothing is lost."""
-    summary = json.loads((run / "summary.json").read_text())
-    dropped = sum(summary["agent_steps_dropped"].values())
-    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
-    return summary

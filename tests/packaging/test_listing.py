@@ -2,23 +2,16 @@
 
 import glob
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+from git_files import ROOT, tracked
 
 from launch.cli import main
 from launch.commands.clusters import for_a_package
 
-ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-
-
-def tracked(*patterns: str) -> set[str]:
-    """Files that git has, by their path in the project."""
-    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
-    return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
 
 
 def test_every_file_that_is_no_python_is_data_of_a_package() -> None:

@@ -10,26 +10,20 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from environments import see_packages
+from git_files import ROOT, tracked
 
 from launch.output.provenance import revision
 
 pytestmark = pytest.mark.wheel
 
-ROOT = Path(__file__).parents[2]
 _PACKAGES = ("actors", "launch", "learner", "shared")
-
-
-def tracked(*names: str) -> list[str]:
-    """Files that git has, by their path in the project."""
-    listed = subprocess.run(["git", "ls-files", *names], cwd=ROOT, capture_output=True, text=True, check=True)
-    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +46,7 @@ class Installed:
         self.folder, self.programs = folder / "elsewhere", folder / "venv" / "bin"
         self.folder.mkdir()
         venv.create(folder / "venv", symlinks=True)
-        self.packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-        (self.packages / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+        self.packages = see_packages(folder / "venv")
         # What runs here finds nothing by PYTHONPATH that its user would not find.
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self.run(
@@ -132,8 +125,7 @@ def test_a_machine_of_a_cluster_installs_the_wheel_as_ray_up_would(installed: In
         path = f"{installed.programs}{os.pathsep}{os.environ['PATH']}"
         environment = installed.environment | only | {"PATH": path}
         subprocess.run(["bash", "-c", command], env=environment, cwd=folder.parent, check=True)
-    (packages,) = (folder / ".venv" / "lib").glob("*/site-packages")
-    (packages / "beside.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    see_packages(folder / ".venv")
     program = folder / ".venv" / "bin" / "tributary"
     said = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True, check=True).stdout
     assert f"revision {revision()}" in said

@@ -3,12 +3,11 @@
 import json
 import os
 import subprocess
-import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from environments import environment
+from environments import environment, with_extras
 from moto_server import MotoServer
 from watched_training import Training
 
@@ -25,10 +24,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="session")
 def programs(request: pytest.FixtureRequest) -> Path:
-    """The project with the extra that S3 needs, which is no part of the environment that runs the tests."""
-    extra = ["--constraint", "constraints.txt", "--editable", ".[s3]"]
-    folder = Path(request.config.cache.mkdir("storage")) / "client"
-    return environment(folder, *extra, beside=Path(sysconfig.get_path("purelib")))
+    return with_extras(Path(request.config.cache.mkdir("storage")) / "client", "s3")
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sweeping import account_of, sweeping
+from accounts import account_of
+from sweeping import sweeping
 
 from launch.run.lock import holder_of
 from launch.sweep.book import TrialBook

@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from sweeping import account_of, sweeping
+from accounts import account_of
+from sweeping import sweeping
 
 from launch.cli import main
 from launch.run.lock import holder_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweeping import account_of
+from accounts import account_of
 
 import tributary_rl as tributary
 from launch.run.lock import holder_of

@@ -1,12 +1,11 @@
 """The real MLflow, killed and started again during a run, and the real W&B without a network. Installs both."""
 
 import json
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from environments import environment
+from environments import environment, with_extras
 from mlflow_server import MlflowServer
 from watched_training import Training
 
@@ -20,10 +19,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="session")
 def client(request: pytest.FixtureRequest) -> Path:
-    """The project with both extras, which are no part of the environment that runs the tests."""
-    extras = ["--constraint", "constraints.txt", "--editable", ".[wandb,mlflow]"]
-    folder = Path(request.config.cache.mkdir("trackers")) / "client"
-    return environment(folder, *extras, beside=Path(sysconfig.get_path("purelib")))
+    return with_extras(Path(request.config.cache.mkdir("trackers")) / "client", "wandb,mlflow")
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnaps
 
 _ADD_ONE = """
 import sys
-from launch.loop.executor import Failed
 from launch.machine.shared_memory import VectorAddress, attach
 machine, pid, descriptor, size, dtype = sys.argv[1:]
 values = attach(VectorAddress(machine, int(pid), int(descriptor), int(size), dtype))

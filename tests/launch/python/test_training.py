@@ -1,6 +1,5 @@
 """How a program follows and stops its run: a small process stands for the run, and says what a run says."""
 
-import json
 import os
 import signal
 import subprocess
@@ -162,17 +161,3 @@ def test_what_a_process_of_the_run_leaves_open_does_not_hold_up_the_end(tmp_path
         assert under_way.wait(_DEADLINE_SECONDS).path == tmp_path
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-
-
-def test_rows_that_are_half_written_come_when_they_are_whole(tmp_path: Path) -> None:
-    from launch.python.new_rows import NewRows
-
-    file = tmp_path / "metrics.jsonl"
-    rows = NewRows(file)
-    assert rows.take() == []
-    file.write_text(json.dumps({"frames": 1}) + '\n{"fra')
-    assert rows.take() == [{"frames": 1}]
-    with file.open("a") as more:
-        more.write('mes": 2}\nnot a row\n{"frames": 3}\n')
-    assert rows.take() == [{"frames": 2}, {"frames": 3}]
-    assert rows.take() == []

@@ -9,7 +9,7 @@ import pytest
 from launch.presets import PRESETS
 from launch.presets.written import read_config_file
 from launch.sweep.book import Trial, TrialBook
-from launch.sweep.file import Plan, Range, Settings, Sweep, Value
+from launch.sweep.file import Plan, Range, Settings, Space, Sweep
 from launch.sweep.outcome import outcome
 from launch.sweep.results import values, write
 from launch.sweep.search import OptunaSearch
@@ -17,7 +17,7 @@ from launch.sweep.search import OptunaSearch
 # It is installed by `make sweep-test`.
 pytestmark = pytest.mark.sweep
 
-SPACE: dict[str, list[Value] | Range] = {
+SPACE: Space = {
     "optimizer.learning_rate": Range(1e-5, 1e-1, log=True),
     "actor.unroll_length": Range(1, 30, whole=True),
     "network.activation": ["tanh", "relu"],
