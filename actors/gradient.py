@@ -53,7 +53,8 @@ class Gradients(ABC):
     def assign_target(self, target: WeightSnapshot) -> None:
         """Set the target network, unless it is that version already."""
         if target.version != self._target_version:
-            self._assign_target(target.parameters)
+            # A variable may take the memory that it is assigned from, and shared memory is written to again.
+            self._assign_target(target.parameters.copy())
             self._target_version = target.version
 
     @property
@@ -81,8 +82,8 @@ class Gradients(ABC):
         """What it takes, beside the rollout, to go on with one that is not done. None between two rollouts."""
         return None
 
-    def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
-        """Go on with a rollout that was not done."""
+    def restore(self, rollout: Rollout | None, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
+        """Go on with a rollout that was not done. It is not looked at, and may be None, where it was done."""
         raise AssertionError("a rollout of one gradient is never half done")
 
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:

@@ -147,11 +147,11 @@ class RolloutBuilder:
         finished, self._finished = self._finished, []
         if not finished:
             return EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64))
-        returns, lengths = (
-            np.concatenate(parts) for parts in zip(*((s.returns, s.lengths) for s in finished), strict=True)
+        return EpisodeStats(
+            np.concatenate([stats.returns for stats in finished]),
+            np.concatenate([stats.lengths for stats in finished]),
+            {name: np.concatenate([stats.info[name] for stats in finished]) for name in finished[0].info},
         )
-        info = {name: np.concatenate([stats.info[name] for stats in finished]) for name in finished[0].info}
-        return EpisodeStats(returns, lengths, info)
 
     @property
     def return_moments(self) -> Moments | None:

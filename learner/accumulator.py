@@ -1,29 +1,18 @@
 """Accumulate gradients in a graph-mode variable, and apply when K of them have arrived."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from learner.optimizer import make_optimizer
 from learner.staleness import Judged, make_staleness
+from learner.tensors import PushResult
+from shared.blocks import block_size
 from shared.config import LearnerConfig, OptimizerConfig
-from shared.graph import Graph, aligned, tensor_on
-from shared.types import Float32Array
-
-
-class PushResult(NamedTuple):
-    """What became of one gradient.
-
-    `finite` is False when it was refused; `applied` is True when it completed an update, and then `gradient_norm`
-    is the global norm of the accumulated gradient before clipping (else that of the pushed one alone). `weight` is
-    what it counts for in its update.
-    """
-
-    finite: bool
-    applied: bool
-    gradient_norm: float
-    weight: float
+from shared.graph import Graph, aligned, as_array, tensor_on
+from shared.norm import block_norms, norm_of
+from shared.types import Float32Array, GradientPieces
 
 
 class _Numbers(NamedTuple):
@@ -36,8 +25,20 @@ class _Numbers(NamedTuple):
     lag: tf.Tensor
 
 
+def sum_scale(weights: tf.Tensor | None, k: tf.Tensor | float, *, mean: bool) -> tuple[tf.Tensor | float, tf.Tensor]:
+    """What a sum of K gradients is multiplied by for its update, and the mean of their weights, float32 scalars.
+
+    `weights` is the sum of their weights; None: they have none. `mean`: they are averaged, and not summed.
+    """
+    scale = 1.0 / k if mean else 1.0
+    if weights is None:
+        return scale, tf.constant(1.0)
+    mean_weight = weights / k
+    return scale / mean_weight, mean_weight
+
+
 class GradientAccumulator:
-    """Parameters, their optimizer, and the sum of the gradients that wait for the next update.
+    """Parameters, their optimizer, and the sum of the gradients that wait for the next update: `Tensors` in one piece.
 
     `push` is one graph call. The gradient enters it as an argument, computed by another graph, so no gradient in it
     can see weights that it has already changed.
@@ -52,6 +53,7 @@ class GradientAccumulator:
         optimizer: which optimizer with which constants, and the norm to clip to.
         trained: 1 for each parameter that gradients train and 0 for others, float32 [P]: the gap counts the former
             only. None: all are trained.
+        target: whether there is a target network.
     """
 
     def __init__(
@@ -60,8 +62,11 @@ class GradientAccumulator:
         learner: LearnerConfig,
         optimizer: OptimizerConfig,
         trained: Float32Array | None = None,
+        *,
+        target: bool = False,
     ) -> None:
         self.parameters = tf.Variable(parameters, name="parameters")
+        self._block = block_size(len(parameters))
         self.accumulated = tf.Variable(tf.zeros_like(self.parameters), name="accumulated")
         self.pending = tf.Variable(0, dtype=tf.int32, name="pending")
         self.optimizer = make_optimizer(len(parameters), optimizer)
@@ -80,25 +85,22 @@ class GradientAccumulator:
         if learner.keeps_versions:
             signature.append(tf.TensorSpec(parameters.shape, tf.float32))
         self.push_graph = Graph(self._push, signature)
-
-    @property
-    def variables(self) -> dict[str, tf.Variable]:
-        """The variables of a checkpoint, by name."""
-        variables = {
+        self.variables = {
             "parameters": self.parameters,
             "accumulated": self.accumulated,
             "pending": self.pending,
             **self.optimizer.variables,
         }
         if self._staleness is not None:
-            variables |= self._staleness.variables
+            self.variables |= self._staleness.variables
         if self._weighs:
-            variables["weights"] = self._weights
-        return variables
+            self.variables["weights"] = self._weights
+        if target:
+            self.variables["target_parameters"] = tf.Variable(parameters, trainable=False, name="target_parameters")
 
     def push(
         self,
-        gradient: Float32Array,
+        gradient: Float32Array | GradientPieces,
         learning_rate: float,
         count: int = 1,
         *,
@@ -107,34 +109,53 @@ class GradientAccumulator:
         lag: int = 0,
         former: tf.Tensor | None = None,
     ) -> PushResult:
-        """Add a gradient float32 [P]; apply the sum, and reset it to exact zero, if it is the K-th.
-
-        A gradient whose norm is not finite changes nothing.
-
-        Args:
-            gradient: float32 [P].
-            learning_rate: η of the schedule.
-            count: how many gradients it is the sum of.
-            gradients_per_update: K of the update in progress, and
-            rate_factor: what η is multiplied by: both only where the settings have a target for the policy lag.
-            lag: updates between the weights that the gradient was computed with and the present ones.
-            former: those weights, float32 [P], where the settings keep former weights.
-        """
+        """See `Tensors.push`."""
+        assert not isinstance(gradient, GradientPieces), "only slices in other processes take slices of gradients"
         self._values[:] = learning_rate, rate_factor, count, gradients_per_update, lag
         (result,) = self.push_graph(gradient, self._numbers, *([] if former is None else [former]))
         finite, applied, norm, weight = result.numpy().tolist()
         return PushResult(bool(finite), bool(applied), norm, weight)
 
     def discard(self) -> None:
-        """Forget the gradients that wait for an update."""
+        """See `Tensors.discard`."""
         self.accumulated.assign(tf.zeros_like(self.accumulated))
         self.pending.assign(0)
         self._weights.assign(0.0)
 
+    def write(self, where: slice, values: Float32Array) -> None:
+        """See `Tensors.write`."""
+        self.parameters[where].assign(values)
+
+    def read(self) -> Float32Array:
+        """See `Tensors.read`."""
+        return as_array(self.parameters.value())
+
+    def pieces(self) -> tuple[Any, ...]:
+        """See `Tensors.pieces`."""
+        return ()
+
+    def keep_target(self) -> None:
+        """See `Tensors.keep_target`."""
+        self.variables["target_parameters"].assign(self.parameters)
+
+    def read_target(self) -> Float32Array:
+        """See `Tensors.read_target`."""
+        return as_array(self.variables["target_parameters"].value())
+
+    def target_pieces(self) -> tuple[Any, ...]:
+        """See `Tensors.target_pieces`."""
+        return ()
+
+    def gather(self) -> None:
+        """See `Tensors.gather`."""
+
+    def scatter(self) -> None:
+        """See `Tensors.scatter`."""
+
     def _push(self, gradient: tf.Tensor, values: tf.Tensor, former: tf.Tensor | None = None) -> tf.Tensor:
         numbers = _Numbers(*tf.unstack(values))
         judged = self._judge(gradient, numbers.lag, former)
-        norm = _norm(judged.gradient)
+        norm = norm_of(block_norms(judged.gradient, self._block))
 
         def add() -> tf.Tensor:
             if self._staleness is not None:
@@ -178,17 +199,15 @@ class GradientAccumulator:
         # Reading comes before resetting, and resetting before applying: without these dependencies a graph may run
         # them in any order.
         k = numbers.gradients_per_update if self._fixed_k is None else float(self._fixed_k)
-        scale, mean_weight = (1.0 / k if self._mean else 1.0), tf.constant(1.0)
-        if self._weighs:
-            mean_weight = self._weights.read_value() / k
-            scale /= mean_weight
+        scale, mean_weight = sum_scale(self._weights.read_value() if self._weighs else None, k, mean=self._mean)
         gradient = self.accumulated.read_value() * scale
         with tf.control_dependencies([gradient]):
             reset = [self.accumulated.assign(tf.zeros_like(gradient)), self.pending.assign(0)]
             if self._weighs:
                 reset.append(self._weights.assign(0.0))
         with tf.control_dependencies(reset):
-            return self._apply(Judged(gradient, weight), _norm(gradient), numbers, mean_weight)
+            norm = norm_of(block_norms(gradient, self._block))
+            return self._apply(Judged(gradient, weight), norm, numbers, mean_weight)
 
     def _apply(self, judged: Judged, norm: tf.Tensor, numbers: _Numbers, mean_weight: tf.Tensor) -> tf.Tensor:
         """Update the parameters; `judged` has the weight of the gradient that was pushed last."""
@@ -207,8 +226,3 @@ class GradientAccumulator:
         else:
             self._staleness.around_update(self.parameters, numbers.learning_rate, update)
         return tf.stack([1.0, 1.0, norm, judged.weight])
-
-
-def _norm(gradient: tf.Tensor) -> tf.Tensor:
-    """The global norm, in one pass over memory where `tf.norm` takes three."""
-    return tf.sqrt(2.0 * tf.nn.l2_loss(gradient))

@@ -4,6 +4,7 @@ from typing import Literal
 
 import numpy as np
 
+from shared.blocks import block_count
 from shared.layout import ParameterLayout
 from shared.types import GradientReport
 
@@ -32,12 +33,7 @@ class Admission:
         if report.sequence <= self.last_sequences.get(report.actor_id, 0):
             return "duplicate"
         self.last_sequences[report.actor_id] = report.sequence
-        gradient = report.gradient
-        if (
-            report.layout_fingerprint != self._layout.fingerprint
-            or gradient.shape != (self._layout.size,)
-            or gradient.dtype != np.float32
-        ):
+        if report.layout_fingerprint != self._layout.fingerprint or not self._fits(report):
             return "wrong_layout"
         lag = version - report.version
         if lag < 0:
@@ -45,3 +41,8 @@ class Admission:
         if self._max_policy_lag is not None and lag > self._max_policy_lag:
             return "too_old"
         return None
+
+    def _fits(self, report: GradientReport) -> bool:
+        if report.pieces is not None:
+            return report.pieces.block_norms.shape == (block_count(self._layout.size),)
+        return report.gradient.shape == (self._layout.size,) and report.gradient.dtype == np.float32

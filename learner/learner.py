@@ -1,7 +1,7 @@
 """The learner: admits gradient reports, and has the parameters updated and the account kept."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from learner.account import Account
 from learner.admission import Admission, DropReason
 from learner.lag_control import LagControl, rate_factor
 from learner.parameters import Parameters
+from learner.slices import Part
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
@@ -42,13 +43,20 @@ class Learner:
         config: of the run.
         layout: of the parameters.
         parameters: initial float32 [P].
+        parts: the slices of the parameters, where they are in other processes. None: all is in this one.
     """
 
-    def __init__(self, config: RunConfig, layout: ParameterLayout, parameters: Float32Array) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        layout: ParameterLayout,
+        parameters: Float32Array,
+        parts: Sequence[Part] | None = None,
+    ) -> None:
         self._config = config
         self.layout = layout
         self._admission = Admission(layout, config.learner.max_policy_lag)
-        self._parameters = Parameters(config, layout, parameters)
+        self._parameters = Parameters(config, layout, parameters, parts)
         self.account = Account(config)
         self._control: LagControl | None = None
         if config.learner.target_policy_lag is not None:
@@ -102,7 +110,7 @@ class Learner:
             if self._parameters.keeps_versions:
                 self.snapshot()
             finite, updated, norm, weight = self._parameters.push(
-                report.gradient,
+                report.pieces or report.gradient,
                 rate,
                 report.version,
                 gradients_per_update=self.gradients_per_update,
@@ -119,13 +127,15 @@ class Learner:
         """Admit the reports of a node, whose gradients were added there; an outcome for each.
 
         Each is judged by itself. A sum cannot be taken apart: if one that is in it is refused, all are, for its reason.
-        Nor can the gradients in it be weighed one by one: the settings refuse that.
+        Nor can the gradients in it be weighed one by one, and K is fixed.
         """
+        assert self._config.learner.staleness == "none", "the settings refuse to weigh gradients that are added"
+        assert self._control is None, "the settings refuse a K that changes for gradients that are added"
         started = time.perf_counter()
         sampled = self.account.ledger.sampled
         # The update comes with the last report: the schedule, and the target network, have seen those before it.
         before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
-        rate, factor = self.account.learning_rate_at(self.account.frames_of(before)), self._rate_factor
+        rate = self.account.learning_rate_at(self.account.frames_of(before))
         self._parameters.refresh_target(sampled, before)
         reasons: list[DropReason | None] = []
         for report, finite in zip(aggregated.reports, aggregated.finite, strict=True):
@@ -135,14 +145,7 @@ class Learner:
         count = sum(reason is None for reason in reasons)
         updated, norm = False, float("nan")
         if refused is None and count:
-            finite, updated, norm, _ = self._parameters.push(
-                aggregated.gradient,
-                rate,
-                self.version,
-                count=count,
-                gradients_per_update=self.gradients_per_update,
-                rate_factor=factor,
-            )
+            finite, updated, norm, _ = self._parameters.push(aggregated.gradient, rate, self.version, count=count)
             refused = None if finite else "non_finite"
         if refused is not None:
             reasons = [reason or refused for reason in reasons]
@@ -153,7 +156,7 @@ class Learner:
         seconds = (time.perf_counter() - started) / len(reasons)
         last = len(reasons) - 1
         return [
-            Outcome(report, reason, lag, updated and i == last, norm, rate * factor, seconds, float(reason is None))
+            Outcome(report, reason, lag, updated and i == last, norm, rate, seconds, float(reason is None))
             for i, (report, reason, lag) in enumerate(zip(aggregated.reports, reasons, lags, strict=True))
         ]
 
@@ -184,9 +187,14 @@ class Learner:
         """
         return self._parameters.target_snapshot()
 
+    def parameters(self) -> Float32Array:
+        """The weights of the current snapshot, float32 [P], also where slices of them are in other processes."""
+        snapshot = self.snapshot()
+        return self._parameters.whole() if snapshot.pieces else snapshot.parameters
+
     def is_finite(self) -> bool:
         """Whether every parameter is a finite number."""
-        return bool(np.isfinite(self.snapshot().parameters).all())
+        return bool(np.isfinite(self.parameters()).all())
 
     def fit_unfinished_update(self) -> int:
         """After a restore: drop the gradients that wait for an update if K is smaller now, and they are K or more.
@@ -217,8 +225,16 @@ class Learner:
         self.account.recent_returns.clear()
 
     def variables(self) -> dict[str, tf.Variable]:
-        """The variables of a checkpoint, by name."""
+        """The variables of a checkpoint, by name; see `gather` and `scatter`."""
         return self._parameters.variables()
+
+    def gather(self) -> None:
+        """Bring the variables of a checkpoint up to date, before one is saved."""
+        self._parameters.gather()
+
+    def scatter(self) -> None:
+        """Go on from the variables of a checkpoint, after one was restored into them."""
+        self._parameters.scatter()
 
     def state(self) -> dict[str, Any]:
         """Everything else of a checkpoint, as plain values."""

@@ -13,6 +13,8 @@ class Optimizer(Protocol):
 
     variables: dict[str, tf.Variable]
     """What it remembers between updates, by name; a checkpoint holds it."""
+    common: tuple[str, ...]
+    """Names of those variables that all parameters have in common: the others have an entry for each, or none."""
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         """Update `parameters` float32 [P] in place by `gradient` float32 [P] and η, a float32 scalar. Graph code."""
@@ -37,6 +39,8 @@ class RMSProp:
     ε small, the first update moves every weight by η/√(1-α), ten times η for α = 0.99; on Pong that has been seen
     to kill most of the ReLU units of the hidden layer within 70 updates.
     """
+
+    common: tuple[str, ...] = ("decay_power",)
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config
@@ -84,6 +88,8 @@ class Adam:
     ε̂ is outside the root and not corrected; PyTorch corrects v first, which makes the same ε larger at the start.
     """
 
+    common: tuple[str, ...] = ("decay_powers",)
+
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config
         self._mean = tf.Variable(tf.zeros([size]), name="mean")
@@ -117,6 +123,8 @@ class SGD:
     The paper's momentum SGD (arXiv 1602.01783, eq. 7) averages, m ← αm + (1 - α)Δθ: with μ = α it takes the steps of
     this one at a rate of (1 - α)η.
     """
+
+    common: tuple[str, ...] = ()
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config

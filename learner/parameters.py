@@ -1,24 +1,27 @@
 """The tensors of a run: parameters, accumulator, optimizer's slots, target network, and the moments in snapshots."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from learner.accumulator import GradientAccumulator, PushResult
+from learner.accumulator import GradientAccumulator
+from learner.slices import Part, Slices, parts_here
 from learner.staleness import VersionRing
+from learner.tensors import PushResult, Tensors
 from shared.config import RunConfig
-from shared.graph import as_array
 from shared.layout import ParameterLayout
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple
-from shared.types import Float32Array, WeightSnapshot
+from shared.types import Float32Array, GradientPieces, WeightSnapshot
 
 # What only an update that is not complete yet has.
 _OF_AN_UPDATE = ("accumulated", "pending", "weights")
+# In snapshots whose weights are in other processes.
+_ELSEWHERE = np.empty(0, np.float32)
 
 
 class Parameters:
@@ -36,20 +39,25 @@ class Parameters:
         config: of the run.
         layout: of the parameters.
         initial: float32 [P].
+        parts: the slices, where they are in other processes. None: all is in this one.
     """
 
-    def __init__(self, config: RunConfig, layout: ParameterLayout, initial: Float32Array) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        layout: ParameterLayout,
+        initial: Float32Array,
+        parts: Sequence[Part] | None = None,
+    ) -> None:
         self._layout = layout
-        self._accumulator = GradientAccumulator(initial, config.learner, config.optimizer, _trained(layout))
+        self._tensors = _tensors(config, layout, initial, parts)
         self._ring = VersionRing(config.learner.staleness_versions) if config.learner.keeps_versions else None
         # Where actors are new after a resume, no gradient is of weights from before.
         self._saves_ring = config.checkpoint.exact
         self._snapshot: WeightSnapshot | None = None
         self._restored_snapshot_frames: int | None = None
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
-        self._target: tf.Variable | None = None
-        if config.method.uses_target_network:
-            self._target = tf.Variable(initial, trainable=False, name="target_parameters")
+        self._has_target = config.method.uses_target_network
         self._target_snapshot: WeightSnapshot | None = None
         self.target_updates = 0
         self._moments: Moments | None = None
@@ -64,7 +72,7 @@ class Parameters:
 
     def push(
         self,
-        gradient: Float32Array,
+        gradient: Float32Array | GradientPieces,
         learning_rate: float,
         version: int,
         *,
@@ -75,16 +83,16 @@ class Parameters:
     ) -> PushResult:
         """Add a gradient float32 [P] of the weights of `version`, and apply an update if it completes one.
 
-        See `GradientAccumulator.push`.
+        See `Tensors.push`.
         """
-        result = self._accumulator.push(
+        result = self._tensors.push(
             gradient,
             learning_rate,
             count,
             gradients_per_update=gradients_per_update,
             rate_factor=rate_factor,
             lag=lag,
-            former=None if self._ring is None else self._ring.tensor_at(version),
+            former=None if self._ring is None else self._ring.at(version),
         )
         if result.applied:
             self._snapshot = self._restored_snapshot_frames = None
@@ -92,7 +100,7 @@ class Parameters:
 
     def discard_pending(self) -> None:
         """Forget the gradients that wait for an update."""
-        self._accumulator.discard()
+        self._tensors.discard()
 
     def merge_moments(self, observations: Moments | None, returns: Moments | None) -> None:
         """Take in the moments of an accepted report; they are in the snapshots from the next update on."""
@@ -103,8 +111,8 @@ class Parameters:
 
     def refresh_target(self, before: int, now: int) -> None:
         """Copy the parameters into the target network if the agent steps have crossed a multiple of its interval."""
-        if self._target is not None and crossed_multiple(before, now, self._target_interval_agent_steps):
-            self._target.assign(self._accumulator.parameters)
+        if self._has_target and crossed_multiple(before, now, self._target_interval_agent_steps):
+            self._tensors.keep_target()
             self.target_updates += 1
             self._target_snapshot = None
 
@@ -119,7 +127,9 @@ class Parameters:
                 self._write_moments()
             # 1 before the first report. Where returns have not varied yet, rewards are as good as 0, or clipped.
             factor = float((self._return_moments.variance[0] + 1e-8) ** -0.5) if self._return_moments.number else 1.0
-            self._snapshot = WeightSnapshot(version, self._copy_of(version), frames, factor)
+            pieces = self._tensors.pieces()
+            parameters = _ELSEWHERE if pieces else self._copy_of(version)
+            self._snapshot = WeightSnapshot(version, parameters, frames, factor, pieces)
         return self._snapshot
 
     def target_snapshot(self) -> WeightSnapshot | None:
@@ -128,8 +138,10 @@ class Parameters:
         The same object until the next update of the target network. Its frames are 0: schedules follow the weights
         that act.
         """
-        if self._target_snapshot is None and self._target is not None:
-            self._target_snapshot = WeightSnapshot(self.target_updates, _read_only(self._target), frames=0)
+        if self._target_snapshot is None and self._has_target:
+            pieces = self._tensors.target_pieces()
+            parameters = _ELSEWHERE if pieces else _copy(self._tensors.read_target())
+            self._target_snapshot = WeightSnapshot(self.target_updates, parameters, frames=0, pieces=pieces)
         return self._target_snapshot
 
     def take_over(self, tensors: Mapping[str, npt.NDArray[Any]], state: dict[str, Any]) -> None:
@@ -138,20 +150,31 @@ class Parameters:
         `tensors` and `state` are those of its checkpoint. Gradients that wait for an update are forgotten.
         """
         self.discard_pending()
+        self.gather()
         for name, variable in self.variables().items():
             if name not in _OF_AN_UPDATE:
                 variable.assign(tensors[name])
-        # How often the target was copied counts for this run, and the next snapshot is of its own time. Versions of the
-        # other run are none that gradients of this run are of.
+        self.scatter()
+        # How often the target was copied counts for this run, and the next snapshot is of its own time. No gradient of
+        # this run was computed with a version of the other one.
         own: dict[str, Any] = {"target_updates": self.target_updates, "snapshot_frames": None, "versions": {}}
         self.restore({**state, **own})
 
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of a checkpoint, by name."""
-        variables = self._accumulator.variables
-        if self._target is not None:
-            variables["target_parameters"] = self._target
-        return variables
+        return self._tensors.variables
+
+    def whole(self) -> Float32Array:
+        """The current parameters float32 [P], read-only, wherever they are. They may change with the next update."""
+        return self._tensors.read()
+
+    def gather(self) -> None:
+        """Bring the variables of a checkpoint up to date, before one is saved."""
+        self._tensors.gather()
+
+    def scatter(self) -> None:
+        """Go on from the variables of a checkpoint, after one was restored into them."""
+        self._tensors.scatter()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs beside the variables, as plain values."""
@@ -178,15 +201,26 @@ class Parameters:
         self._restored_snapshot_frames = state["snapshot_frames"]
 
     def _copy_of(self, version: int) -> Float32Array:
-        if self._ring is None:
-            return _read_only(self._accumulator.parameters)
-        return self._ring.keep(version, as_array(self._accumulator.parameters.value()))
+        parameters = self._tensors.read()
+        return _copy(parameters) if self._ring is None else self._ring.keep(version, parameters)
 
     def _write_moments(self) -> None:
         if self._moments is None:
             return
         for name, values in ((RUNNING_MEAN, self._moments.mean), (RUNNING_VARIANCE, self._moments.variance)):
-            self._accumulator.parameters[self._layout.range_of(name)].assign(values.astype(np.float32))
+            self._tensors.write(self._layout.range_of(name), values.astype(np.float32))
+
+
+def _tensors(
+    config: RunConfig, layout: ParameterLayout, initial: Float32Array, parts: Sequence[Part] | None
+) -> Tensors:
+    learner, optimizer, target = config.learner, config.optimizer, config.method.uses_target_network
+    if parts is not None:
+        return Slices(initial, learner, optimizer, parts, target=target, elsewhere=True)
+    if learner.shards > 1:
+        parts = parts_here(initial, learner, optimizer, target=target)
+        return Slices(initial, learner, optimizer, parts, target=target, elsewhere=False)
+    return GradientAccumulator(initial, learner, optimizer, _trained(layout), target=target)
 
 
 def _trained(layout: ParameterLayout) -> Float32Array | None:
@@ -199,9 +233,8 @@ def _trained(layout: ParameterLayout) -> Float32Array | None:
     return trained
 
 
-def _read_only(variable: tf.Variable) -> Float32Array:
-    """A copy float32 [P] of the variable that nobody can write to."""
-    # `variable.numpy()` does one operation more.
-    values = as_array(variable.value()).copy()
+def _copy(parameters: Float32Array) -> Float32Array:
+    """A copy float32 [P] that nobody can write to."""
+    values = parameters.copy()
     values.flags.writeable = False
     return values

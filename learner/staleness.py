@@ -71,6 +71,11 @@ def adaptive_compensation(initial: float, mean_square: tf.Tensor) -> tf.Tensor:
     return initial * tf.math.rsqrt(mean_square + _COMPENSATION_EPSILON)
 
 
+def euclidean_norm(vector: tf.Tensor) -> tf.Tensor:
+    """The Euclidean norm of float32 [P], in one pass over memory where `tf.norm` takes three."""
+    return tf.sqrt(2.0 * tf.nn.l2_loss(vector))
+
+
 class Judged(NamedTuple):
     """A gradient float32 [P] as it goes into its update, what it counts for there, a float32 scalar, and what is to be
     remembered of it if it does: float32 [P]."""
@@ -133,14 +138,14 @@ class Gap(Staleness):
         """See `Staleness.judge`."""
         assert moved is not None
         corrected = tf.math.divide_no_nan(self._mean_square, tf.cast(1.0 - self._decay_power, tf.float32))
-        return Judged(gradient, gap_weight(_norm(moved), self._learning_rate * tf.sqrt(corrected)))
+        return Judged(gradient, gap_weight(euclidean_norm(moved), self._learning_rate * tf.sqrt(corrected)))
 
     def around_update(self, parameters: tf.Variable, learning_rate: tf.Tensor, update: Callable[[], None]) -> None:
         """See `Staleness.around_update`. An update at a rate of 0 says nothing about the size of others."""
         before = parameters.read_value()
         with tf.control_dependencies([before]):
             update()
-        square = tf.square(_norm(parameters.read_value() - before))
+        square = tf.square(euclidean_norm(parameters.read_value() - before))
 
         def remember() -> tf.Tensor:
             self._decay_power.assign(self._decay_power * _STEP_DECAY)
@@ -195,16 +200,11 @@ class VersionRing:
         self._size = size
         self._vectors: dict[int, tuple[Float32Array, tf.Tensor]] = {}
 
-    @property
-    def versions(self) -> list[int]:
-        """The versions that are kept, oldest first."""
-        return list(self._vectors)
-
     def keep(self, version: int, parameters: Float32Array) -> Float32Array:
         """Copy the parameters of a version that is not older than any before; return the copy, which is read-only."""
         vector: Float32Array = aligned(parameters.shape, "float32")  # type: ignore[assignment]
         np.copyto(vector, parameters)
-        # What a graph takes without copying it. Only of an array that is writeable can it be made.
+        # What a graph takes without copying it. It can only be made of an array that is still writeable.
         tensor = tensor_on(vector)
         vector.flags.writeable = False
         self._vectors[version] = vector, tensor
@@ -212,16 +212,13 @@ class VersionRing:
             del self._vectors[next(iter(self._vectors))]
         return vector
 
-    def at(self, version: int) -> Float32Array:
-        """The parameters of a version; of one that is not kept any more, those of the oldest that is."""
-        return self._entry(version)[0]
-
-    def tensor_at(self, version: int) -> tf.Tensor:
-        """The same as a tensor on the same memory, for a `Graph`."""
-        return self._entry(version)[1]
+    def at(self, version: int) -> tf.Tensor:
+        """The parameters of a version, as a `Graph` takes them; of one that is not kept any more, the oldest kept."""
+        _, tensor = self._vectors.get(version) or next(iter(self._vectors.values()))
+        return tensor
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint: 5.3 bytes per parameter and version."""
+        """Plain values for a checkpoint, by version, oldest first: 5.3 bytes per parameter and version."""
         return {str(version): b64encode(vector.tobytes()).decode() for version, (vector, _) in self._vectors.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -229,12 +226,3 @@ class VersionRing:
         self._vectors = {}
         for version, encoded in state.items():
             self.keep(int(version), np.frombuffer(b64decode(encoded), np.float32))
-
-    def _entry(self, version: int) -> tuple[Float32Array, tf.Tensor]:
-        entry = self._vectors.get(version)
-        return next(iter(self._vectors.values())) if entry is None else entry
-
-
-def _norm(vector: tf.Tensor) -> tf.Tensor:
-    """The Euclidean norm, in one pass over memory."""
-    return tf.sqrt(2.0 * tf.nn.l2_loss(vector))

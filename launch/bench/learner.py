@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import EnvironmentSpec, environment_spec
+from launch.bench.slice_costs import of_each_slice, show_slice_costs, slice_costs
 from launch.machine.budget import thread_budget
 from launch.on_ray.tree import Aggregation
 from launch.output.exit_codes import EXIT_DONE
@@ -24,6 +25,8 @@ from shared.wire import encode
 
 # Until every page of the object store has been used once.
 _WARM_UP_SUMS = 100
+# An actor's gradient that does not come.
+_NEVER_SECONDS = 1e6
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ class LearnerArguments:
     """Gradients that are accumulated before they are applied."""
     staleness: Literal["none", "inverse", "gap", "delay_compensated"] = "none"
     """What becomes of old gradients: see --learner.staleness of tributary train."""
+    shards: tuple[int, ...] = (1,)
+    """Slices that the weights are updated in: see --learner.shards of tributary train. Several numbers are measured one
+    after the other."""
     gradients_per_message: int = 1
     """Gradients of one message: 2 or more as where they are added on their way, through Ray's objects. It divides
     --gradients-per-update."""
@@ -64,16 +70,25 @@ def bench_learner(arguments: LearnerArguments) -> int:
     check_json_file(arguments.json)
     if not arguments.seconds > 0:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
+    if not arguments.shards:
+        raise setting_error("shards", "", "must be one number or several")
     console = Console()
-    result = measure_learner(arguments, console) | provenance()
-    _show(console, result, arguments)
+    results = {}
+    for shards in arguments.shards:
+        results[shards] = measure_learner(arguments, console, shards)
+        _show(console, results[shards], arguments, shards)
+    (result, *others) = results.values()
+    if others:
+        result = {"shards": {str(shards): found for shards, found in results.items()}} | slice_costs(results)
+        show_slice_costs(console, result)
+    result |= provenance()
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_DONE
 
 
-def measure_learner(arguments: LearnerArguments, console: Console | None = None) -> dict[str, Any]:
-    """The figures of `tributary bench learner`, with its progress on `console`.
+def measure_learner(arguments: LearnerArguments, console: Console | None = None, shards: int = 1) -> dict[str, Any]:
+    """The figures of `tributary bench learner` for so many slices, with its progress on `console`.
 
     Raises:
         ConfigurationError: there is no room for the senders.
@@ -85,7 +100,9 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
         )
     if each > 1 and arguments.staleness != "none":
         raise setting_error("staleness", arguments.staleness, "weighs each gradient, and none of a message of several")
-    config = _config(arguments)
+    if each > 1 and shards > 1:
+        raise setting_error("gradients_per_message", each, "slices take gradients one by one; leave --shards out")
+    config = _config(arguments, shards)
     spec = environment_spec(config.environment)
     budget = thread_budget(config)
     import ray
@@ -167,6 +184,25 @@ def measure_on_nodes(
         return measured
 
 
+def measure_idle(arguments: LearnerArguments) -> float:
+    """CPU seconds per second of a learner on a cluster to which nothing comes: Ray's threads, and looking for nodes."""
+    import ray
+
+    from launch.bench.synthetic import executor_on_nodes
+    from launch.on_ray.cluster import cluster_nodes, on_node
+    from launch.on_ray.logical_nodes import logical_nodes
+    from launch.on_ray.placement import learner_node
+
+    config = replace(_config(arguments), address="auto", actors=1)
+    spec = environment_spec(config.environment)
+    with logical_nodes(actors=1, nodes=1):
+        learner, _ = learner_node(config, cluster_nodes())
+        process = _start_learner(config, spec, 1, **on_node(learner.id))
+        made = partial(executor_on_nodes, config, spec, Aggregation("none", 1, ""), learner, _NEVER_SECONDS)
+        idle: float = ray.get(process.idle.remote(made, arguments.seconds))
+        return idle
+
+
 def _start_learner(config: RunConfig, spec: EnvironmentSpec, threads: int, **where: Any) -> Any:
     """Start the learner's process, on CPUs."""
     import ray
@@ -200,14 +236,16 @@ def summarise(rows: dict[int, dict[str, Any]], agent_steps: int) -> dict[str, An
     }
 
 
-def _config(arguments: LearnerArguments) -> RunConfig:
+def _config(arguments: LearnerArguments, shards: int = 1) -> RunConfig:
     preset = PRESETS["pong"].config
     return replace(
         preset,
         actors=arguments.actors,
         stop_at_return=None,
         network=replace(preset.network, name=arguments.network, centre_observations=False),
-        learner=LearnerConfig(gradients_per_update=arguments.gradients_per_update, staleness=arguments.staleness),
+        learner=LearnerConfig(
+            gradients_per_update=arguments.gradients_per_update, staleness=arguments.staleness, shards=shards
+        ),
         actor=replace(
             preset.actor,
             environments=arguments.envs,
@@ -218,25 +256,33 @@ def _config(arguments: LearnerArguments) -> RunConfig:
             calls_in_flight=arguments.calls_in_flight,
         ),
         transfer=arguments.transfer,
+        # Nobody plays.
+        evaluation=replace(preset.evaluation, every_frames=0),
     )
 
 
-def _show(console: Console, result: dict[str, Any], arguments: LearnerArguments) -> None:
+def _show(console: Console, result: dict[str, Any], arguments: LearnerArguments, shards: int) -> None:
     parameters = next(iter(result["senders"].values()))["parameters"]
-    title = f"one learner, {parameters:,} parameters, {arguments.gradients_per_update} gradients per update"
+    slices = f" in {shards} slices" if shards > 1 else ""
+    title = f"one learner{slices}, {parameters:,} parameters, {arguments.gradients_per_update} gradients per update"
     if arguments.staleness != "none":
         title += f", staleness {arguments.staleness}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for heading in ("senders", "gradients/s", "MB/s", "learner CPU per gradient", "learner busy"):
+    headings = ["senders", "gradients/s", "MB/s", "learner CPU per gradient", "learner busy"]
+    for heading in [*headings, "CPU of each slice"] if shards > 1 else headings:
         table.add_column(heading, justify="right")
     for count, row in result["senders"].items():
-        table.add_row(
+        cells = [
             count,
             f"{row['gradients_per_second']:.0f}",
             f"{row['bytes_per_second'] / 1e6:.0f}",
             f"{1e3 * row['cpu_seconds_per_gradient']:.2f} ms",
             f"{row['busy_fraction']:.0%}",
-        )
+        ]
+        if shards > 1:
+            each = of_each_slice(row, shards)
+            cells.append("?" if each is None else f"{1e3 * each:.2f} ms")
+        table.add_row(*cells)
     console.print(table, highlight=False)
     console.print(
         f"with a core of its own the learner takes about {result['ceiling_gradients_per_second']:.0f} gradients/s: at "

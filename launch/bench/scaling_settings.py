@@ -61,10 +61,6 @@ class ScalingArguments:
     json: Path | None = None
     """File to write the result to, besides scaling.json in the folder."""
 
-    def agent_steps_per_gradient(self, point: Point) -> float:
-        """On average: a gradient of a later epoch has none of its own."""
-        return self.envs * point.unroll / (self.epochs * self.minibatches)
-
 
 def points_of(arguments: ScalingArguments) -> list[Point]:
     """The points to measure, in the order in which they take turns."""

@@ -3,6 +3,7 @@
 None of the senders needs TensorFlow or an environment: there is room for many of them on one machine.
 """
 
+import pickle
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,10 @@ from launch.on_ray.cluster import ClusterView
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.executors import make_executor
 from launch.on_ray.placement import Node
+from launch.on_ray.sliced_executor import SlicedExecutor
+from launch.on_ray.slices import SliceProcesses
 from launch.on_ray.tree import Aggregation
+from shared.blocks import block_size
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
 from shared.types import AggregatedReport, EpisodeStats, Float32Array, GradientReport, StageSeconds, WeightSnapshot
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 _WARM_UP_GRADIENTS = 400
 # So many as an actor-critic reports of a rollout that is differentiated again.
 _STATISTICS = {f"statistic {number}": 0.5 for number in range(8)}
+# A sum's reports have none of their own.
+_NO_GRADIENT = np.empty(0, np.float32)
 # Rollouts do not all take the same time: a part of it, either way.
 _JITTER = 0.1
 
@@ -90,6 +96,10 @@ def synthetic_actors(seconds: float) -> type[ActorProcess]:
         def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> SyntheticActor:  # noqa: ARG002
             return SyntheticActor(config, actor_id, seconds)
 
+        def block_norms(self, gradient: Float32Array) -> Float32Array:
+            borders = range(0, gradient.size, block_size(gradient.size))
+            return np.sqrt(np.add.reduceat(gradient * gradient, borders))
+
     return SyntheticActorProcess
 
 
@@ -108,7 +118,9 @@ class SyntheticAggregator:
             self._sum = encode(_gradient(0, weights.parameters.size), self._config.transfer.precision)
             ids = range(self._first_actor_id, self._first_actor_id + self._gradients)
             whole = _ready_made(self._config, 0, np.empty(weights.parameters.size, np.float32))
-            self._reports = [whole._replace(actor_id=n, gradient=np.empty(0, np.float32)) for n in ids]
+            # As from actors, of which each has sent its own: what reports share would be sent once for all.
+            own = [pickle.loads(pickle.dumps(whole._replace(actor_id=n, gradient=_NO_GRADIENT))) for n in ids]
+            self._reports = [report._replace(gradient=_NO_GRADIENT) for report in own]
         self._reports = [r._replace(sequence=r.sequence + 1, version=weights.version) for r in self._reports]
         return AggregatedReport(0, self._sum, tuple(self._reports), (True,) * self._gradients)
 
@@ -137,20 +149,33 @@ class SumSenders(AggregatingExecutor[_Sender]):
         return 0
 
 
-def senders(config: RunConfig, spec: EnvironmentSpec, count: int, gradients: int) -> Executor:
+# How an executor is made for a learner in these slices, or in one piece.
+MakeExecutor = Callable[[SliceProcesses | None], Executor]
+
+
+def senders(
+    config: RunConfig, spec: EnvironmentSpec, count: int, gradients: int, slices: SliceProcesses | None
+) -> Executor:
     """Senders of gradients, or of sums of so many, on this machine; each sends as fast as it is asked."""
     if gradients > 1:
         return SumSenders(config, spec, count, gradients)
+    if slices is not None:
+        return SlicedExecutor(config, spec, count, 0, synthetic_actors(0.0), None, slices)
     return RayExecutor(config, spec, count, actor_process=synthetic_actors(0.0))
 
 
 def executor_on_nodes(
-    config: RunConfig, spec: EnvironmentSpec, aggregation: Aggregation, learner: Node, seconds: float
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    aggregation: Aggregation,
+    learner: Node,
+    seconds: float,
+    slices: SliceProcesses | None,
 ) -> Executor:
     """The executor of a run on a cluster, over synthetic actors of so many seconds a gradient."""
     actors, _ = config.actor_range
     cluster = ClusterView(config, learner)
-    return make_executor(config, spec, aggregation, actors, 0, cluster, synthetic_actors(seconds))
+    return make_executor(config, spec, aggregation, actors, 0, cluster, synthetic_actors(seconds), slices)
 
 
 class SyntheticHead(Aggregator):
@@ -174,7 +199,7 @@ class BenchLearnerProcess:
         policy = Policy(config, spec)
         self._config, self._initial = config, policy.initial_parameters()
 
-    def run(self, make_executor: Callable[[], Executor], seconds: float, root: int) -> dict[str, Any]:
+    def run(self, make_executor: MakeExecutor, seconds: float, root: int) -> dict[str, Any]:
         """Take gradients from such an executor for so long, after a warm-up: what it did, and what that cost it.
 
         The CPU seconds of other processes are of those below the process `root`.
@@ -182,13 +207,34 @@ class BenchLearnerProcess:
         from launch.loop.coordinator import Coordinator
         from learner.learner import Learner
 
-        learner = Learner(self._config, one_tensor(self._initial.size), self._initial)
-        executor = make_executor()
+        slices = SliceProcesses(self._config, None) if self._config.learner.shards > 1 else None
+        parts = None if slices is None else slices.start(self._initial)
+        learner = Learner(self._config, one_tensor(self._initial.size), self._initial, parts)
+        executor = make_executor(slices)
         coordinator = Coordinator(
             learner, executor, calls_per_actor=self._config.actor.calls_in_flight, supervision=self._config.supervision
         )
         try:
             return self._measure(learner, executor, coordinator, seconds, root)
+        finally:
+            executor.close()
+            if slices is not None:
+                slices.close()
+
+    def idle(self, make_executor: MakeExecutor, seconds: float) -> float:
+        """CPU seconds per second of this process while its actors are under way and nothing comes."""
+        from launch.loop.coordinator import Coordinator
+        from learner.learner import Learner
+
+        learner = Learner(self._config, one_tensor(self._initial.size), self._initial)
+        executor = make_executor(None)
+        events = Coordinator(learner, executor, calls_per_actor=1, supervision=self._config.supervision).run()
+        try:
+            next(events)
+            wall, cpu = time.perf_counter(), time.process_time()
+            while time.perf_counter() - wall < seconds:
+                next(events)
+            return (time.process_time() - cpu) / (time.perf_counter() - wall)
         finally:
             executor.close()
 

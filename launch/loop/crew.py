@@ -128,8 +128,8 @@ class Crew:
     def end(self) -> None:
         """Count what will not be waited for.
 
-        Where an id stands for several actors, only the call is, and not the rollouts of those that have no part in
-        its sum: they end with their process.
+        Where an id stands for several actors, its call is waited for, and the rollouts that have no part in its sum
+        are not: they end with their process.
         """
         self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
 

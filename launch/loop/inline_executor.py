@@ -16,7 +16,7 @@ from launch.loop.arrivals import Arrivals
 from launch.loop.executor import Completion, Failed
 from launch.loop.supervision import TrainingStoppedError
 from shared.config import RunConfig
-from shared.types import EvaluationPolicy, WeightSnapshot
+from shared.types import EvaluationPolicy, GradientReport, WeightSnapshot
 
 
 class _Call(NamedTuple):
@@ -100,7 +100,7 @@ class InlineExecutor:
 
     def _run(self, call: _Call) -> Completion:
         if call.actor_id is not None:
-            return self._actors[call.actor_id].run(call.snapshot, call.target)
+            return self.play(call.actor_id, call.snapshot, call.target)
         return self._started_evaluator().run(call.snapshot, call.policy)
 
     def state(self) -> dict[str, Any]:
@@ -139,8 +139,16 @@ class InlineExecutor:
 
     def add(self) -> int:
         actor_id = next(self._ids)
-        self._actors[actor_id] = Actor(self._config, self._spec, actor_id)
+        self._actors[actor_id] = self.make_actor(actor_id)
         return actor_id
+
+    def make_actor(self, actor_id: int) -> Actor:
+        """Make the actor that plays under an id."""
+        return Actor(self._config, self._spec, actor_id)
+
+    def play(self, actor_id: int, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
+        """Run one call of an actor."""
+        return self._actors[actor_id].run(snapshot, target)
 
     def room(self) -> int:
         return 0

@@ -12,6 +12,10 @@ class TrainingStoppedError(Exception):
     """The run cannot go on: too many actors were lost, or too many gradients were not finite."""
 
 
+class LearnerLostError(Exception):
+    """A part of the learner was lost, and the weights with it: the run can only go on from its last checkpoint."""
+
+
 class Watchdog:
     """Remembers the longest rollout of each actor, and so knows how long is too long.
 

@@ -8,7 +8,6 @@ made of the same parts: there the executor runs the aggregators of several nodes
 
 import itertools
 import time
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -151,9 +150,6 @@ class AggregatingExecutor(RayMembers[BranchT]):
     def remove(self, actor_id: int) -> None:
         super().remove(actor_id)
         self._unfinished.discard(actor_id)
-
-    @abstractmethod
-    def room(self) -> int: ...
 
     def _start(self, process: type, node: str, *arguments: Any) -> Any:
         """The handle of a new aggregator's process, an `Aggregator` or what a bench has in its place."""

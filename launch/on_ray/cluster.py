@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 # Read when ray is imported.
@@ -19,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from launch.machine.import_path import worker_path
 from launch.on_ray.placement import Node, room
+from launch.on_ray.shares import check_nodes_of_run, nodes_of_run
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error
 
@@ -84,6 +86,15 @@ def join(address: str) -> str | None:
     return context.dashboard_url or None
 
 
+@contextmanager
+def joined(address: str) -> Iterator[str | None]:
+    """Within this context this process is part of the cluster at an address. Yields and raises what `join` does."""
+    try:
+        yield join(address)
+    finally:
+        ray.shutdown()
+
+
 def check_address(address: str) -> None:
     """Refuse an address that nobody listens at: Ray would try for over a minute, and end the process.
 
@@ -121,11 +132,35 @@ def cluster_nodes() -> list[Node]:
     ]
 
 
+def nodes_for(config: RunConfig) -> list[Node]:
+    """The machines of the cluster that a run may use.
+
+    Raises:
+        ConfigurationError: it names others.
+    """
+    nodes = cluster_nodes()
+    check_nodes_of_run(config, nodes)
+    return nodes_of_run(config, nodes)
+
+
+def free_nodes() -> list[Node]:
+    """The machines of the cluster, with the cores and GPUs that nobody has taken."""
+    free = ray._private.state.available_resources_per_node()
+    return [
+        replace(
+            node,
+            cores=min(node.cores, free.get(node.id, {}).get("CPU", 0.0)),
+            gpus=min(node.gpus, free.get(node.id, {}).get("GPU", 0.0)),
+        )
+        for node in cluster_nodes()
+    ]
+
+
 @contextmanager
 def machines_requested(config: RunConfig) -> Iterator[None]:
     """Ask the cluster's autoscaler, if it has one, for the cores of as many actors as the run may have at most."""
     _, most = config.actor_range
-    if config.address == "local" or most is None or isinstance(config.actors, int):
+    if config.address == "local" or config.nodes or most is None or isinstance(config.actors, int):
         yield
         return
     request_resources(bundles=[{"CPU": config.actor.cores}] * most)
@@ -146,7 +181,7 @@ def takes_gpu_here(config: RunConfig) -> bool:
     Raises:
         ConfigurationError: it should, and Ray finds none.
     """
-    gpu = config.learner.device != "cpu" and total_gpus() >= 1
+    gpu = config.learner.may_use_gpu and total_gpus() >= 1
     if config.learner.device == "gpu" and not gpu:
         raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
     return gpu
@@ -158,7 +193,7 @@ def _draining_nodes() -> set[str]:
 
 
 class ClusterView:
-    """The nodes of the cluster and their places for actors, looked up again every two seconds.
+    """The nodes that a run may use and their places for actors, looked up again every two seconds.
 
     Args:
         config: of the run.
@@ -176,7 +211,8 @@ class ClusterView:
         """The nodes that Ray's server takes for alive, less those that were found not to answer."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
-            self._nodes = [node for node in cluster_nodes() if not self._is_silent(node, now)]
+            there = nodes_of_run(self._config, cluster_nodes())
+            self._nodes = [node for node in there if not self._is_silent(node, now)]
             self._looked_up = now
         return self._nodes
 

@@ -18,6 +18,7 @@ from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
 from launch.on_ray.executors import make_executor
 from launch.on_ray.members import PROCESS_OPTIONS
 from launch.on_ray.placement import Node, Placement
+from launch.on_ray.slices import SliceProcesses
 from launch.on_ray.tree import Aggregation, aggregation
 from launch.run.counts import LearnerDeath
 from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
@@ -93,10 +94,12 @@ class LearnerProcess:
         from launch.run.session import TrainingSession
 
         config, spec = start.config, start.spec
+        slices = SliceProcesses(config, start.node) if config.learner.shards > 1 else None
 
         def executor_from(first_actor_id: int) -> Executor:
             cluster = None if start.node is None else ClusterView(config, start.node)
-            return make_executor(config, spec, start.aggregation, start.budget.actors, first_actor_id, cluster)
+            actors = start.budget.actors
+            return make_executor(config, spec, start.aggregation, actors, first_actor_id, cluster, slices=slices)
 
         trackers: dict[str, OpenTracker] = {}
         if config.address != "local":
@@ -104,7 +107,14 @@ class LearnerProcess:
 
             trackers["Ray's metrics"] = partial(RayMetrics, start.folder.name)
         return TrainingSession(
-            config, spec, start.folder, executor_from, resume=start.resume, after=start.death, trackers=trackers
+            config,
+            spec,
+            start.folder,
+            executor_from,
+            resume=start.resume,
+            after=start.death,
+            trackers=trackers,
+            make_parts=None if slices is None else slices.start,
         )
 
     def run(self) -> dict[str, Any]:

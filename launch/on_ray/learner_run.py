@@ -10,11 +10,13 @@ from typing import Any
 import ray
 
 from actors.environments import EnvironmentSpec
+from launch.loop.supervision import LearnerLostError
 from launch.machine.budget import ThreadBudget
 from launch.on_ray.cluster import cluster_nodes
 from launch.on_ray.failures import failure_reason
 from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
+from launch.on_ray.shares import nodes_of_run
 from launch.run.counts import LearnerDeath
 from launch.run.folder import RunFolder
 from launch.run.folder_copy import Stamp, apply_changes, changes_since
@@ -42,7 +44,8 @@ def run_learners(
     watch: Watch,
     say: Callable[[str], None],
 ) -> Summary:
-    """Run a learner to its end. If its process dies, another one goes on from the last checkpoint.
+    """Run a learner to its end. If its process, or one of its slices', dies, another one goes on from the last
+    checkpoint.
 
     Raises:
         ConfigurationError: the run cannot start; nothing was learned.
@@ -55,23 +58,34 @@ def run_learners(
         watched = _WatchedLearner(learner, folder.path, sent)
         try:
             return watch(watched.wait, watched.view, watched.interrupt)
-        except ray.exceptions.RayTaskError as error:
-            # It raised and its process lives: another one would raise the same.
-            if restarts == 0 and isinstance(error.cause, ConfigurationError):
-                raise error.cause from None
-            raise
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
+            lost = _lost_part(error)
+            if isinstance(error, ray.exceptions.RayTaskError) and lost is None:
+                # It raised and its process lives: another one would raise the same.
+                if restarts == 0 and isinstance(error.cause, ConfigurationError):
+                    raise error.cause from None
+                raise
             # A user who has asked the run to stop does not want another learner.
             if watched.interrupted or restarts == config.supervision.max_learner_restarts:
                 raise
-            say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
+            what = lost or "its process died"
+            say(f"learner: {what}; another one goes on from the last checkpoint ({restarts + 1})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(learner, no_restart=True)
-            resume = resume or any(folder.checkpoints.glob("update-*.index"))
-            death = LearnerDeath(failure_reason(error), watched.agent_steps)
+            resume = resume or folder.has_checkpoint
+            death = LearnerDeath(lost or failure_reason(error), watched.agent_steps)
             if placement is not None:
+                if config.nodes and not nodes_of_run(config, cluster_nodes()):
+                    # Others are not its own, and a node that comes back is another one.
+                    raise
                 placement = _place_again(config, say)
     raise AssertionError("unreachable")
+
+
+def _lost_part(error: ray.exceptions.RayError) -> str | None:
+    """What the learner's process says that it has lost, if that is why it ended the run."""
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+    return str(cause) if isinstance(cause, LearnerLostError) else None
 
 
 def _send_folder(folder: Path) -> SentFolder:
@@ -85,7 +99,7 @@ def _place_again(config: RunConfig, say: Callable[[str], None]) -> Placement:
     """Wait until the nodes have room for the run, and plan where it goes on."""
     told = ""
     while True:
-        nodes = cluster_nodes()
+        nodes = nodes_of_run(config, cluster_nodes())
         try:
             placement = place(config, nodes)
         except ConfigurationError as error:

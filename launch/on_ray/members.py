@@ -12,13 +12,13 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed
 from launch.machine.shared_memory import SharedVector
 from launch.on_ray.actor_process import ActorNotMadeError, EvaluatorProcess, Weights
-from launch.on_ray.cluster import ClusterView
+from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.failures import failure_reason
 from shared.config import RunConfig
 from shared.types import EvaluationPolicy, WeightSnapshot
 from shared.wire import WirePrecision, encode
 
-POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 # Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
 # numbers anew, so that its reports would be dropped as duplicates: the coordinator starts others under new ids instead.
@@ -81,7 +81,7 @@ class Published:
         if target is None:
             return None
         if self._target_object is None:
-            self._target_object = ray.put(Weights(*target))
+            self._target_object = ray.put(Weights(target.version, target.parameters, target.frames))
         return self._target_object
 
     def _put(self, snapshot: WeightSnapshot) -> ray.ObjectRef:
@@ -93,18 +93,18 @@ class _Evaluator:
     """The evaluator's process. It starts when it is first needed, as it takes as much memory as an actor.
 
     In a run that evaluates at intervals it starts at once, beside the actors. It takes no core from their count:
-    between evaluations it sleeps.
+    between evaluations it sleeps. `where` are Ray's options for its place.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        self._config, self._spec = config, spec
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, where: dict[str, Any]) -> None:
+        self._config, self._spec, self._where = config, spec, where
         self._handle: Any = self._start() if config.evaluation.every_frames else None
 
-    def run(self, weights: ray.ObjectRef, policy: EvaluationPolicy) -> ray.ObjectRef:
+    def run(self, weights: ray.ObjectRef, policy: EvaluationPolicy, *pieces: ray.ObjectRef) -> ray.ObjectRef:
         """See `EvaluatorProcess.run`. Evaluations run one after the other."""
         if self._handle is None:
             self._handle = self._start()
-        return self._handle.run.remote(weights, policy)
+        return self._handle.run.remote(weights, policy, *pieces)
 
     def close(self) -> None:
         """End the process, dead or not. The next `run` starts another one."""
@@ -113,20 +113,22 @@ class _Evaluator:
         self._handle = None
 
     def _start(self) -> Any:
-        return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(self._config, self._spec)
+        options = PROCESS_OPTIONS | self._where
+        return ray.remote(num_cpus=0, **options)(EvaluatorProcess).remote(self._config, self._spec)
 
 
 class Call(NamedTuple):
     """A call under way: of an actor, or an evaluation (`actor_id` None).
 
     `weights`, `target` and `reply_in` are its vectors in shared memory, if it has any: no other call may use them until
-    it has ended.
+    it has ended. `slices` are those of its gradient, if it travels in slices.
     """
 
     actor_id: int | None
     weights: SharedVector | None = None
     target: SharedVector | None = None
     reply_in: SharedVector | None = None
+    slices: tuple[ray.ObjectRef, ...] = ()
 
 
 class Member(Protocol):
@@ -161,7 +163,9 @@ class RayMembers(ABC, Generic[MemberT]):
         self._evaluator: _Evaluator | None = None
 
     def _start_evaluator(self) -> None:
-        self._evaluator = _Evaluator(self._config, self._spec)
+        # Where Ray likes, unless the run is to stay on some of the nodes.
+        where = on_node(self._cluster.learner.id) if self._cluster is not None and self._config.nodes else {}
+        self._evaluator = _Evaluator(self._config, self._spec, where)
 
     @abstractmethod
     def _completion(self, call: Call, result: Any) -> Completion:
@@ -183,11 +187,11 @@ class RayMembers(ABC, Generic[MemberT]):
 
     def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
         assert self._evaluator is not None
-        self._calls[self._evaluator.run(self._published.weights_of(snapshot), policy)] = Call(None)
+        self._calls[self._evaluator.run(self._published.weights_of(snapshot), policy, *snapshot.pieces)] = Call(None)
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
             return None
         # The calls of one actor are taken in order: its sequence numbers count up, and a report that came before an
         # older one would make the older one a duplicate. `ray.wait` keeps no such order, so only the oldest call of
@@ -196,7 +200,7 @@ class RayMembers(ABC, Generic[MemberT]):
         oldest: dict[int | None, Any] = {}
         for key, call in self._calls.items():
             oldest.setdefault(call.actor_id, key)
-        key = self._first_ready(list(oldest.values())[: 1 if self._config.lockstep else None], POLL_SECONDS)
+        key = self._first_ready(list(oldest.values())[: 1 if self._config.lockstep else None], _POLL_SECONDS)
         if key is None:
             return None
         call = self._calls[key]

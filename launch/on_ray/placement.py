@@ -55,7 +55,7 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
         ConfigurationError: a GPU is asked for, and there is none where the learner has to be.
     """
     staying = [node for node in nodes if not node.draining] or list(nodes)
-    wants_gpu = config.learner.device != "cpu"
+    wants_gpu = config.learner.may_use_gpu
 
     def order(node: Node) -> tuple[bool, bool, bool, float]:
         return node.marked, wants_gpu and node.gpus >= 1, node.head, node.cores
@@ -75,7 +75,7 @@ def with_actor_device(config: RunConfig, gpus: float) -> RunConfig:
     Raises:
         ConfigurationError: the actors shall have GPUs, and the learner leaves too few.
     """
-    left = gpus - (1.0 if gpus and config.learner.device != "cpu" else 0.0)
+    left = gpus - (1.0 if gpus and config.learner.may_use_gpu else 0.0)
     if config.actor.device == "gpu" and left < config.actor.gpus:
         raise setting_error(
             "actor.device", "gpu", f"Ray finds {gpus:g} GPUs, of which the learner leaves {left:g}; use cpu"
@@ -97,7 +97,7 @@ def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, i
             cores -= 1
         actors = min(int(cores / config.actor.cores), node.bytes // ACTOR_BYTES)
         if config.actor.device == "gpu":
-            own = 1.0 if node.id == learner.id and config.learner.device != "cpu" else 0.0
+            own = 1.0 if node.id == learner.id and config.learner.may_use_gpu else 0.0
             actors = min(actors, int(max(0.0, node.gpus - own) / config.actor.gpus))
         if actors > 0:
             places[node.id] = actors
@@ -124,6 +124,8 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     Raises:
         ConfigurationError: fewer actors have a place than the run must have.
     """
+    if not nodes:
+        raise setting_error("nodes", " ".join(config.nodes), "none of them is there any more")
     learner, gpu = learner_node(config, nodes)
     places = room(config, nodes, learner)
     least, most = config.actor_range

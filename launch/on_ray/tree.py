@@ -36,6 +36,8 @@ def aggregation(config: RunConfig, placement: Placement | None) -> Aggregation:
         return Aggregation("node", count, "as asked for")
     if config.aggregation == "group":
         return Aggregation("group", share, f"as asked for, {by_group}")
+    if config.learner.shards > 1:
+        return Aggregation("none", 1, "the learner's slices take gradients one by one")
     if config.learner.staleness != "none":
         return Aggregation("none", 1, "each gradient is weighed by itself")
     if config.learner.target_policy_lag is not None:

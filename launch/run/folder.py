@@ -63,6 +63,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to go on from."""
+        return any(self.checkpoints.glob("*.index"))
+
+    @property
     def best_weights(self) -> Path:
         """The weights of the best evaluation, or without evaluations of the best training return, if there was one."""
         return self.path / "best.npz"
@@ -148,7 +153,7 @@ class RunFolder:
             ConfigurationError: the mean that the run's network subtracts is missing or damaged, or there are no weights
                 that it could be for.
         """
-        if not self.best_weights.is_file() and not any(self.checkpoints.glob("*.index")):
+        if not self.best_weights.is_file() and not self.has_checkpoint:
             raise ConfigurationError(
                 f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
                 f"before its first one, or they were not kept"

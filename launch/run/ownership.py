@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.output.json_file import write_json
 
-_FILE = "signature.json"
+SIGNATURE = "signature.json"
 
 
 def sign(folder: Path, environment: dict[str, Any]) -> None:
@@ -23,13 +23,13 @@ def sign(folder: Path, environment: dict[str, Any]) -> None:
     Where the key can be neither read nor made nothing is signed, and --trust-imports is asked for later.
     """
     with suppress(OSError, ValueError):
-        write_json(folder / _FILE, {"environment": _signature(_key(), environment)})
+        write_json(folder / SIGNATURE, {"environment": _signature(_key(), environment)})
 
 
 def is_own(folder: Path, environment: Any) -> bool:
     """Whether this user has signed the settings of an environment, as config.json has them."""
     try:
-        signed = json.loads((folder / _FILE).read_text())["environment"]
+        signed = json.loads((folder / SIGNATURE).read_text())["environment"]
         return hmac.compare_digest(str(signed), _signature(_key(), environment))
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -115,6 +115,7 @@ class Saving:
         """
         for message in self._checkpoints.restore():
             self._say(message)
+        self._learner.scatter()
 
     def count_from(self, seconds: float) -> None:
         """Count the time, the updates and the frames to the next checkpoint from now on, `seconds` of training."""
@@ -149,6 +150,7 @@ class Saving:
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
                 f"before that: resume it with a lower --optimizer.learning-rate"
             )
+        learner.gather()
         try:
             self._checkpoints.save(learner.version)
         except CheckpointError as error:
@@ -156,9 +158,9 @@ class Saving:
         if not self._config.evaluation.every_frames and window_counts:
             # Nobody evaluates before the mark: the best weights are those that training saw do best, and they are
             # looked at whenever a checkpoint is due.
-            snapshot, mean = learner.snapshot(), learner.account.mean_return
+            mean = learner.account.mean_return
             assert mean is not None
-            self.best.keep_if_best(snapshot.version, snapshot.parameters, mean, "training")
+            self.best.keep_if_best(learner.version, learner.parameters(), mean, "training")
         if self._copy is not None:
             self._say_if_not_copied(self._copy.start())
 

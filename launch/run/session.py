@@ -1,7 +1,7 @@
 """One training run from start to summary: the coordinator's loop, with logging, checkpoints and stopping around it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ from launch.run.summary import run_summary, write_summary
 from launch.run.tracker_thread import OpenTracker
 from launch.run.training_returns import TrainingReturns
 from learner.learner import Learner, Outcome
+from learner.slices import Part
 from shared.config import RunConfig
 from shared.errors import typed_line
-from shared.types import EvaluationResult
+from shared.types import EvaluationResult, Float32Array
 
 ExecutorFactory = Callable[[int], Executor]
 
@@ -44,6 +45,7 @@ class TrainingSession:
         resume: start from the newest checkpoint in `folder`.
         after: what ended the process before this one, if it is the same run that goes on.
         trackers: how further ones are opened that the run's rows go to, by their names.
+        make_parts: starts the learner's slices in other processes, with these parameters. None: there are none.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class TrainingSession:
         resume: bool,
         after: LearnerDeath | None = None,
         trackers: Mapping[str, OpenTracker] | None = None,
+        make_parts: Callable[[Float32Array], Sequence[Part]] | None = None,
     ) -> None:
         self._config = config
         self._exact = config.checkpoint.exact
@@ -65,7 +68,9 @@ class TrainingSession:
         self._say = self._messages.say
         policy = Policy(config, spec)
         first = first_weights(self._folder, policy.layout)
-        self.learner = Learner(config, policy.layout, policy.initial_parameters() if first is None else first)
+        initial = policy.initial_parameters() if first is None else first
+        parts = None if make_parts is None else make_parts(initial)
+        self.learner = Learner(config, policy.layout, initial, parts)
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
         self._exploits = 0
@@ -118,6 +123,7 @@ class TrainingSession:
 
         Raises:
             TrainingStoppedError: the run could not go on. It was saved before.
+            LearnerLostError: what could be saved is gone. The last checkpoint is what the run can go on from.
         """
         try:
             if not self._resumed:

@@ -216,8 +216,10 @@ class LearnerConfig:
     compensation_decay: float | None = 0.95
     """delay_compensated: each weight's λ is λ₀/√(m + 1e-7), where m is the running mean of g² with this decay. None:
     λ is λ₀."""
+    shards: int = 1
+    """S: slices that the weights are updated in, each by a process of its own. 1: by the learner's process."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where updates run. auto: a GPU when the cluster has one."""
+    """Where updates run. auto: a GPU when the cluster has one. Slices are updated on CPUs."""
 
     def __post_init__(self) -> None:
         at_least("learner.gradients_per_update", self.gradients_per_update, 1)
@@ -237,11 +239,25 @@ class LearnerConfig:
             )
         if self.target_policy_lag is not None:
             self._check_target()
+        at_least("learner.shards", self.shards, 1)
+        if self.shards > 1 and self.keeps_versions:
+            raise setting_error(
+                "learner.staleness",
+                self.staleness,
+                "compares all weights with former ones, and slices know their own only; leave --learner.shards out",
+            )
+        if self.shards > 1 and self.device == "gpu":
+            raise setting_error("learner.device", "gpu", "slices are updated on CPUs; leave --learner.shards out")
 
     @property
     def keeps_versions(self) -> bool:
         """Whether the learner keeps former weights, to compare the present ones with."""
         return self.staleness in ("gap", "delay_compensated")
+
+    @property
+    def may_use_gpu(self) -> bool:
+        """Whether updates run on a GPU if there is one."""
+        return self.device != "cpu" and self.shards == 1
 
     def _check_target(self) -> None:
         if self.gradients_per_update != 1:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from shared.config.checks import at_least, between, positive
 from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
+from shared.config.nodes import NodePart, node_part
 from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig, TransferConfig
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig
 from shared.errors import setting_error
@@ -42,6 +43,9 @@ class RunConfig:
     settings to the bit, until the order ends. Not with --resume."""
     address: str = "local"
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
+    nodes: tuple[str, ...] = ()
+    """With --address: nodes of the cluster that the run may use, by address or Ray's id, as a whole or with so many of
+    their cores and GPUs: 10.0.0.2 10.0.0.3=8 10.0.0.4=16,1. Default: all. So --side-by-side divides a cluster."""
     aggregation: Literal["auto", "node", "group", "none"] = "auto"
     """node: the K gradients of an update are added on their node, and one message goes to the learner; group: nodes add
     theirs, groups of nodes add these sums up to K, and one message of a group goes to the learner; none: each gradient
@@ -72,6 +76,7 @@ class RunConfig:
         _check_lengths(self)
         _check_method_and_network(self)
         _check_replay(self)
+        _check_nodes(self)
         _check_aggregation(self)
         _check_executor(self)
         _check_stopping(self)
@@ -91,6 +96,11 @@ class RunConfig:
         if not (least.isdecimal() and most.isdecimal()):
             raise setting_error("actors", self.actors, "must be a number, auto, or MIN:MAX like 2:16")
         return int(least), int(most)
+
+    @property
+    def node_parts(self) -> list[NodePart]:
+        """The parts of a cluster's nodes that the run may use; none: all of it."""
+        return [node_part(text) for text in self.nodes]
 
     @property
     def annealing_frames(self) -> int:
@@ -139,6 +149,15 @@ def _check_replay(config: RunConfig) -> None:
         raise setting_error("replay_arrivals", config.replay_arrivals, "needs --executor inline")
 
 
+def _check_nodes(config: RunConfig) -> None:
+    names = [part.name for part in config.node_parts]
+    for name in names:
+        if names.count(name) > 1:
+            raise setting_error("nodes", name, "is named twice")
+    if names and (config.address == "local" or config.executor == "inline"):
+        raise setting_error("nodes", " ".join(config.nodes), "are of a cluster; join one by --address")
+
+
 def _check_aggregation(config: RunConfig) -> None:
     at_least("nodes_per_group", config.nodes_per_group, 2)
     how = config.aggregation
@@ -153,6 +172,11 @@ def _check_aggregation(config: RunConfig) -> None:
         raise setting_error(
             "aggregation", how, "adds a fixed number of gradients; leave --learner.target-policy-lag out"
         )
+    if config.learner.shards > 1:
+        raise setting_error(
+            "aggregation", how, "adds whole gradients, and the learner's slices take parts of single ones; leave "
+            "--learner.shards out",
+        )  # fmt: skip
     if config.learner.gradients_per_update < 2:
         raise setting_error(
             "aggregation", how, "needs --learner.gradients-per-update of 2 or more: there is nothing to add"

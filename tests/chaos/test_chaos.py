@@ -23,6 +23,7 @@ SETTINGS = (
     "--stop-measure training --log-every-seconds 0.5 --checkpoint.every-seconds 1 --learner.max-policy-lag 100000 "
     "--supervision.hang-seconds 4 --supervision.start-seconds 25 --supervision.max-restarts 100"
 )
+_PROCESSES = {"Actor": 3, "Learner": 1, "Slice": 2}
 _DEADLINE_SECONDS = 90
 _SEED = 11
 
@@ -96,7 +97,7 @@ class ChaosRun:
 
     def signal_one(self, kind: str, number: int, random_state: random.Random) -> None:
         # Those that are on their way out are not meant.
-        self.wait_for(lambda: len(self.pids(kind)) == (3 if kind == "Actor" else 1), kind)
+        self.wait_for(lambda: len(self.pids(kind)) == _PROCESSES[kind], kind)
         os.kill(random_state.choice(self.pids(kind)), number)
 
     def request(self, fault: str) -> None:
@@ -160,7 +161,16 @@ def full_disk(run: ChaosRun) -> None:
     run.wait_for(lambda: max(run.checkpoints()) > newest, "a checkpoint after the disk has room again")
 
 
-def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRun) -> None:
+def lost_slice(run: ChaosRun, random_state: random.Random) -> None:
+    line = "goes on from its checkpoint"
+    learners = run.log().count(line)
+    run.signal_one("Slice", signal.SIGKILL, random_state)
+    run.wait_for(lambda: run.log().count(line) > learners, "another learner")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(shards: int, run: ChaosRun) -> None:
     random_state = random.Random(_SEED)
     faults: list[Callable[[], object]] = [
         *[lambda: actor_fault(run, lambda: run.signal_one("Actor", signal.SIGKILL, random_state), "process died")] * 3,
@@ -173,9 +183,11 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRu
         lambda: dropped_report(run, "stale_report", "too_old"),
         lambda: run.signal_one("Learner", signal.SIGKILL, random_state),
         lambda: full_disk(run),
+        *[lambda: lost_slice(run, random_state)] * (shards - 1),
     ]
     random_state.shuffle(faults)
-    run.start("cartpole", *SETTINGS.split(), "--total-frames", "1000M", "--run-dir", str(run.path))
+    slices = ["--learner.shards", str(shards)]
+    run.start("cartpole", *SETTINGS.split(), *slices, "--total-frames", "1000M", "--run-dir", str(run.path))
     for fault in faults:
         run.wait_for_progress()
         fault()
@@ -201,7 +213,9 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRu
     output = run.wait_for_end()
     assert run.driver.returncode == 130, output
     summary = json.loads((run.path / "summary.json").read_text())
-    run.start("--resume", str(run.path), "--total-frames", str(summary["frames"] + 20_000))
+    # And in another number of slices.
+    frames = str(summary["frames"] + 20_000)
+    run.start("--resume", str(run.path), "--total-frames", frames, "--learner.shards", str(3 - shards))
     output = run.wait_for_end()
     assert run.driver.returncode == 0, output
     assert "Traceback" not in output

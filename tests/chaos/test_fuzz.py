@@ -93,6 +93,7 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "staleness_versions": _COUNT,
         "compensation": _NUMBER,
         "compensation_decay": [None, *_NUMBER],
+        "shards": [0, 1, 1, 2],
         "device": ["auto", "cpu", "gpu"],
     },
     ActorConfig: {

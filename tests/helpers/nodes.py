@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from accounts import account_of
 from ray.cluster_utils import Cluster
 
 _DEADLINE_SECONDS = 240
@@ -63,10 +64,7 @@ class Training:
         self.process.send_signal(signal.SIGINT)
         output, _ = self.process.communicate(timeout=_DEADLINE_SECONDS)
         assert self.process.returncode == 130, output
-        summary = json.loads((self.folder / "summary.json").read_text())
-        dropped = sum(summary["agent_steps_dropped"].values())
-        assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
-        return summary, output
+        return account_of(self.folder), output
 
 
 def add(cluster: Cluster, cpus: int, **resources: float) -> Any:

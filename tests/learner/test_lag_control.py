@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hand_driven import LAYOUT, report
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from virtual_actors import VirtualActors, steps
 
 from learner.lag_control import LagControl, rate_factor
 from learner.learner import Learner
 from shared.config import LearnerConfig, OptimizerConfig, RunConfig
-from tests.helpers.hand_driven import LAYOUT, report
-from tests.helpers.virtual_actors import VirtualActors, steps
 
 
 def simulate(control: LagControl, actors: list[int], calls: int = 1, seed: int = 0) -> tuple[list[int], list[int]]:

@@ -2,28 +2,18 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_learner import KINDS, RATE, RMSPROP, SGD, START, Naive, P
 
 from learner.accumulator import GradientAccumulator
 from learner.staleness import VersionRing, adaptive_compensation, compensated, gap_weight, inverse_weight
 from shared.config import LearnerConfig, OptimizerConfig
 
-P, RATE, RHO, EPSILON, CLIP = 5, 0.02, 0.9, 1e-3, 2.5
-START = np.linspace(-1.0, 1.0, P)
-RMSPROP = OptimizerConfig(learning_rate=RATE, decay=RHO, epsilon=EPSILON, max_gradient_norm=CLIP)
-SGD = OptimizerConfig(name="sgd", learning_rate=RATE, max_gradient_norm=CLIP)
-KINDS: dict[str, dict[str, Any]] = {
-    "inverse": {"staleness": "inverse"},
-    "gap": {"staleness": "gap"},
-    "adaptive": {"staleness": "delay_compensated", "compensation": 0.7, "compensation_decay": 0.8},
-    "constant": {"staleness": "delay_compensated", "compensation": 0.7, "compensation_decay": None},
-}
 # Without numbers whose square is no normal float32.
 _FINITE = st.one_of(st.just(0.0), st.floats(1e-6, 100.0), st.floats(-100.0, -1e-6))
 _VECTOR = st.lists(_FINITE, min_size=P, max_size=P).map(lambda values: np.array(values, np.float32))
@@ -53,53 +43,6 @@ def test_the_correction_is_that_of_the_paper(
         np.testing.assert_allclose(seen, expected, rtol=1e-4, atol=1e-5 * (1 + np.abs(expected).max()))
 
 
-class Naive:
-    """The learner in NumPy: gradients one by one, in float64, with RMSProp or SGD."""
-
-    def __init__(self, kind: str, k: int, accumulation: str, optimizer: OptimizerConfig) -> None:
-        self.kind, self.k, self.accumulation, self.optimizer = kind, k, accumulation, optimizer
-        self.theta, self.versions = START.copy(), [START.copy()]
-        self.g = np.zeros(P)
-        self.pending: list[np.ndarray] = []
-        self.weights: list[float] = []
-        self.mean_square = np.zeros(P)
-        self.step_squares: list[float] = []
-
-    def push(self, gradient: np.ndarray, lag: int, rate: float) -> float:
-        moved = self.theta - self.versions[-1 - lag]
-        weight = 1.0
-        if self.kind == "inverse":
-            weight = 1.0 / max(1, lag)
-        elif self.kind == "gap" and self.step_squares:
-            # The mean of a decay of 0.999, corrected for its start at 0.
-            ages = 0.999 ** np.arange(len(self.step_squares))[::-1]
-            average = RATE * np.sqrt((ages * self.step_squares).sum() / ages.sum())
-            weight = 1.0 / (1.0 + np.linalg.norm(moved) / average)
-        elif self.kind == "adaptive":
-            self.mean_square = 0.8 * self.mean_square + 0.2 * gradient**2
-            gradient = gradient + 0.7 / np.sqrt(self.mean_square + 1e-7) * gradient**2 * moved
-        elif self.kind == "constant":
-            gradient = gradient + 0.7 * gradient**2 * moved
-        self.pending.append(weight * gradient)
-        self.weights.append(weight)
-        if len(self.pending) == self.k:
-            self.update(rate)
-        return weight
-
-    def update(self, rate: float) -> None:
-        gradient = sum(self.pending) / sum(self.weights) * (self.k if self.accumulation == "sum" else 1)
-        gradient *= min(1.0, CLIP / np.linalg.norm(gradient))
-        step = rate * np.mean(self.weights) * gradient
-        if self.optimizer.name == "rmsprop":
-            self.g = RHO * self.g + (1 - RHO) * gradient**2
-            step /= np.sqrt(self.g + EPSILON)
-        self.theta = self.theta - step
-        self.versions.append(self.theta.copy())
-        if rate:
-            self.step_squares.append(float(step @ step) / rate**2)
-        self.pending, self.weights = [], []
-
-
 @cache
 def accumulator(
     kind: str, k: int, accumulation: str, optimizer: OptimizerConfig
@@ -118,7 +61,7 @@ def compare(made: GradientAccumulator, naive: Naive, lags: Sequence[int], rates:
         ring.keep(version, made.parameters.numpy())
         lag = min(wanted, version)
         gradient = random.normal(size=P).astype(np.float32) * np.float32(10.0 ** random.integers(-2, 2))
-        former = None if naive.kind == "inverse" else ring.tensor_at(version - lag)
+        former = None if naive.kind == "inverse" else ring.at(version - lag)
         result = made.push(gradient, rate, lag=lag, former=former)
         assert result.weight == pytest.approx(naive.push(gradient.astype(np.float64), lag, rate), rel=1e-3)
         version += result.applied

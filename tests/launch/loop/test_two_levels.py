@@ -265,7 +265,7 @@ def test_what_changes_below_is_counted_once_and_the_sums_go_on(cartpole: RunConf
     tree.clock.now += 5.0
     assert until(Joined) == Joined(3000)
     assert coordinator.actor_restarts == 1, "who goes with a node is no restart"
-    while not any(3000 < outcome.report.actor_id < 4000 for outcome in [until(Outcome)]):
+    while not 3000 < until(Outcome).report.actor_id < 4000:
         pass
     assert learner.version > 3
     assert all(len(taken.reports) == GROUP for taken in tree.taken)

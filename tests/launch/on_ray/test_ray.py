@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from namesakes import write_namesakes
+from watched_processes import actor_processes, rows
 
 from launch.on_ray.cluster import check_address
 from shared.errors import ConfigurationError
@@ -43,25 +43,6 @@ def wait_for(condition, process: subprocess.Popen) -> None:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "the run did not get that far"
         time.sleep(0.1)
-
-
-def rows(run: Path) -> list[dict]:
-    file = run / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-
-
-def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int]:
-    """Process ids of the Ray actors of a kind that descend from the driver."""
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            pid = int(entry.name)
-            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            names[pid] = (entry / "cmdline").read_bytes()
-    descendants = {driver}
-    while grown := {pid for pid, parent in parents.items() if parent in descendants} - descendants:
-        descendants |= grown
-    return [pid for pid in descendants if names.get(pid, b"").startswith(kind)]
 
 
 def summary_of(run: Path) -> dict:
@@ -141,7 +122,7 @@ def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> No
     arrivals = tmp_path / "arrivals.txt"
     again = tmp_path / "again.txt"
     process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray", tmp_path)
-    wait_for(lambda: rows(tmp_path / "ray") and rows(tmp_path / "ray")[-1]["updates"] > 0, process)
+    wait_for(lambda: rows(tmp_path / "ray") and rows(tmp_path / "ray")[-1]["gradients_per_update"] > 1, process)
     # While one stands still, the other reports several times in a row: not as if they took turns.
     halted = actor_processes(process.pid)[0]
     os.kill(halted, signal.SIGSTOP)

@@ -1,0 +1,25 @@
+"""The rows and the processes of a run of `tributary train` on Ray, seen from outside."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    file = run / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int]:
+    """Process ids of the Ray actors of a kind that descend from the driver."""
+    parents, names = {}, {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            pid = int(entry.name)
+            parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            names[pid] = (entry / "cmdline").read_bytes()
+    descendants = {driver}
+    while grown := {pid for pid, parent in parents.items() if parent in descendants} - descendants:
+        descendants |= grown
+    return [pid for pid in descendants if names.get(pid, b"").startswith(kind)]
