@@ -2,7 +2,6 @@
 
 import hashlib
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from launch.bench.learning_result import Contender, Study, show, summarise, write
 from launch.commands.arguments import parse
-from launch.commands.in_turn import PlannedRun, check_side_by_side, train_in_turn
+from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, train_in_turn
 from launch.commands.interrupts import Interrupts
 from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
 from launch.commands.seeds import parse_seeds
@@ -22,7 +21,7 @@ from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.presets import PRESETS
-from launch.run.finished import reached_limit, read_summary
+from launch.presets.written import set_of_one_run
 from launch.run.folder import RunFolder
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
@@ -152,9 +151,8 @@ def _limited(arguments: LearningArguments, preset: RunConfig) -> RunConfig:
     for name, instead in (("stop_at_return", "--mark"), ("stop_after_seconds", "--minutes"), ("seed", "--seeds")):
         if getattr(config, name) != getattr(preset, name):
             raise setting_error(name, getattr(config, name), f"is given by {instead} here")
-    for name in ("storage", "record_arrivals", "replay_arrivals"):
-        if getattr(config, name) is not None:
-            raise setting_error(name, getattr(config, name), "is of one run, and here are several")
+    for name in set_of_one_run(config):
+        raise setting_error(name, getattr(config, name), "is of one run, and here are several")
     if arguments.minutes is None:
         mark = preset.stop_at_return if mark is None else mark
         if mark is None:
@@ -178,20 +176,12 @@ def _left_to_do(run: PlannedRun) -> PlannedRun | None:
     Raises:
         ConfigurationError: its folder is in use, or of a run with other settings.
     """
-    folder = RunFolder(run.folder)
     if not (run.folder / "config.json").is_file():
         return run
-    before, now = flat_settings(folder.read_settings("output")), flat_settings(run.config)
+    before, now = flat_settings(RunFolder(run.folder).read_settings("output")), flat_settings(run.config)
     for name, value in now.items():
         if before.get(name) != value:
             raise setting_error(
                 "output", run.folder, f"has a run with {name} {before.get(name)}, and not {value}; name another folder"
             )
-    with folder:
-        if reached_limit(run.config, read_summary(folder)) is not None:
-            return None
-        if any(folder.checkpoints.glob("*.index")):
-            return run._replace(resume=True)
-        # It was killed before there was anything to go on from.
-        shutil.rmtree(run.folder)
-    return run
+    return left_to_do(run)

@@ -48,12 +48,10 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
             "network.name", network.name, f"{config.environment.id} gives {_observations(spec)}; use {wanted}"
         )
     if spec.actions.shape and not METHODS[config.method.name].continuous_actions:
+        kind = "continuous actions" if spec.actions.continuous else "several actions at once"
         able = [name for name, entry in METHODS.items() if entry.continuous_actions]
         raise setting_error(
-            "method.name",
-            config.method.name,
-            f"{config.environment.id} has {'continuous' if spec.actions.continuous else 'several'} actions"
-            f"{'' if spec.actions.continuous else ' at once'}; use {' or '.join(able)}",
+            "method.name", config.method.name, f"{config.environment.id} has {kind}; use {' or '.join(able)}"
         )
     _check_scaling(config, spec)
     least = NETWORKS[network.name].least_side

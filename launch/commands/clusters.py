@@ -16,7 +16,7 @@ from launch.output.lines import print_line
 from shared.errors import ConfigurationError
 
 _DISTRIBUTION = "tributary-rl"
-# The files are written for a checkout. In the folder that they are copied to lie they themselves, and a wheel.
+# What the files say of a checkout, and what they are to say in a folder of their own, with a wheel beside them.
 _IN_A_CHECKOUT = {
     r"launch/clusters/": "",
     r"--editable (['\"]?)\.(\[[^\]]+\])?\1": r"--find-links . \1{package}\2=={version}\1",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.on_ray.jobs import Jobs, check_client, server_of
+from launch.on_ray.jobs import Jobs, check_client, server_at
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.lines import print_line
 from launch.run.job_note import JobNote, remove_note, write_note
@@ -36,12 +36,16 @@ def train_as_job(arguments: Sequence[str], folder: Path, config: RunConfig, *, s
         The exit code: 0 when the run has begun, else that of the job, whose output is shown.
 
     Raises:
-        ConfigurationError: there is no job server, or no client for it.
+        ConfigurationError: there is no cluster, no job server, or no client for it.
+        ConnectionError: something else listens at the address.
     """
     check_client()
-    server = server_of(config.address)
-    jobs = Jobs(server)
-    name = f"tributary-{_NO_NAME.sub('-', folder.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    # Importing ray takes a second or two.
+    from launch.on_ray.cluster import joined
+
+    with joined(config.address) as dashboard:
+        server = server_at(config.address, dashboard, "--detach")
+    jobs, name = Jobs(server), job_name(folder.name)
     jobs.submit(name, "launch.cli", ["train", *arguments], Path.cwd())
     write_note(folder, JobNote(name, server, config.environment.id, config.total_frames))
     elsewhere = False
@@ -60,6 +64,11 @@ def train_as_job(arguments: Sequence[str], folder: Path, config: RunConfig, *, s
     print(f"look at it:   tributary attach {'latest' if several and not elsewhere else folder}; tributary runs")
     print(f"end it:       tributary stop {folder}")
     return EXIT_DONE
+
+
+def job_name(run: str) -> str:
+    """A name for a job that trains a run."""
+    return f"tributary-{_NO_NAME.sub('-', run)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def attach_to_job(note: JobNote, folder: Path, console: Console) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from launch.commands.in_turn import PlannedRun, check_side_by_side, train_in_turn
+from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, train_in_turn
 from launch.commands.interrupts import Interrupts
+from launch.commands.seed_jobs import SeedJobs
 from launch.commands.train import TrainArguments
-from launch.output.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from launch.machine.budget import automatic_actors
+from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
+from launch.output.hardware import usable_cores
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
+from launch.presets.written import set_of_one_run
 from launch.run.lock import LOCK_FILE, FolderLock
+from launch.run.seeds_note import FILES, SETTINGS, SeveralSeeds, write_seeds
+from shared.config import RunConfig
 from shared.errors import setting_error
 
 
@@ -39,43 +45,77 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, preset: str) -> int:
+def train_seeds(
+    arguments: TrainArguments, seeds: Sequence[int], folder: Path, preset: str, typed: Sequence[str] = ()
+) -> int:
     """Train once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
 
-    Each run is in `folder`/seed-N. Alone a run shows its own progress; side by side its output goes to seed-N.log.
+    Each run is in `folder`/seed-N. Alone a run shows its own progress; side by side its output goes to seed-N.log, and
+    on a cluster each is a Ray job on its share of the nodes. With `arguments.resume` those that are not done go on;
+    `typed` are then the settings that were typed.
 
     Raises:
         ConfigurationError: the folder is in use, or no run could start.
     """
     check_side_by_side(arguments.side_by_side)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise setting_error("run_dir", folder, "exists; name another folder")
+    config, start_from, resume = _for_each(arguments), arguments.start_from, arguments.resume is not None
+    if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise setting_error("run_dir", folder, f"exists; name another folder, or go on with it: --resume {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     console = Console()
     with Interrupts() as interrupts:
-        config, start_from = arguments.config, arguments.start_from
         runs = [
             PlannedRun(f"seed {s}", replace(config, seed=s), folder / f"seed-{s}", preset, start_from=start_from)
             for s in seeds
         ]
         lock = FolderLock(folder)
         try:
-            codes = train_in_turn(runs, arguments.side_by_side, console, interrupts)
+            left = [run for run in map(left_to_do, runs) if run is not None]
+            if resume:
+                print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
+            shown_from = None if start_from is None else str(start_from)
+            write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
+            on_cluster = arguments.side_by_side > 1 and config.address != "local" and config.executor == "ray"
+            many = min(arguments.side_by_side, len(left))
+            with ExitStack() as stack:
+                starter = None
+                if left and on_cluster:
+                    starter = stack.enter_context(SeedJobs(config, many, folder / SETTINGS, typed, console))
+                codes = train_in_turn(left, many, console, interrupts, starter)
+        except BaseException:
+            _discard_if_no_run_started(folder)
+            raise
         finally:
             lock.release()
-            _discard_if_no_run_started(folder)
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)
         if arguments.json is not None:
             write_json(arguments.json, result)
         _show(console, result, folder)
-        return EXIT_INTERRUPTED if interrupts.asked.is_set() else max(codes, default=EXIT_FAILED)
+        code = EXIT_INTERRUPTED if interrupts.asked.is_set() else max(codes, default=EXIT_DONE)
+        if code != EXIT_DONE:
+            print_line(console, f"go on:   tributary train --resume {folder}")
+        return code
+
+
+def _for_each(arguments: TrainArguments) -> RunConfig:
+    """The settings of each run but for its seed."""
+    config = arguments.config
+    for name in set_of_one_run(config):
+        # What a cluster is divided of is that of all runs.
+        if name != "nodes":
+            raise setting_error(name, getattr(config, name), "is of one run, and --seeds trains several")
+    here = config.executor == "ray" and config.address == "local"
+    if here and config.actors == "auto" and arguments.side_by_side > 1:
+        return replace(config, actors=automatic_actors(max(1, usable_cores() // arguments.side_by_side)))
+    return config
 
 
 def _discard_if_no_run_started(folder: Path) -> None:
     if not any(entry.is_dir() for entry in folder.iterdir()):
-        for file in (*folder.glob("seed-*.log"), folder / LOCK_FILE):
-            file.unlink()
+        made = (*folder.glob("seed-*.log"), *folder.glob("seed-*.job.json"), *map(folder.joinpath, (*FILES, LOCK_FILE)))
+        for file in made:
+            file.unlink(missing_ok=True)
         with suppress(OSError):
             folder.rmdir()
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.lines import print_line
 from launch.run.job_note import JobNote, note_of
 from launch.run.latest import RunPath
-from launch.run.lock import Holder, holder_of
+from launch.run.lock import holder_of
 from shared.errors import ConfigurationError, setting_error
 
 _POLL_SECONDS = 0.2
@@ -62,13 +63,7 @@ def stop(arguments: StopArguments) -> int:
         # Two signals at once may arrive as one.
         time.sleep(_POLL_SECONDS)
         _interrupt(holder.pid)
-    try:
-        _wait_for_end(folder, holder)
-    except KeyboardInterrupt:
-        print_line(console, "it still finishes")
-        return EXIT_FAILED
-    print_line(console, f"ended: {folder}; tributary train --resume {folder} goes on")
-    return EXIT_DONE
+    return _wait(lambda: holder_of(folder) != holder, folder, console)
 
 
 def _stop_job(note: JobNote, folder: Path, console: Console, *, now: bool) -> int | None:
@@ -82,14 +77,7 @@ def _stop_job(note: JobNote, folder: Path, console: Console, *, now: bool) -> in
         raise setting_error("now", True, f"type it on the machine where the job's process is: {note.server}")
     jobs.stop(note.job)
     print_line(console, f"asked Ray job {note.job} to finish and save")
-    try:
-        while not jobs.status(note.job).ended:
-            time.sleep(_POLL_SECONDS)
-    except KeyboardInterrupt:
-        print_line(console, "it still finishes")
-        return EXIT_FAILED
-    print_line(console, f"ended: {folder}; tributary train --resume {folder} goes on")
-    return EXIT_DONE
+    return _wait(lambda: jobs.status(note.job).ended, folder, console)
 
 
 def _interrupt(pid: int) -> None:
@@ -98,6 +86,13 @@ def _interrupt(pid: int) -> None:
         os.kill(pid, signal.SIGINT)
 
 
-def _wait_for_end(folder: Path, holder: Holder) -> None:
-    while holder_of(folder) == holder:
-        time.sleep(_POLL_SECONDS)
+def _wait(ended: Callable[[], bool], folder: Path, console: Console) -> int:
+    """Wait until what runs in a folder has ended. Returns the exit code."""
+    try:
+        while not ended():
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        print_line(console, "it still finishes")
+        return EXIT_FAILED
+    print_line(console, f"ended: {folder}; tributary train --resume {folder} goes on")
+    return EXIT_DONE

@@ -50,14 +50,16 @@ class TrainArguments:
     run_dir: Path | None = None
     """Folder of the run. Default: runs/<preset>-<time>."""
     resume: RunPath | None = None
-    """Folder of a run to go on with from its last checkpoint. Its settings are the defaults."""
+    """Folder of a run to go on with from its last checkpoint. Its settings are the defaults. The folder of several
+    seeds: go on with those that are not done."""
     start_from: RunPath | None = None
     """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
     defaults where no PRESET is named. Optimizer, schedules and counts start anew."""
     seeds: str | None = None
     """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
     side_by_side: int = 1
-    """With --seeds: how many to train at a time. Set --actors, so that there are cores for all."""
+    """With --seeds: how many to train at a time. Here --actors auto divides the cores among them; on a cluster
+    (--address) each is a Ray job on an equal share of the nodes or of their cores."""
     detach: bool = False
     """Train in a process of its own, with --address as a Ray job, which outlives this terminal; tributary runs, attach
     and stop find it."""
@@ -179,7 +181,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.on_ray.cluster import cluster_nodes, connect, machines_requested, takes_gpu_here, total_gpus
+    from launch.on_ray.cluster import connect, machines_requested, nodes_for, takes_gpu_here, total_gpus
     from launch.on_ray.learner_run import run_learners
     from launch.on_ray.probe import check_nodes
 
@@ -188,15 +190,16 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
         with children_outlive_hangups():
             connect(config, budget.actors if budget else 0)
         placement = None
-        config = with_actor_device(config, total_gpus())
         if budget is None:
             check_nodes()
-            nodes = cluster_nodes()
+            nodes = nodes_for(config)
+            config = with_actor_device(config, sum(node.gpus for node in nodes))
             placement = place(config, nodes)
             budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
             for line in placement_lines(placement, nodes):
                 print_line(console, line)
         else:
+            config = with_actor_device(config, total_gpus())
             takes_gpu_here(config)
         _open_folder(run, budget)
         if config.learner.gradients_per_update > 1:

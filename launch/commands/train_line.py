@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launch.commands.arguments import option, parse
+from launch.commands.arguments import option, parse, without
 from launch.commands.detach import train_detached
 from launch.commands.preset_line import (
     asks_for_help,
@@ -20,12 +20,18 @@ from launch.commands.train import TrainArguments, train
 from launch.output.exit_codes import EXIT_DONE
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import advice_on_preset, preset_for
+from launch.presets.written import for_another_run
 from launch.run.folder import RunFolder
 from launch.run.latest import default_run_dir, run_path
+from launch.run.seeds_note import SeveralSeeds, read_seeds
 from launch.run.storage import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
+# Where all seeds are, and how many at a time; a seed's own run has no such option.
+_OF_ALL_SEEDS = (
+    "--resume", "--side-by-side", "--address", "--nodes", "--seed", "--run-dir", "--json", "--detach", "--trust-imports"
+)  # fmt: skip
 _PURPOSE = "Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once."
 
 
@@ -47,6 +53,7 @@ def train_line(arguments: Sequence[str]) -> int:
     if run is not None and named is not None:
         raise ConfigurationError(f"preset {named} with --resume {run}: a resumed run has its settings; name no preset")
     from_preset = named is not None or (file is not None and file.preset is not None)
+    several: SeveralSeeds | None = None
     if run is not None:
         if "://" in run:
             url, run = run, str(default_run_dir(run.rstrip("/").rpartition("/")[2]))
@@ -54,7 +61,11 @@ def train_line(arguments: Sequence[str]) -> int:
             rest = [run if argument == url else argument.replace(url, run) for argument in rest]
         folder = RunFolder(run_path(run))
         folder.check_goes_on()
-        preset, base = DEFAULT_PRESET, folder.read_config(trust_imports=trust)
+        several = read_seeds(folder.path, trust_imports=trust)
+        preset = DEFAULT_PRESET if several is None else several.preset
+        base = folder.read_config(trust_imports=trust) if several is None else several.config
+        # The nodes that it had may be another run's by now.
+        base = replace(base, nodes=())
     elif start is not None and not from_preset:
         other = RunFolder(run_path(start))
         preset, base = other.outputs.name, settings_to_start_from(other, trust_imports=trust)
@@ -70,8 +81,16 @@ def train_line(arguments: Sequence[str]) -> int:
     chosen = preset != DEFAULT_PRESET or (named_id is not None and preset_for(named_id) is not None)
     if chosen and not (from_preset or run or start):
         print(f"preset:       {preset}: {PRESETS[preset].description}")
+    if run is not None and parsed.seeds is not None:
+        raise ConfigurationError(f"--seeds {parsed.seeds} with --resume {run}: it goes on with the seeds that it has")
     if parsed.detach:
-        return _detach(arguments if run is None else rest, parsed, preset)
+        seeds_there = parsed.seeds is not None or several is not None
+        return _detach(arguments if run is None else rest, parsed, preset, several=seeds_there)
+    if several is not None:
+        assert parsed.resume is not None
+        start_from = None if several.start_from is None else Path(several.start_from)
+        all_of_them = replace(parsed, start_from=start_from)
+        return train_seeds(all_of_them, several.seeds, parsed.resume, preset, without(rest, _OF_ALL_SEEDS))
     if parsed.seeds is None:
         try:
             return train(parsed, preset)
@@ -79,18 +98,15 @@ def train_line(arguments: Sequence[str]) -> int:
             if preset not in PRESETS or run is not None:
                 raise
             raise ConfigurationError(f"{error}{advice_on_preset(preset, parsed.config.environment.id)}") from error
-    if run is not None:
-        raise ConfigurationError(f"--seeds {parsed.seeds} with --resume {run}: resume each seed's run by itself")
     return train_seeds(parsed, parse_seeds(parsed.seeds), parsed.run_dir or default_run_dir(preset), preset)
 
 
-def _detach(arguments: Sequence[str], parsed: TrainArguments, preset: str) -> int:
+def _detach(arguments: Sequence[str], parsed: TrainArguments, preset: str, *, several: bool) -> int:
     """Have the same line run elsewhere; only the name of a new folder has to be settled here."""
     typed = [argument for argument in arguments if argument.partition("=")[0] != "--detach"]
     folder = parsed.resume or parsed.run_dir or default_run_dir(preset)
     if parsed.resume is None and parsed.run_dir is None:
         typed += ["--run-dir", str(folder)]
-    several = parsed.seeds is not None
     if parsed.config.address == "local" or parsed.config.executor == "inline":
         return train_detached(typed, folder, new=parsed.resume is None, several=several)
     from launch.commands.job import train_as_job
@@ -105,4 +121,4 @@ def settings_to_start_from(folder: RunFolder, *, trust_imports: bool) -> RunConf
         ConfigurationError: the folder is not a run's, or its settings cannot be read.
     """
     config = folder.read_config("start_from", trust_imports=trust_imports)
-    return replace(config, storage=None, record_arrivals=None, replay_arrivals=None)
+    return for_another_run(config)

@@ -46,26 +46,17 @@ def check_client() -> None:
         raise ConfigurationError(f"a Ray job needs Ray's job client: {_INSTALL}")
 
 
-def server_of(address: str) -> str:
-    """The URL of the job server of a cluster.
+def server_at(address: str, dashboard: str | None, wanted_for: str) -> str:
+    """The URL of the job server of a cluster, given where the cluster's dashboard listens.
 
     Raises:
-        ConfigurationError: there is no such cluster, or it has no job server.
-        ConnectionError: something else listens at the address.
+        ConfigurationError: it has none.
     """
-    import ray
-
-    from launch.on_ray.cluster import join
-
-    try:
-        url = join(address)
-    finally:
-        ray.shutdown()
-    if not url:
+    if not dashboard:
         raise setting_error(
-            "address", address, f"the cluster has no job server, so --detach cannot be: on its head, {_INSTALL}"
+            "address", address, f"the cluster has no job server, so {wanted_for} cannot be: on its head, {_INSTALL}"
         )
-    return f"http://{url}"
+    return f"http://{dashboard}"
 
 
 class Jobs:

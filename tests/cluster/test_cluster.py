@@ -10,7 +10,7 @@ from ray.cluster_utils import Cluster
 
 from launch.cli import main
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[[str], Training]) -> None:

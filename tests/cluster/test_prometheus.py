@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto_server import free_port
+from ports import free_port
 from watched_training import Training
 
 pytestmark = pytest.mark.cluster

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accounts import account_of
 from slurm import Slurm
 
 pytestmark = pytest.mark.cluster
@@ -80,13 +81,6 @@ class Job:
                     rows.append(json.loads(line))
         return rows
 
-    def summary(self) -> dict[str, Any]:
-        """The summary, whose account is exact."""
-        summary = json.loads((self.run / "summary.json").read_text())
-        dropped = sum(summary["agent_steps_dropped"].values())
-        assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
-        return summary
-
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not condition():
@@ -120,7 +114,7 @@ def test_jobs_of_slurm(slurm: Slurm, tmp_path: Path) -> None:
     _, minutes, _ = slurm.job(job.number)["RunTime"].split(":")
     slurm.run("scontrol", "update", f"JobId={job.number}", f"TimeLimit={int(minutes) + 3}")
     job.wait_for(lambda: "back to the queue" in job.output(), "the signal before the time limit")
-    saved = job.summary()
+    saved = account_of(job.run)
     assert saved["status"] == "interrupted"
     rows = len(job.rows())
     job.set_total_frames(saved["frames"] + 20_000)
@@ -129,14 +123,14 @@ def test_jobs_of_slurm(slurm: Slurm, tmp_path: Path) -> None:
     other.wait_for_actors(1)
     slurm.run("scancel", str(other.number))
     other.wait_for(lambda: "ended with code 130" in other.output(), "the other job saved")
-    assert other.summary()["status"] == "interrupted"
+    assert account_of(other.run)["status"] == "interrupted"
     assert json.loads((other.run / "config.json").read_text())["seed"] == 3
 
     job.wait_for(lambda: job.state() == "COMPLETED", "the job started again and ended")
     assert "Traceback" not in job.output() + other.output()
     told = slurm.job(job.number)
     assert (told["Restarts"], told["ExitCode"]) == ("1", "0:0")
-    finished = job.summary()
+    finished = account_of(job.run)
     assert finished["status"] == "frames_reached"
     assert saved["frames"] + 20_000 <= finished["frames"]
     frames = [row["frames"] for row in job.rows()]

@@ -1,6 +1,7 @@
 """Several seeds of one setting: their runs, their summary, an interrupt."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,10 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from accounts import account_of
 from namesakes import write_namesakes
 
 from launch.cli import main
 from launch.commands.seeds import parse_seeds
+from launch.run.lock import holder_of
 from shared.errors import ConfigurationError
 
 SMALL = (
@@ -45,9 +48,28 @@ def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path, monkeypa
     assert summary.keys() >= {"command", "hardware", "versions"}
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+@pytest.mark.slow
+def test_a_killed_run_is_a_failure_and_the_others_are_trained(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    process = start(folder, "--total-frames 100M --side-by-side 2")
+    while not list(folder.glob("seed-2/checkpoints/*.index")):
+        time.sleep(0.1)
+    for seed in (1, 2):
+        holder = holder_of(folder / f"seed-{seed}")
+        assert holder is not None
+        assert holder.pid is not None
+        os.kill(holder.pid, signal.SIGKILL if seed == 1 else signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert "seed 1: ended with exit code 1\n" in output
+    assert "seed 2: ended with exit code 130\n" in output
+    assert process.returncode == 130
+    assert account_of(folder / "seed-2")["status"] == "interrupted"
+
+
+def start(folder: Path, settings: str = "") -> subprocess.Popen[str]:
     """Two seeds, until the first one has something to go on from."""
-    command = [sys.executable, "-m", "launch.cli", *SMALL.split(), "--seeds", "1,2", "--run-dir", str(folder)]
+    line = f"{SMALL} --seeds 1,2 --run-dir {folder} {settings}"
+    command = [sys.executable, "-m", "launch.cli", *line.split()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 120
     while not list(folder.glob("seed-1/checkpoints/*.index")):
@@ -67,6 +89,18 @@ def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["seeds"]["1"]["status"] == "interrupted"
     assert summary["seeds"]["2"] == {"status": "not run"}
+    assert f"tributary train --resume {folder}" in output.replace("\n", "")
+
+    # Those that are not done go on, with what is typed now; in whatever order, each is done once.
+    frames = summary["seeds"]["1"]["frames"] + 100
+    assert main(f"train --resume {folder} --total-frames {frames} --side-by-side 2".split()) == 0
+    again = json.loads((folder / "summary.json").read_text())["seeds"]
+    assert [again[seed]["status"] for seed in ("1", "2")] == ["frames_reached"] * 2
+    for seed in (1, 2):
+        assert account_of(folder / f"seed-{seed}")["frames"] >= frames
+    written = (folder / "seed-1" / "summary.json").stat().st_mtime_ns
+    assert main(f"train --resume {folder}".split()) == 0
+    assert (folder / "seed-1" / "summary.json").stat().st_mtime_ns == written
 
 
 def test_the_run_under_way_saves_and_ends_when_the_command_is_killed(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""What the folder of several seeds says of them, so that those that are not done can be gone on with."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from launch.output.json_file import write_json
+from launch.run.ownership import SIGNATURE, is_own, sign
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, setting_error
+
+_SEEDS = "seeds.json"
+SETTINGS = "settings.json"
+"""The file with the settings of all runs, which `--config` reads."""
+FILES = (_SEEDS, SETTINGS, SIGNATURE)
+"""All that is written."""
+
+
+class SeveralSeeds(NamedTuple):
+    """Seeds that are trained with the same settings. `start_from` is the folder of a run that all start from."""
+
+    config: RunConfig
+    seeds: tuple[int, ...]
+    preset: str
+    start_from: str | None
+
+
+def write_seeds(folder: Path, several: SeveralSeeds) -> None:
+    """Write seeds.json and settings.json; where these name modules, as this user's own."""
+    settings = msgspec.to_builtins(several.config)
+    write_json(folder / SETTINGS, settings)
+    if several.config.environment.modules:
+        sign(folder, settings["environment"])
+    write_json(folder / _SEEDS, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from})
+
+
+def read_seeds(folder: Path, *, trust_imports: bool) -> SeveralSeeds | None:
+    """What was written; None for a folder that is not of several seeds.
+
+    Raises:
+        ConfigurationError: it cannot be read. Or the settings name modules, and this user neither wrote them nor says
+            that they may be imported.
+    """
+    if not (folder / _SEEDS).is_file():
+        return None
+    try:
+        kept: dict[str, Any] = json.loads((folder / _SEEDS).read_text())
+        settings = json.loads((folder / SETTINGS).read_text())
+        config = msgspec.convert(settings, RunConfig)
+        found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
+    except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
+        raise setting_error("resume", folder, f"{_SEEDS} or {SETTINGS} cannot be read: {error}") from error
+    if config.environment.modules and not (trust_imports or is_own(folder, settings["environment"])):
+        raise setting_error(
+            "resume",
+            folder,
+            f"would import {', '.join(config.environment.modules)}, and was not made by you on this machine: see its "
+            f"{SETTINGS}, and give --trust-imports to run that code",
+        )
+    return found
