@@ -1,29 +1,32 @@
 """`tributary plan`: what N actors would give, from what is measured on this machine."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.bench.components import measure_components
-from launch.bench.learner_costs import learner_costs
+from launch.bench.division import bills, divisions
+from launch.bench.learner_costs import idle_cost, learner_costs, shared_memory_costs
+from launch.bench.plan_result import draw, show
 from launch.bench.queueing import Costs, Prediction, Tree, group_tree, predict, saturation
 from launch.bench.scaling_measurements import measure_throughput
 from launch.bench.scaling_result import Point
 from launch.bench.scaling_settings import ScalingArguments, bench_config
 from launch.on_ray.tree import node_share
 from launch.output.exit_codes import EXIT_DONE
-from launch.output.hardware import hardware_line, usable_cores
+from launch.output.hardware import usable_cores
 from launch.output.json_file import check_json_file, write_json
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from shared.errors import setting_error
+from shared.wire import WirePrecision
 
 _CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_BYTES = {"float32": 4, "bfloat16": 2}
+_BYTES: dict[WirePrecision, int] = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class PlanArguments:
     """An ALE game."""
     network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
     """Network."""
+    agent_steps_per_second: float | None = None
+    """What to buy: adds a bill, of how many cores by how many runs, and what they cost. Needs --core-hour."""
+    core_hour: float | None = None
+    """Price of a core for an hour, in any currency."""
     check: str = "1,2,4"
     """Numbers of actors to measure here, and hold the prediction against; empty: none."""
     seconds: float = 15.0
@@ -96,7 +103,12 @@ def plan(arguments: PlanArguments) -> int:
     steps = arguments.agent_steps_per_gradient
     console.print("the learner …", style="dim")
     share = node_share(arguments.gradients_per_update, arguments.actors_per_node)
-    learner = learner_costs(arguments.network, arguments.gradients_per_update, share, ("float32", "bfloat16"))
+    network, count = arguments.network, arguments.gradients_per_update
+    learner = {
+        **learner_costs(network, count, share, tuple(_BYTES)),
+        "shared_memory": shared_memory_costs(network, count, tuple(_BYTES)),
+        "idle": idle_cost(network),
+    }
     checks = []
     for actors in [int(text) for text in arguments.check.split(",") if text.strip()]:
         console.print(f"{actors} actors here …", style="dim", highlight=False)
@@ -118,13 +130,15 @@ def plan(arguments: PlanArguments) -> int:
         "learner_seconds_per_gradient": learner,
         "checks": checks,
         "curves": curves,
+        **divided(arguments, ways),
+        "frames_per_agent_step": spec.frames_per_agent_step,
         "saturation_actors": {name: saturation(way.costs) for name, way in ways.items()},
         "settings": {name: value for name, value in vars(arguments).items() if name not in ("json", "output")},
         **provenance(),
     }
-    _show(console, result)
+    show(console, result)
     if arguments.output is not None:
-        _draw(arguments.output, result)
+        draw(arguments.output, result)
         console.print(f"curve: {arguments.output}", highlight=False, soft_wrap=True)
     if arguments.json is not None:
         write_json(arguments.json, result)
@@ -137,9 +151,15 @@ def _check(arguments: PlanArguments) -> None:
             raise setting_error(name, getattr(arguments, name), "must be at least 1")
     if min(arguments.cluster_actors, default=0) < 1:
         raise setting_error("cluster_actors", arguments.cluster_actors, "must be numbers of at least 1")
-    for name in ("gigabits", "seconds"):
-        if not getattr(arguments, name) > 0:
-            raise setting_error(name, getattr(arguments, name), "must be greater than 0")
+    for name in ("gigabits", "seconds", "agent_steps_per_second", "core_hour"):
+        value = getattr(arguments, name)
+        if value is not None and not value > 0:
+            raise setting_error(name, value, "must be greater than 0")
+    asked = {name: getattr(arguments, name) for name in ("agent_steps_per_second", "core_hour")}
+    if len([value for value in asked.values() if value is not None]) == 1:
+        (given,) = (name for name, value in asked.items() if value is not None)
+        (other,) = asked.keys() - {given}
+        raise setting_error(given, asked[given], f"makes a bill together with --{other.replace('_', '-')}")
     if not all(part.strip().isdecimal() for part in arguments.check.split(",") if part.strip()):
         raise setting_error("check", arguments.check, "must be numbers like 1,2,4")
     check_output(arguments.output, (".png", ".svg"))
@@ -182,16 +202,44 @@ def cluster_ways(arguments: PlanArguments, loaded: float, learner: dict[str, Any
     actor = loaded * arguments.agent_steps_per_gradient
     link = arguments.gigabits * 1e9 / 8.0
     count = arguments.gradients_per_update
-    ways = {}
+    costs = Costs(actor, learner=0.0, idle=learner["idle"])
+    ways: dict[str, Way] = {}
     for precision, size in _BYTES.items():
         network = size * learner["parameters"] / link
-        ways[precision] = Way(Costs(actor, learner["objects"][precision], network))
+        ways[precision] = Way(costs._replace(learner=learner["objects"][precision], network=network))
         if count > 1:
             summed = learner["sums"][precision]
             head = max(learner["heads"][precision], network / node_share(count, arguments.actors_per_node))
-            ways[f"{precision}, added by node"] = Way(Costs(actor, summed, network / count), "on nodes")
-            ways[f"{precision}, in two levels"] = Way(Costs(actor, summed, network / count, head), "in two levels")
+            of_sums = costs._replace(learner=summed, network=network / count)
+            ways[f"{precision}, added by node"] = Way(of_sums, "on nodes")
+            ways[f"{precision}, in two levels"] = Way(of_sums._replace(head=head), "in two levels")
     return ways
+
+
+def divided(arguments: PlanArguments, ways: dict[str, Way]) -> dict[str, Any]:
+    """The most actors that are asked about as one run or several, and the bill if one is asked for; both by way.
+
+    Of the ways with float32 on the wire.
+    """
+    steps, bought = arguments.agent_steps_per_gradient, arguments.agent_steps_per_second
+    most = max(arguments.cluster_actors)
+    found: dict[str, Any] = {"divisions": {}, "bills": {}}
+    for name, way in ways.items():
+        if not name.startswith("float32"):
+            continue
+        predict_run = partial(way.predict, arguments)
+        rows = divisions(predict_run, most, arguments.actors_per_node, steps)
+        found["divisions"][name] = [_flat(row._asdict()) for row in rows]
+        if bought is not None:
+            assert arguments.core_hour is not None
+            bill = bills(predict_run, bought, steps, arguments.actors_per_node, arguments.core_hour)
+            found["bills"][name] = [_flat(row._asdict()) for row in bill]
+    return found
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    prediction: Prediction = row.pop("prediction")
+    return prediction._asdict() | row
 
 
 def _row(prediction: Prediction, steps: float, frames_per_agent_step: int) -> dict[str, Any]:
@@ -200,70 +248,3 @@ def _row(prediction: Prediction, steps: float, frames_per_agent_step: int) -> di
         "agent_steps_per_second": rate,
         "frames_per_second": rate * frames_per_agent_step,
     }
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    learner = result["learner_seconds_per_gradient"]
-    console.print(
-        f"one agent step {1e6 * result['step_seconds_alone']:.0f} µs on one core, "
-        f"{1e6 * result['step_seconds_on_busy_cores']:.0f} with all cores busy; the learner's CPU per gradient "
-        f"{1e3 * learner['shared_memory']['float32']:.2f} ms on this machine, between machines "
-        f"{1e3 * learner['objects']['float32']:.2f} (bfloat16 {1e3 * learner['objects']['bfloat16']:.2f})",
-        highlight=False,
-    )
-    for check in result["checks"]:
-        console.print(
-            f"check: {check['actors']} actors here {check['measured']:,.0f} agent steps/s, predicted "
-            f"{check['predicted']:,.0f} ({check['error']:+.1%})",
-            highlight=False,
-        )
-    table = Table(box=None, pad_edge=False)
-    curves = result["curves"]
-    shown = [name for name in curves if name.startswith("float32")]
-    for heading in ("actors", *curves, "policy lag", "learner busy", "held back by"):
-        table.add_column(heading, justify="right")
-    for actors, rows in zip(result["settings"]["cluster_actors"], zip(*curves.values(), strict=True), strict=True):
-        of = dict(zip(curves, rows, strict=True))
-        table.add_row(
-            f"{actors:,}",
-            *(f"{row['agent_steps_per_second']:,.0f}" for row in rows),
-            " / ".join(f"{of[name]['policy_lag']:,.0f}" for name in shown),
-            " / ".join(f"{of[name]['learner_utilisation']:.0%}" for name in shown),
-            " / ".join(of[name]["held_back_by"] for name in shown),
-        )
-    legend = "agent steps per second, by what is on the wire; the last three columns are of " + " / ".join(shown)
-    console.print(legend, style="dim", highlight=False, soft_wrap=True)
-    console.print(table, highlight=False)
-    full = ", ".join(f"{name} {actors:.0f}" for name, actors in result["saturation_actors"].items())
-    console.print(
-        f"one learner is full at about so many actors: {full}; the point moves with --unroll and --envs, in proportion",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _draw(path: Path, result: dict[str, Any]) -> None:
-    from launch.output.pictures import COLOURS, figure, save
-
-    with figure() as (drawn, (axes,)):
-        for colour, (precision, rows) in zip(COLOURS, result["curves"].items(), strict=False):
-            actors = [row["actors"] for row in rows]
-            rates = [row["agent_steps_per_second"] for row in rows]
-            axes.plot(actors, rates, "o-", color=colour, label=f"predicted, {precision} on the wire")
-        first = result["curves"]["float32"][0]
-        ideal = [first["agent_steps_per_second"] / first["actors"] * n for n in actors]
-        axes.plot(actors, ideal, ":", color="black", linewidth=1, label="ideal")
-        # Further ones share cores here.
-        checks = [check for check in result["checks"] if check["actors"] <= result["hardware"]["cores"]]
-        if checks:
-            axes.plot(
-                [c["actors"] for c in checks], [c["measured"] for c in checks], "x", color="black", label="measured"
-            )
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_xlabel("actors, each on a core of its own")
-        axes.set_ylabel("agent steps per second")
-        axes.set_title(f"From costs measured on {hardware_line(result)}")
-        axes.legend(fontsize=8)
-        save(drawn, [path], settings=result["settings"])

@@ -19,13 +19,15 @@ class Costs(NamedTuple):
 
     `actor` is one gradient with its share of a rollout, `learner` what the learner's process spends on one gradient,
     and `network` what a gradient and the weights for it take on the learner's link, whichever direction takes longer.
-    `head` is what the aggregator of a group spends on one, with its link, where there are groups.
+    `head` is what the aggregator of a group spends on one, with its link, where there are groups. `idle` is the part of
+    a core that the learner's process takes when nothing comes.
     """
 
     actor: float
     learner: float
     network: float = 0.0
     head: float = 0.0
+    idle: float = 0.0
 
 
 class Tree(NamedTuple):
@@ -58,7 +60,7 @@ def predict(
     of their aggregators before. With two calls in flight an actor computes while its other call is under way: what it
     waits is hidden, up to its own time.
     """
-    service = max(costs.learner, costs.network)
+    service = _service(costs)
     heads = tree.heads(actors) if tree is not None else 1.0
     slowest = max(service, costs.head / heads)
     queue = head_queue = rate = 0.0
@@ -75,7 +77,7 @@ def predict(
     if saturated:
         held_back = "groups" if slowest > service else "learner" if costs.learner >= costs.network else "network"
     lag = policy_lag(actors, gradients_per_update, calls_in_flight, tree)
-    return Prediction(actors, rate, lag, rate * costs.learner, held_back)
+    return Prediction(actors, rate, lag, min(1.0, rate * costs.learner + costs.idle), held_back)
 
 
 def policy_lag(actors: int, gradients_per_update: int, calls_in_flight: int, tree: Tree | None) -> float:
@@ -97,5 +99,10 @@ def policy_lag(actors: int, gradients_per_update: int, calls_in_flight: int, tre
 
 def saturation(costs: Costs) -> float:
     """Actors at which the queue would be full if nothing varied: (Z + S) / S."""
-    service = max(costs.learner, costs.network)
+    service = _service(costs)
     return (costs.actor + service) / service
+
+
+def _service(costs: Costs) -> float:
+    """Seconds that a gradient holds up the next one: the learner has what its idle process leaves of a core."""
+    return max(costs.learner / (1.0 - costs.idle), costs.network)

@@ -69,7 +69,7 @@ def summarise(
                 },
                 "agent_steps_dropped": dict(sum((Counter(m["agent_steps_dropped"]) for m in made), Counter())),
                 **_bounds(point, by_kind.get("components", [])),
-                "learner_ceiling": None if ceiling is None else ceiling * _agent_steps_per_gradient(settings, point),
+                "learner_ceiling": None if ceiling is None else ceiling * agent_steps_per_gradient(settings, point),
                 "seconds_to_return": until["seconds"] if until else None,
                 "frames_to_return": until["frames"] if until else None,
             }
@@ -90,7 +90,8 @@ def summarise(
     }
 
 
-def _agent_steps_per_gradient(settings: dict[str, Any], point: Point) -> float:
+def agent_steps_per_gradient(settings: dict[str, Any], point: Point) -> float:
+    """On average: a gradient of a later epoch has none of its own. Settings of older versions have no reuse."""
     gradients = settings.get("epochs", 1) * settings.get("minibatches", 1)
     return settings["envs"] * point.unroll / gradients
 

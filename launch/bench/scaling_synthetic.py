@@ -17,10 +17,10 @@ from rich.table import Table
 from actors.environments import EnvironmentSpec
 from launch.bench.components import measure_components
 from launch.bench.learner import measure_on_nodes
-from launch.bench.learner_costs import learner_costs
+from launch.bench.learner_costs import idle_cost, learner_costs
 from launch.bench.queueing import Costs, Tree, group_tree, predict
 from launch.bench.scaling_measurements import Store
-from launch.bench.scaling_result import Point
+from launch.bench.scaling_result import Point, agent_steps_per_gradient
 from launch.bench.scaling_settings import ScalingArguments, bench_config
 from launch.on_ray.tree import Aggregation, node_share
 from launch.output.hardware import usable_cores
@@ -80,6 +80,8 @@ def measure_synthetic(
         cores = usable_cores()
         components = measure_components(bench_config(arguments, points[0]), spec, (cores,))[cores]
         store.add("components", seconds_per_agent_step=components.step_seconds())
+    if not done[("idle",)]:
+        store.add("idle", share_of_core=idle_cost(arguments.network))
     for count, share in sorted({(point.gradients_per_update, _node_gradients(arguments, point)) for point in points}):
         if not done[("costs", count, share)]:
             console.print(f"what a gradient costs, K = {count} …", style="dim", highlight=False)
@@ -109,7 +111,7 @@ def _measure(
     )
     together = _node_gradients(arguments, way.point) if way.level == "group" else way.point.gradients_per_update
     aggregation = Aggregation(way.level, together, "as asked for")
-    pace = seconds_per_agent_step * arguments.agent_steps_per_gradient(way.point)
+    pace = seconds_per_agent_step * agent_steps_per_gradient(vars(arguments), way.point)
     return measure_on_nodes(config, spec, aggregation, arguments.nodes, pace, arguments.seconds)
 
 
@@ -144,9 +146,10 @@ def summarise_synthetic(
         }
         spent = sum(row["process_cpu_seconds_per_gradient"].values()) * row["gradients_per_second"]
         rows.append(row | {"cores_busy": spent / usable_cores(), "predicted": _predicted(arguments, way, measurements)})
-    alone = [row["cpu_seconds_per_gradient"] for row in rows if row["added"] == "none"]
+    alone = {row["actors"]: row["cpu_seconds_per_gradient"] for row in rows if row["added"] == "none"}
     for row in rows:
-        row["times_one_learner"] = max(alone) / row["cpu_seconds_per_gradient"] if alone else None
+        one = alone.get(row["actors"])
+        row["times_one_learner"] = None if one is None else one / row["cpu_seconds_per_gradient"]
     return {"points": rows, "settings": settings, **provenance()}
 
 
@@ -154,19 +157,19 @@ def _predicted(arguments: ScalingArguments, way: Way, measurements: Sequence[dic
     """As `tributary plan` has it for such a cluster, without links: those of this machine hold nothing back."""
     point, share = way.point, _node_gradients(arguments, way.point)
     costs = _last(measurements, "costs", (point.gradients_per_update, share))["seconds"]
-    actor = _last(measurements, "components")["seconds_per_agent_step"] * arguments.agent_steps_per_gradient(point)
+    seconds_per_agent_step = _last(measurements, "components")["seconds_per_agent_step"]
+    actor = seconds_per_agent_step * agent_steps_per_gradient(vars(arguments), point)
     each, tree = point.actors // arguments.nodes, None
     learner, head = costs["objects" if way.level == "none" else "sums"]["float32"], 0.0
     if way.level == "node":
         tree = Tree(each)
     elif way.level == "group":
         tree, head = group_tree(point.actors, each, share), costs["heads"]["float32"]
-    found = predict(
-        Costs(actor, learner, head=head), point.actors, point.gradients_per_update, arguments.calls_in_flight, tree
-    )
+    of_one = Costs(actor, learner, head=head, idle=_last(measurements, "idle")["share_of_core"])
+    found = predict(of_one, point.actors, point.gradients_per_update, arguments.calls_in_flight, tree)
     return {
         "gradients_per_second": found.gradients_per_second,
-        "cpu_seconds_per_gradient": learner,
+        "cpu_seconds_per_gradient": found.learner_utilisation / found.gradients_per_second,
         "policy_lag_mean": found.policy_lag,
     }
 
@@ -191,7 +194,7 @@ def show_synthetic(console: Console, result: dict[str, Any], folder: Path) -> No
     console.print(table, highlight=False)
     console.print(
         "medians, in brackets as predicted from what each part costs by itself; times: gradients/s per unit of the "
-        "learner's CPU, over those of one learner at K = 1; busy: all cores",
+        "learner's CPU, over those of one learner at K = 1 and as many actors; busy: all cores",
         style="dim",
         highlight=False,
     )

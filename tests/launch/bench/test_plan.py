@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from launch.bench.plan import PlanArguments, _show, cluster_ways
+from launch.bench.division import bills, cores_of, divisions
+from launch.bench.plan import PlanArguments, Way, cluster_ways, divided
+from launch.bench.plan_result import show
 from launch.bench.queueing import Costs, Tree, group_tree, policy_lag, predict, saturation
+from launch.cli import main
 
 
 def test_one_actor_never_queues() -> None:
@@ -34,6 +37,14 @@ def test_many_actors_reach_the_rate_of_the_slower_of_learner_and_link() -> None:
     assert network.held_back_by == "network"
 
 
+def test_what_the_learners_process_takes_by_itself_is_gone_for_gradients() -> None:
+    found = predict(Costs(0.2, 0.005, idle=0.2), 1_000)
+    assert found.gradients_per_second == pytest.approx(0.8 / 0.005, rel=1e-3)
+    assert found.learner_utilisation == pytest.approx(1.0, rel=1e-3)
+    assert saturation(Costs(0.3, 0.004, idle=0.2)) == pytest.approx(61.0)
+    assert predict(Costs(0.2, 0.05, idle=0.1), 1).learner_utilisation == pytest.approx(0.05 / (0.2 + 0.05 / 0.9) + 0.1)
+
+
 def test_a_second_call_hides_the_wait_and_adds_lag() -> None:
     one, two = predict(Costs(0.1, 0.02), 3), predict(Costs(0.1, 0.02), 3, calls_in_flight=2)
     assert one.gradients_per_second < two.gradients_per_second <= 3 / 0.1
@@ -53,6 +64,7 @@ LEARNER = {
     "objects": {"float32": 4e-3, "bfloat16": 5e-3},
     "sums": {"float32": 5e-4, "bfloat16": 6e-4},
     "heads": {"float32": 1e-3, "bfloat16": 3e-3},
+    "idle": 0.01,
     "parameters": 1_000_000,
 }
 
@@ -60,12 +72,12 @@ LEARNER = {
 def test_gradients_that_are_added_have_the_costs_of_sums_and_a_part_of_the_link() -> None:
     arguments = PlanArguments(gradients_per_update=4, gigabits=8.0, envs=10, unroll=10)
     ways = cluster_ways(arguments, 1e-3, LEARNER)
-    assert ways["float32"].costs == pytest.approx(Costs(0.1, 4e-3, 4e-3))
-    assert ways["float32, added by node"].costs == pytest.approx(Costs(0.1, 5e-4, 1e-3))
+    assert ways["float32"].costs == pytest.approx(Costs(0.1, 4e-3, 4e-3, idle=0.01))
+    assert ways["float32, added by node"].costs == pytest.approx(Costs(0.1, 5e-4, 1e-3, idle=0.01))
     # A node's sum is of two: the link of the group's node takes half a gradient for one, and here that is more.
-    assert ways["float32, in two levels"].costs == pytest.approx(Costs(0.1, 5e-4, 1e-3, 2e-3))
-    assert ways["bfloat16, in two levels"].costs == pytest.approx(Costs(0.1, 6e-4, 5e-4, 3e-3))
-    assert ways["bfloat16"].costs == pytest.approx(Costs(0.1, 5e-3, 2e-3))
+    assert ways["float32, in two levels"].costs == pytest.approx(Costs(0.1, 5e-4, 1e-3, 2e-3, 0.01))
+    assert ways["bfloat16, in two levels"].costs == pytest.approx(Costs(0.1, 6e-4, 5e-4, 3e-3, 0.01))
+    assert ways["bfloat16"].costs == pytest.approx(Costs(0.1, 5e-3, 2e-3, idle=0.01))
     assert set(cluster_ways(PlanArguments(), 1e-3, LEARNER)) == {"float32", "bfloat16"}
 
 
@@ -73,7 +85,7 @@ def test_each_gradient_of_a_reused_rollout_costs_the_learner_what_one_does() -> 
     """Two epochs of five minibatches: a gradient has a tenth of the rollout's agent steps, and of its time."""
     arguments = PlanArguments(gigabits=8.0, envs=10, unroll=10, epochs=2, minibatches=5)
     assert arguments.agent_steps_per_gradient == 10.0
-    assert cluster_ways(arguments, 1e-3, LEARNER)["float32"].costs == pytest.approx(Costs(0.01, 4e-3, 4e-3))
+    assert cluster_ways(arguments, 1e-3, LEARNER)["float32"].costs == pytest.approx(Costs(0.01, 4e-3, 4e-3, idle=0.01))
 
 
 def test_a_tree_has_its_lag_by_hand() -> None:
@@ -137,6 +149,79 @@ def test_groups_hold_back_where_they_are_fewer_than_their_work() -> None:
     assert many.held_back_by == "actors"
 
 
+def test_many_actors_are_one_run_or_several() -> None:
+    """A learner that is full at 100 gradients/s, and actors of one gradient a second: of 640 agent steps each."""
+    costs = Costs(1.0, 0.01)
+    found = divisions(lambda actors: predict(costs, actors), 1_024, 15, 640.0)
+    assert [(row.runs, row.prediction.actors) for row in found] == [(1, 1_024), (4, 256), (16, 64), (64, 16)]
+    rates = [row.agent_steps_per_second for row in found]
+    assert rates[:2] == pytest.approx([64_000.0, 256_000.0], rel=1e-3)
+    # From where no learner is full all give nearly what the actors can.
+    assert rates == sorted(rates)
+    assert rates[2] > 0.95 * 1_024 * 640 / 1.01
+    assert [row.prediction.policy_lag for row in found] == [1_023, 255, 63, 15]
+    assert [(row.runs, row.prediction.actors) for row in divisions(lambda n: predict(costs, n), 7, 15, 1.0)] == [(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("actors", "each", "cores"),
+    [(15, 15, 16), (16, 15, 18), (64, 15, 69), (3, 3, 4), (6, 3, 7), (14, 7, 16)],
+)
+def test_nodes_keep_a_core_where_placement_leaves_them_one(actors: int, each: int, cores: int) -> None:
+    assert cores_of(actors, each) == cores
+
+
+def test_the_bill_by_hand() -> None:
+    """Actors of an agent step a second each, and a learner that is full at ten of them."""
+    found = bills(lambda actors: predict(Costs(1.0, 0.1), actors), 16.0, 1.0, 15, core_hour=0.5)
+    # One run cannot, however many actors it has; two can, by a queue that is almost full.
+    assert [(row.runs, row.prediction.actors) for row in found] == [(2, 11), (4, 5)]
+    for row in found:
+        one = predict(Costs(1.0, 0.1), row.prediction.actors)
+        assert row.prediction == one
+        assert row.agent_steps_per_second == pytest.approx(row.runs * one.gradients_per_second)
+        assert row.agent_steps_per_second >= 16.0
+        # One actor fewer would not do.
+        assert row.runs * predict(Costs(1.0, 0.1), one.actors - 1).gradients_per_second < 16.0
+        assert row.cores == row.runs * cores_of(one.actors, 15)
+        assert row.per_hour == pytest.approx(0.5 * row.cores)
+        hours = 1e7 / row.agent_steps_per_second / 3600
+        assert row.per_10_million_agent_steps == pytest.approx(hours * row.per_hour)
+
+
+def test_an_idle_learner_is_no_reason_for_a_second_run() -> None:
+    (only,) = bills(lambda actors: predict(Costs(1.0, 1e-4), actors), 30.0, 1.0, 15, core_hour=1.0)
+    assert (only.runs, only.prediction.actors, only.cores) == (1, 31, 34)
+
+
+def test_a_plan_is_divided_by_each_way_that_it_shows() -> None:
+    arguments = PlanArguments(gradients_per_update=4, envs=10, unroll=10, agent_steps_per_second=5e4, core_hour=0.04)
+    ways = cluster_ways(arguments, 1e-3, LEARNER)
+    found = divided(arguments, ways)
+    shown = {"float32", "float32, added by node", "float32, in two levels"}
+    assert found["divisions"].keys() == found["bills"].keys() == shown
+    row = found["divisions"]["float32"][1]
+    one = Way(ways["float32"].costs).predict(arguments, 256)
+    assert (row["runs"], row["actors"], row["policy_lag"]) == (4, 256, one.policy_lag)
+    assert row["agent_steps_per_second"] == pytest.approx(4 * one.gradients_per_second * 100)
+    assert not divided(PlanArguments(), cluster_ways(PlanArguments(), 1e-3, LEARNER))["bills"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ("--core-hour 0.05", "--core-hour 0.05: makes a bill together with --agent-steps-per-second"),
+        ("--agent-steps-per-second 1M", "makes a bill together with --core-hour"),
+        ("--core-hour 0 --agent-steps-per-second 5", "--core-hour 0.0: must be greater than 0"),
+    ],
+)
+def test_half_a_bill_is_refused(settings: str, problem: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["plan", *settings.split()]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+
+
 def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> None:
     row: dict[str, object] = {
         "actors": 2,
@@ -153,9 +238,11 @@ def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> 
         "checks": [],
         "curves": {"float32": [row]},
         "saturation_actors": {"float32": 76.0},
+        "divisions": {},
+        "bills": {},
         "settings": {"cluster_actors": (2,)},
     }
-    _show(Console(), result)
+    show(Console(), result)
     advised = re.findall(r"--([a-z.-]+)", capsys.readouterr().out)
     assert advised
     assert set(advised) <= {name.replace("_", "-") for name in vars(PlanArguments())}

@@ -6,18 +6,24 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from launch.bench import scaling_synthetic as module
+from launch.bench.learner_costs import idle_cost
 from launch.bench.process_cpu import cpu_seconds
 from launch.bench.scaling_result import Point
 from launch.bench.scaling_settings import ScalingArguments
 from launch.bench.scaling_synthetic import Way, show_synthetic, summarise_synthetic, ways_of
+from launch.bench.synthetic import SyntheticAggregator
 from launch.cli import main
+from launch.on_ray.actor_process import Weights
+from shared.config import RunConfig
 
 ONE, MANY = Point(8, 1, 20), Point(8, 16, 20)
 COSTS = {"objects": {"float32": 4e-3}, "sums": {"float32": 3e-4}, "heads": {"float32": 1e-3}}
+IDLE = {"kind": "idle", "share_of_core": 0.01}
 
 
 def measured(cpu: float, rate: float = 32.0, lag: float = 7.0) -> dict[str, Any]:
@@ -43,6 +49,7 @@ def test_every_way_is_measured_once_and_shown_beside_its_prediction(
 
     monkeypatch.setattr(module, "_measure", measure)
     monkeypatch.setattr(module, "learner_costs", lambda *_: COSTS)
+    monkeypatch.setattr(module, "idle_cost", lambda _: IDLE["share_of_core"])
 
     class Components:
         def step_seconds(self) -> float:
@@ -53,13 +60,15 @@ def test_every_way_is_measured_once_and_shown_beside_its_prediction(
     command = f"bench scaling --synthetic --actors 8 --gradients-per-update 1,16 --repeats 1 --output {folder}"
     assert main(command.split()) == 0
     assert made == [(Way(ONE, "none"), 1e-3), (Way(MANY, "node"), 1e-3), (Way(MANY, "group"), 1e-3)]
-    assert "4.20 (4.00)" in capsys.readouterr().out
+    # A hundredth of a core, over 12.4 gradients a second.
+    assert "4.20 (4.81)" in capsys.readouterr().out
     assert main(f"bench scaling --continue {folder}".split()) == 0
     assert len(made) == 3
     alone, nodes, groups = json.loads((folder / "scaling.json").read_text())["points"]
     assert [row["added"] for row in (alone, nodes, groups)] == ["none", "node", "group"]
     assert groups["times_one_learner"] == pytest.approx(12.0)
-    assert groups["predicted"]["cpu_seconds_per_gradient"] == 3e-4
+    predicted = groups["predicted"]
+    assert predicted["cpu_seconds_per_gradient"] == pytest.approx(3e-4 + 0.01 / predicted["gradients_per_second"])
     # 32 x 20 agent steps of a millisecond each.
     assert alone["predicted"]["gradients_per_second"] == pytest.approx(8 / 0.644, rel=0.01)
     assert alone["predicted"]["policy_lag_mean"] == 7.0
@@ -70,6 +79,7 @@ def test_a_machine_that_is_full_is_named() -> None:
     settings = vars(ScalingArguments(synthetic=True))
     kept = [
         {"kind": "components", "seconds_per_agent_step": 1e-3},
+        IDLE,
         {"kind": "costs", "of": [1, 1], "seconds": COSTS},
         {"kind": "synthetic", "of": [*ONE, "none"], **measured(4e-3, rate=1e4)},
     ]
@@ -78,6 +88,32 @@ def test_a_machine_that_is_full_is_named() -> None:
     show_synthetic(console, result, Path("folder"))
     assert "this machine that holds the rate back" in console.file.getvalue()
     assert len(result["points"]) == 1
+
+
+def test_ways_are_compared_at_the_same_number_of_actors() -> None:
+    twice = [point._replace(actors=16) for point in (ONE, MANY)]
+    ways = [(ONE, "none", 4e-3), (MANY, "group", 1e-3), (twice[0], "none", 6e-3), (twice[1], "group", 2e-3)]
+    kept = [
+        {"kind": "components", "seconds_per_agent_step": 1e-3},
+        IDLE,
+        *({"kind": "costs", "of": of, "seconds": COSTS} for of in ([1, 1], [16, 2], [16, 4])),
+        *({"kind": "synthetic", "of": [*point, level], **measured(cpu)} for point, level, cpu in ways),
+    ]
+    settings = vars(ScalingArguments(synthetic=True))
+    found = summarise_synthetic(settings, [ONE, MANY, *twice], kept)["points"]
+    times = {(row["actors"], row["added"]): row["times_one_learner"] for row in found}
+    assert times == pytest.approx({(8, "none"): 1, (8, "group"): 4, (16, "none"): 1, (16, "group"): 3})
+    alone = summarise_synthetic(settings, [MANY], kept)["points"]
+    assert [row["times_one_learner"] for row in alone] == [None]
+
+
+def test_the_reports_of_a_ready_made_sum_are_as_large_as_those_of_actors() -> None:
+    """What several reports shared would be pickled once for all of them."""
+    sender = SyntheticAggregator(RunConfig(), None, 0, 4)  # type: ignore[arg-type]
+    reports = sender.collect(Weights(3, np.zeros(5, np.float32), 0), None).reports
+    assert [(report.actor_id, report.sequence, report.version) for report in reports] == [(n, 1, 3) for n in range(4)]
+    for part in ("episodes", "stage_seconds", "statistics"):
+        assert len({id(getattr(report, part)) for report in reports}) == 4
 
 
 def test_what_is_applied_by_itself_is_added_nowhere() -> None:
@@ -130,3 +166,8 @@ def test_real_messages_cost_the_learner_less_when_they_are_added(tmp_path: Path)
         assert row["updates_per_second"] == pytest.approx(row["gradients_per_second"] / 4, rel=0.1)
         assert row["cpu_seconds_per_gradient"] < alone["cpu_seconds_per_gradient"]
     assert {"GroupAggregator", "NodeAggregator", "raylet"} <= groups["process_cpu_seconds_per_gradient"].keys()
+
+
+@pytest.mark.slow
+def test_a_learner_to_which_nothing_comes_takes_little_of_its_core() -> None:
+    assert 0.0 < idle_cost("a3c_cnn") < 0.5

@@ -1,0 +1,130 @@
+"""The tables and the picture of `tributary plan`."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from launch.output.hardware import hardware_line
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    """Costs, checks, the curve, how to divide actors among runs, and the bill if one was asked for."""
+    learner = result["learner_seconds_per_gradient"]
+    console.print(
+        f"one agent step {1e6 * result['step_seconds_alone']:.0f} µs on one core, "
+        f"{1e6 * result['step_seconds_on_busy_cores']:.0f} with all cores busy; the learner's CPU per gradient "
+        f"{1e3 * learner['shared_memory']['float32']:.2f} ms on this machine, between machines "
+        f"{1e3 * learner['objects']['float32']:.2f} (bfloat16 {1e3 * learner['objects']['bfloat16']:.2f})",
+        highlight=False,
+    )
+    for check in result["checks"]:
+        console.print(
+            f"check: {check['actors']} actors here {check['measured']:,.0f} agent steps/s, predicted "
+            f"{check['predicted']:,.0f} ({check['error']:+.1%})",
+            highlight=False,
+        )
+    table = Table(box=None, pad_edge=False)
+    curves = result["curves"]
+    shown = [name for name in curves if name.startswith("float32")]
+    for heading in ("actors", *curves, "policy lag", "learner busy", "held back by"):
+        table.add_column(heading, justify="right")
+    for actors, rows in zip(result["settings"]["cluster_actors"], zip(*curves.values(), strict=True), strict=True):
+        of = dict(zip(curves, rows, strict=True))
+        table.add_row(
+            f"{actors:,}",
+            *(f"{row['agent_steps_per_second']:,.0f}" for row in rows),
+            " / ".join(f"{of[name]['policy_lag']:,.0f}" for name in shown),
+            " / ".join(f"{of[name]['learner_utilisation']:.0%}" for name in shown),
+            " / ".join(of[name]["held_back_by"] for name in shown),
+        )
+    legend = "agent steps per second, by what is on the wire; the last three columns are of " + " / ".join(shown)
+    console.print(legend, style="dim", highlight=False, soft_wrap=True)
+    console.print(table, highlight=False)
+    full = ", ".join(f"{name} {actors:.0f}" for name, actors in result["saturation_actors"].items())
+    console.print(
+        f"one learner is full at about so many actors: {full}; the point moves with --unroll and --envs, in proportion",
+        highlight=False,
+        soft_wrap=True,
+    )
+    _show_divisions(console, result)
+    if result["bills"]:
+        _show_bills(console, result)
+
+
+def _show_divisions(console: Console, result: dict[str, Any]) -> None:
+    table = _table("added", "runs × actors", "agent steps/s in all", "each", "policy lag", "learner busy")
+    for name, rows in result["divisions"].items():
+        for row in rows:
+            table.add_row(
+                name,
+                f"{row['runs']:,} × {row['actors']:,}",
+                f"{row['agent_steps_per_second']:,.0f}",
+                f"{row['agent_steps_per_second'] / row['runs']:,.0f}",
+                f"{row['policy_lag']:,.1f}",
+                f"{row['learner_utilisation']:.0%}",
+            )
+    most = max(result["settings"]["cluster_actors"])
+    console.print(f"{most:,} actors as one run, or as several side by side", style="dim", highlight=False)
+    console.print(table, highlight=False)
+
+
+def _show_bills(console: Console, result: dict[str, Any]) -> None:
+    settings = result["settings"]
+    frames = f"{10 * result['frames_per_agent_step']:,} M frames"
+    table = _table("added", "runs × actors", "cores", "agent steps/s", "policy lag", "an hour", f"10 M steps, {frames}")
+    for name, rows in result["bills"].items():
+        for row in rows:
+            table.add_row(
+                name,
+                f"{row['runs']:,} × {row['actors']:,}",
+                f"{row['cores']:,}",
+                f"{row['agent_steps_per_second']:,.0f}",
+                f"{row['policy_lag']:,.1f}",
+                f"{row['per_hour']:,.2f}",
+                f"{row['per_10_million_agent_steps']:,.2f}",
+            )
+    console.print(
+        f"{settings['agent_steps_per_second']:,.0f} agent steps/s at {settings['core_hour']:g} a core-hour; cores: "
+        f"actors', and one for the learner or Ray on each node of {settings['actors_per_node']} actors",
+        style="dim",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(table, highlight=False)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "added" else "right")
+    return table
+
+
+def draw(path: Path, result: dict[str, Any]) -> None:
+    """The curve as a picture."""
+    from launch.output.pictures import COLOURS, figure, save
+
+    with figure() as (drawn, (axes,)):
+        for colour, (precision, rows) in zip(COLOURS, result["curves"].items(), strict=False):
+            actors = [row["actors"] for row in rows]
+            rates = [row["agent_steps_per_second"] for row in rows]
+            axes.plot(actors, rates, "o-", color=colour, label=f"predicted, {precision} on the wire")
+        first = result["curves"]["float32"][0]
+        ideal = [first["agent_steps_per_second"] / first["actors"] * n for n in actors]
+        axes.plot(actors, ideal, ":", color="black", linewidth=1, label="ideal")
+        # Further ones share cores here.
+        checks = [check for check in result["checks"] if check["actors"] <= result["hardware"]["cores"]]
+        if checks:
+            axes.plot(
+                [c["actors"] for c in checks], [c["measured"] for c in checks], "x", color="black", label="measured"
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_xlabel("actors, each on a core of its own")
+        axes.set_ylabel("agent steps per second")
+        axes.set_title(f"From costs measured on {hardware_line(result)}")
+        axes.legend(fontsize=8)
+        save(drawn, [path], settings=result["settings"])
