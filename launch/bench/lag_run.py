@@ -1,0 +1,93 @@
+"""One run of a lag study, in this process: virtual actors, the real learner, and an evaluation at the end."""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
+from actors.evaluator import Evaluator
+from actors.policy import Policy
+from launch.bench.lag_cells import Cell, settings
+from launch.bench.virtual_actors import VirtualActors
+from launch.loop.coordinator import Coordinator
+from launch.loop.supervision import TrainingStoppedError
+from launch.run.folder import centres_observations
+from learner.learner import Learner
+from shared.config import RunConfig
+
+# Moments of a run, evenly spaced over its frames, at which its return is noted.
+_MARKS = 10
+
+
+def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]) -> dict[str, Any] | None:
+    """Train by a cell's settings for all frames, evaluate the last weights, and return the row; None if `stopped`.
+
+    Args:
+        config: what all cells share.
+        cell: what this run has of its own.
+        order: file of the arrivals.
+        stopped: whether somebody has asked to stop. It is looked at after each gradient.
+    """
+    started = time.monotonic()
+    config = settings(config, cell, order)
+    spec = environment_spec(config.environment)
+    if centres_observations(config, spec):
+        spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
+    policy = Policy(config, spec)
+    learner = Learner(config, policy.layout, policy.initial_parameters())
+    executor = VirtualActors(config, spec, cell.actors)
+    coordinator = Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision)
+    account, curve, failure = learner.account, list[float | None](), None
+    try:
+        for _ in coordinator.run():
+            while account.frames * _MARKS >= config.total_frames * (len(curve) + 1):
+                curve.append(account.mean_return)
+            if account.frames >= config.total_frames:
+                break
+            if stopped():
+                return None
+    except TrainingStoppedError as error:
+        failure = str(error)
+    finally:
+        executor.close()
+    lags = account.lag_counts
+    return {
+        **cell._asdict(),
+        "evaluation_mean_return": _evaluated(config, spec, learner) if learner.is_finite() else None,
+        "mean_return_100": account.mean_return,
+        "curve": [None if value is None else round(value, 2) for value in curve],
+        "policy_lag_mean": sum(lag * count for lag, count in lags.items()) / max(1, lags.total()),
+        "policy_lag_p95": _percentile(lags, 0.95),
+        "policy_lag_max": max(lags, default=0),
+        "learning_rate": config.optimizer.learning_rate,
+        "agent_steps": account.ledger.sampled,
+        "gradients": lags.total(),
+        "updates": learner.version,
+        "failure": failure,
+        "weights_sha256": hashlib.sha256(learner.snapshot().parameters.tobytes()).hexdigest()[:16],
+        "arrivals_sha256": hashlib.sha256(order.read_bytes()).hexdigest()[:16],
+        "seconds": round(time.monotonic() - started, 2),
+    }
+
+
+def _evaluated(config: RunConfig, spec: EnvironmentSpec, learner: Learner) -> float:
+    """Mean return of the last weights, by the evaluation of the settings."""
+    evaluator = Evaluator(config, spec, config.evaluation)
+    try:
+        return float(evaluator.run(learner.snapshot()).episodes.returns.mean())
+    finally:
+        evaluator.close()
+
+
+def _percentile(counts: Counter[int], share: float) -> int:
+    """The least number that such a share of all are not above."""
+    below = 0
+    for number in sorted(counts):
+        below += counts[number]
+        if below >= share * counts.total():
+            return number
+    return 0
