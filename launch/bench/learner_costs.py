@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from launch.bench.learner import LearnerArguments, measure_head, measure_idle, measure_learner
+from launch.bench.slice_costs import of_each_slice
 from shared.config import TransferConfig
 from shared.wire import WirePrecision
 
@@ -42,6 +43,24 @@ def shared_memory_costs(
         ]
         for precision in precisions
     }
+
+
+def slices_costs(
+    network: Network, gradients_per_update: int, shards: int, precisions: tuple[WirePrecision, ...]
+) -> dict[str, dict[WirePrecision, float]]:
+    """CPU seconds per gradient of a learner in so many slices, by precision.
+
+    `learner`: of the learner's process, which gradients do not pass through; and `slice`: of each slice.
+    """
+    costs: dict[str, dict[WirePrecision, float]] = {"learner": {}, "slice": {}}
+    for precision in precisions:
+        arguments = _arguments(network, gradients_per_update, shared_memory=False, precision=precision)
+        measured = measure_learner(arguments, shards=shards)
+        (row,) = measured["senders"].values()
+        costs["learner"][precision] = measured["cpu_seconds_per_gradient"]
+        # A system that does not say has no part in what holds back.
+        costs["slice"][precision] = of_each_slice(row, shards) or 0.0
+    return costs
 
 
 def idle_cost(network: Network) -> float:

@@ -10,7 +10,7 @@ from rich.console import Console
 from actors.environments import environment_spec
 from launch.bench.components import measure_components
 from launch.bench.division import bills, divisions
-from launch.bench.learner_costs import idle_cost, learner_costs, shared_memory_costs
+from launch.bench.learner_costs import idle_cost, learner_costs, shared_memory_costs, slices_costs
 from launch.bench.plan_result import draw, show
 from launch.bench.queueing import Costs, Prediction, Tree, group_tree, predict, saturation
 from launch.bench.scaling_measurements import measure_throughput
@@ -42,6 +42,8 @@ class PlanArguments:
     """Of the learner's network link, each way, per second."""
     gradients_per_update: int = 1
     """K."""
+    shards: int = 1
+    """S: predict a learner in so many slices, too. See --learner.shards of tributary train."""
     envs: int = 32
     """Environments of each actor."""
     unroll: int = 20
@@ -109,6 +111,8 @@ def plan(arguments: PlanArguments) -> int:
         "shared_memory": shared_memory_costs(network, count, tuple(_BYTES)),
         "idle": idle_cost(network),
     }
+    if arguments.shards > 1:
+        learner["slices"] = slices_costs(network, count, arguments.shards, tuple(_BYTES))
     checks = []
     for actors in [int(text) for text in arguments.check.split(",") if text.strip()]:
         console.print(f"{actors} actors here …", style="dim", highlight=False)
@@ -146,7 +150,7 @@ def plan(arguments: PlanArguments) -> int:
 
 
 def _check(arguments: PlanArguments) -> None:
-    for name in ("actors_per_node", "gradients_per_update", "envs", "unroll", "epochs", "minibatches"):
+    for name in ("actors_per_node", "gradients_per_update", "shards", "envs", "unroll", "epochs", "minibatches"):
         if getattr(arguments, name) < 1:
             raise setting_error(name, getattr(arguments, name), "must be at least 1")
     if min(arguments.cluster_actors, default=0) < 1:
@@ -197,7 +201,7 @@ def cluster_ways(arguments: PlanArguments, loaded: float, learner: dict[str, Any
     """Between machines, by name: gradients as objects over the learner's link, by precision; and added on their way.
 
     K gradients that were added cost the learner's link what one does. So do those of a node's sum the link of the
-    node that its group is added up on.
+    node that its group is added up on. Slices are on the learner's node, and behind the same link.
     """
     actor = loaded * arguments.agent_steps_per_gradient
     link = arguments.gigabits * 1e9 / 8.0
@@ -207,6 +211,10 @@ def cluster_ways(arguments: PlanArguments, loaded: float, learner: dict[str, Any
     for precision, size in _BYTES.items():
         network = size * learner["parameters"] / link
         ways[precision] = Way(costs._replace(learner=learner["objects"][precision], network=network))
+        if arguments.shards > 1:
+            of_learner, of_slice = (learner["slices"][part][precision] for part in ("learner", "slice"))
+            sliced = costs._replace(learner=of_learner, slice=of_slice, network=network)
+            ways[f"{precision}, {arguments.shards} slices"] = Way(sliced)
         if count > 1:
             summed = learner["sums"][precision]
             head = max(learner["heads"][precision], network / node_share(count, arguments.actors_per_node))

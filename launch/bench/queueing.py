@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Prediction(NamedTuple):
-    """Rates of N actors together. `held_back_by` is what limits them: actors, learner, network or groups."""
+    """Rates of N actors together. `held_back_by` is what limits them: actors, learner, network, groups or slices."""
 
     actors: int
     gradients_per_second: float
@@ -19,8 +19,9 @@ class Costs(NamedTuple):
 
     `actor` is one gradient with its share of a rollout, `learner` what the learner's process spends on one gradient,
     and `network` what a gradient and the weights for it take on the learner's link, whichever direction takes longer.
-    `head` is what the aggregator of a group spends on one, with its link, where there are groups. `idle` is the part of
-    a core that the learner's process takes when nothing comes.
+    `head` is what the aggregator of a group spends on one, with its link, where there are groups, and `slice` what each
+    slice of the learner spends on its part of one, where there are slices. `idle` is the part of a core that the
+    learner's process takes when nothing comes.
     """
 
     actor: float
@@ -28,6 +29,7 @@ class Costs(NamedTuple):
     network: float = 0.0
     head: float = 0.0
     idle: float = 0.0
+    slice: float = 0.0
 
 
 class Tree(NamedTuple):
@@ -56,9 +58,9 @@ def predict(
 ) -> Prediction:
     """Throughput by mean value analysis of the machine-repairman model (Reiser and Lavenberg 1980).
 
-    Actors compute for `costs.actor`, and then queue at the slower of learner and link; where there are groups, at one
-    of their aggregators before. With two calls in flight an actor computes while its other call is under way: what it
-    waits is hidden, up to its own time.
+    Actors compute for `costs.actor`, and then queue at the slowest of learner, link and slices, which work at the same
+    time; where there are groups, at one of their aggregators before. With two calls in flight an actor computes while
+    its other call is under way: what it waits is hidden, up to its own time.
     """
     service = _service(costs)
     heads = tree.heads(actors) if tree is not None else 1.0
@@ -75,7 +77,7 @@ def predict(
     saturated = slowest > 0 and rate * slowest > 0.9
     held_back = "actors"
     if saturated:
-        held_back = "groups" if slowest > service else "learner" if costs.learner >= costs.network else "network"
+        held_back = "groups" if slowest > service else _slowest(costs)
     lag = policy_lag(actors, gradients_per_update, calls_in_flight, tree)
     return Prediction(actors, rate, lag, min(1.0, rate * costs.learner + costs.idle), held_back)
 
@@ -105,4 +107,13 @@ def saturation(costs: Costs) -> float:
 
 def _service(costs: Costs) -> float:
     """Seconds that a gradient holds up the next one: the learner has what its idle process leaves of a core."""
-    return max(costs.learner / (1.0 - costs.idle), costs.network)
+    return max(_services(costs).values())
+
+
+def _slowest(costs: Costs) -> str:
+    services = _services(costs)
+    return max(services, key=lambda name: services[name])
+
+
+def _services(costs: Costs) -> dict[str, float]:
+    return {"learner": costs.learner / (1.0 - costs.idle), "network": costs.network, "slices": costs.slice}

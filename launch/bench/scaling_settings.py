@@ -50,6 +50,8 @@ class ScalingArguments:
     synthetic: bool = False
     """Compare instead what gradients cost the learner that travel by themselves (K = 1), or are added by nodes and by
     groups of nodes (other K): by actors that only send messages, at the rate of real ones."""
+    shards: int = 1
+    """--synthetic: compare a learner in so many slices, too, at K = 1."""
     nodes: int = 4
     """--synthetic: Ray nodes that this machine stands for, besides the learner's. They divide the actors."""
     address: str = "local"

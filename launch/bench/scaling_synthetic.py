@@ -17,7 +17,7 @@ from rich.table import Table
 from actors.environments import EnvironmentSpec
 from launch.bench.components import measure_components
 from launch.bench.learner import measure_on_nodes
-from launch.bench.learner_costs import idle_cost, learner_costs
+from launch.bench.learner_costs import idle_cost, learner_costs, slices_costs
 from launch.bench.queueing import Costs, Tree, group_tree, predict
 from launch.bench.scaling_measurements import Store
 from launch.bench.scaling_result import Point, agent_steps_per_gradient
@@ -41,10 +41,16 @@ _MEDIANS = (
 
 
 class Way(NamedTuple):
-    """A point, and where its gradients are added."""
+    """A point, where its gradients are added, and how many slices the learner is in."""
 
     point: Point
     level: Literal["none", "node", "group"]
+    shards: int = 1
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What its measurements are stored by."""
+        return (*self.point, self.level, *([self.shards] if self.shards > 1 else []))
 
 
 def check_synthetic(arguments: ScalingArguments, points: Sequence[Point]) -> None:
@@ -55,6 +61,8 @@ def check_synthetic(arguments: ScalingArguments, points: Sequence[Point]) -> Non
     """
     if arguments.address != "local":
         raise setting_error("address", arguments.address, "--synthetic makes nodes of its own; leave --address out")
+    if arguments.shards < 1:
+        raise setting_error("shards", arguments.shards, "must be at least 1")
     if arguments.nodes < 1:
         raise setting_error("nodes", arguments.nodes, "must be at least 1")
     for point in points:
@@ -62,9 +70,14 @@ def check_synthetic(arguments: ScalingArguments, points: Sequence[Point]) -> Non
             raise setting_error("nodes", arguments.nodes, f"does not divide the {point.actors} actors of --actors")
 
 
-def ways_of(points: Sequence[Point]) -> list[Way]:
+def ways_of(points: Sequence[Point], shards: int) -> list[Way]:
     """The ways to measure. A gradient that is applied by itself is added nowhere, and the others on each level."""
-    alone = [Way(point, "none") for point in points if point.gradients_per_update == 1]
+    alone = [
+        Way(point, "none", slices)
+        for point in points
+        if point.gradients_per_update == 1
+        for slices in sorted({1, shards})
+    ]
     return alone + [
         Way(point, level) for point in points if point.gradients_per_update > 1 for level in ("node", "group")
     ]
@@ -87,14 +100,22 @@ def measure_synthetic(
             console.print(f"what a gradient costs, K = {count} …", style="dim", highlight=False)
             costs = learner_costs(arguments.network, count, share, ("float32",))
             store.add("costs", of=(count, share), seconds=costs)
+    if arguments.shards > 1 and not done[("slices", arguments.shards)]:
+        console.print(f"what a gradient costs {arguments.shards} slices …", style="dim", highlight=False)
+        costs = slices_costs(arguments.network, 1, arguments.shards, ("float32",))
+        store.add("slices", of=(arguments.shards,), seconds=costs)
     seconds_per_agent_step = _last(store.read(), "components")["seconds_per_agent_step"]
     for repeat in range(arguments.repeats):
-        for way in ways_of(points):
-            if done[("synthetic", *way.point, way.level)] <= repeat:
-                name = f"{way.point.actors} actors, K = {way.point.gradients_per_update}, added {_LEVELS[way.level]}"
+        for way in ways_of(points, arguments.shards):
+            if done[("synthetic", *way.key)] <= repeat:
+                name = f"{way.point.actors} actors, K = {way.point.gradients_per_update}, added {_name(way)}"
                 console.print(f"{name}, repeat {repeat + 1} …", style="dim", highlight=False)
                 measured = _measure(arguments, spec, way, seconds_per_agent_step)
-                store.add("synthetic", of=(*way.point, way.level), **measured)
+                store.add("synthetic", of=way.key, **measured)
+
+
+def _name(way: Way) -> str:
+    return _LEVELS[way.level] if way.shards == 1 else f"in {way.shards} slices"
 
 
 def _measure(
@@ -108,6 +129,7 @@ def _measure(
         # There are no images, and nobody plays.
         network=replace(config.network, centre_observations=False),
         evaluation=replace(config.evaluation, every_frames=0),
+        learner=replace(config.learner, shards=way.shards),
     )
     together = _node_gradients(arguments, way.point) if way.level == "group" else way.point.gradients_per_update
     aggregation = Aggregation(way.level, together, "as asked for")
@@ -129,8 +151,8 @@ def summarise_synthetic(
     """Medians over repeats beside what is predicted, and how many gradients each unit of the learner's CPU takes."""
     arguments = ScalingArguments(**settings)
     rows = []
-    for way in ways_of(points):
-        made = [m for m in measurements if m["kind"] == "synthetic" and m["of"] == [*way.point, way.level]]
+    for way in ways_of(points, arguments.shards):
+        made = [m for m in measurements if m["kind"] == "synthetic" and m["of"] == list(way.key)]
         if not made:
             continue
         processes = [m["process_cpu_seconds_per_gradient"] for m in made]
@@ -138,6 +160,7 @@ def summarise_synthetic(
         row: dict[str, Any] = {
             **way.point._asdict(),
             "added": way.level,
+            "shards": way.shards,
             "repeats": len(made),
             **{name: float(np.median([m[name] for m in made])) for name in _MEDIANS},
             "process_cpu_seconds_per_gradient": {
@@ -146,7 +169,9 @@ def summarise_synthetic(
         }
         spent = sum(row["process_cpu_seconds_per_gradient"].values()) * row["gradients_per_second"]
         rows.append(row | {"cores_busy": spent / usable_cores(), "predicted": _predicted(arguments, way, measurements)})
-    alone = {row["actors"]: row["cpu_seconds_per_gradient"] for row in rows if row["added"] == "none"}
+    alone = {
+        row["actors"]: row["cpu_seconds_per_gradient"] for row in rows if (row["added"], row["shards"]) == ("none", 1)
+    }
     for row in rows:
         one = alone.get(row["actors"])
         row["times_one_learner"] = None if one is None else one / row["cpu_seconds_per_gradient"]
@@ -160,12 +185,15 @@ def _predicted(arguments: ScalingArguments, way: Way, measurements: Sequence[dic
     seconds_per_agent_step = _last(measurements, "components")["seconds_per_agent_step"]
     actor = seconds_per_agent_step * agent_steps_per_gradient(vars(arguments), point)
     each, tree = point.actors // arguments.nodes, None
-    learner, head = costs["objects" if way.level == "none" else "sums"]["float32"], 0.0
-    if way.level == "node":
+    learner, head, of_slice = costs["objects" if way.level == "none" else "sums"]["float32"], 0.0, 0.0
+    if way.shards > 1:
+        of_slices = _last(measurements, "slices", (way.shards,))["seconds"]
+        learner, of_slice = of_slices["learner"]["float32"], of_slices["slice"]["float32"]
+    elif way.level == "node":
         tree = Tree(each)
     elif way.level == "group":
         tree, head = group_tree(point.actors, each, share), costs["heads"]["float32"]
-    of_one = Costs(actor, learner, head=head, idle=_last(measurements, "idle")["share_of_core"])
+    of_one = Costs(actor, learner, head=head, idle=_last(measurements, "idle")["share_of_core"], slice=of_slice)
     found = predict(of_one, point.actors, point.gradients_per_update, arguments.calls_in_flight, tree)
     return {
         "gradients_per_second": found.gradients_per_second,
@@ -184,7 +212,7 @@ def show_synthetic(console: Console, result: dict[str, Any], folder: Path) -> No
         table.add_row(
             str(row["actors"]),
             str(row["gradients_per_update"]),
-            _LEVELS[row["added"]],
+            _LEVELS[row["added"]] if row["shards"] == 1 else f"in {row['shards']} slices",
             f"{row['gradients_per_second']:.1f} ({expected['gradients_per_second']:.1f})",
             f"{1e3 * row['cpu_seconds_per_gradient']:.2f} ({1e3 * expected['cpu_seconds_per_gradient']:.2f})",
             f"{row['policy_lag_mean']:.1f} ({expected['policy_lag_mean']:.1f})",

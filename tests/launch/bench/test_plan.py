@@ -81,6 +81,21 @@ def test_gradients_that_are_added_have_the_costs_of_sums_and_a_part_of_the_link(
     assert set(cluster_ways(PlanArguments(), 1e-3, LEARNER)) == {"float32", "bfloat16"}
 
 
+def test_slices_hold_back_where_they_take_longer_than_the_process_that_calls_them() -> None:
+    learner = LEARNER | {
+        "slices": {"learner": {"float32": 2e-3, "bfloat16": 3e-3}, "slice": {"float32": 6e-3, "bfloat16": 1e-3}}
+    }
+    arguments = PlanArguments(shards=4, gigabits=8.0, envs=10, unroll=10)
+    ways = cluster_ways(arguments, 1e-3, learner)
+    assert ways["float32, 4 slices"].costs == pytest.approx(Costs(0.1, 2e-3, 4e-3, idle=0.01, slice=6e-3))
+    assert ways["bfloat16, 4 slices"].costs == pytest.approx(Costs(0.1, 3e-3, 2e-3, idle=0.01, slice=1e-3))
+    full = ways["float32, 4 slices"].predict(arguments, 1_000)
+    assert full.gradients_per_second == pytest.approx(1 / 6e-3, rel=1e-3)
+    assert full.held_back_by == "slices"
+    assert full.learner_utilisation == pytest.approx(2 / 6 + 0.01, rel=1e-2)
+    assert ways["bfloat16, 4 slices"].predict(arguments, 1_000).held_back_by == "learner"
+
+
 def test_each_gradient_of_a_reused_rollout_costs_the_learner_what_one_does() -> None:
     """Two epochs of five minibatches: a gradient has a tenth of the rollout's agent steps, and of its time."""
     arguments = PlanArguments(gigabits=8.0, envs=10, unroll=10, epochs=2, minibatches=5)

@@ -107,6 +107,41 @@ def test_ways_are_compared_at_the_same_number_of_actors() -> None:
     assert [row["times_one_learner"] for row in alone] == [None]
 
 
+def test_a_learner_in_slices_is_measured_beside_one_in_a_piece_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    made: list[Way] = []
+
+    def measure(_arguments: ScalingArguments, _spec: object, way: Way, _seconds: float) -> dict[str, Any]:
+        made.append(way)
+        return measured({1: 4e-3, 4: 5e-3}[way.shards])
+
+    folder = tmp_path / "synthetic"
+    folder.mkdir()
+    kept = [
+        {"kind": "components", "seconds_per_agent_step": 1e-3},
+        IDLE,
+        {"kind": "costs", "of": [1, 1], "seconds": COSTS},
+        # As before there were slices: it is gone on with.
+        {"kind": "synthetic", "of": [*ONE, "none"], **measured(4e-3)},
+    ]
+    (folder / "measurements.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    settings = {"synthetic": True, "actors": "8", "repeats": 1, "shards": 4}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    monkeypatch.setattr(module, "_measure", measure)
+    of_slices = {"learner": {"float32": 5e-3}, "slice": {"float32": 0.2}}
+    monkeypatch.setattr(module, "slices_costs", lambda *_: of_slices)
+    assert main(f"bench scaling --continue {folder}".split()) == 0
+    assert main(f"bench scaling --continue {folder}".split()) == 0
+    assert made == [Way(ONE, "none", 4)]
+    assert "in 4 slices" in capsys.readouterr().out
+    whole, sliced = json.loads((folder / "scaling.json").read_text())["points"]
+    assert [(row["shards"], row["times_one_learner"]) for row in (whole, sliced)] == [(1, 1.0), (4, 0.8)]
+    # Eight actors of 0.64 seconds a gradient: the slices, of 0.2, are full, and the learner's process is not.
+    assert sliced["predicted"]["gradients_per_second"] == pytest.approx(1 / 0.2, rel=0.02)
+    assert whole["predicted"]["gradients_per_second"] == pytest.approx(8 / 0.644, rel=0.01)
+
+
 def test_the_reports_of_a_ready_made_sum_are_as_large_as_those_of_actors() -> None:
     """What several reports shared would be pickled once for all of them."""
     sender = SyntheticAggregator(RunConfig(), None, 0, 4)  # type: ignore[arg-type]
@@ -117,13 +152,14 @@ def test_the_reports_of_a_ready_made_sum_are_as_large_as_those_of_actors() -> No
 
 
 def test_what_is_applied_by_itself_is_added_nowhere() -> None:
-    assert ways_of([ONE, MANY]) == [Way(ONE, "none"), Way(MANY, "node"), Way(MANY, "group")]
+    assert ways_of([ONE, MANY], 1) == [Way(ONE, "none"), Way(MANY, "node"), Way(MANY, "group")]
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ("--actors 6", "--nodes 4: does not divide the 6 actors"),
+        ("--shards 0 --actors 8", "--shards 0: must be at least 1"),
         ("--nodes 0 --actors 8", "--nodes 0: must be at least 1"),
         ("--address auto --actors 8", "makes nodes of its own"),
     ],
@@ -157,10 +193,12 @@ def test_cpu_seconds_are_of_the_processes_below_one_by_their_kind(tmp_path: Path
 @pytest.mark.slow
 def test_real_messages_cost_the_learner_less_when_they_are_added(tmp_path: Path) -> None:
     command = (
-        "bench scaling --synthetic --actors 4 --nodes 2 --gradients-per-update 1,4 --seconds 2 --repeats 1 --envs 4"
+        "bench scaling --synthetic --actors 4 --nodes 2 --gradients-per-update 1,4 --shards 2 --seconds 2 --repeats 1 "
+        "--envs 4"
     )
     assert main([*command.split(), "--output", str(tmp_path / "run")]) == 0
-    alone, nodes, groups = json.loads((tmp_path / "run" / "scaling.json").read_text())["points"]
+    alone, sliced, nodes, groups = json.loads((tmp_path / "run" / "scaling.json").read_text())["points"]
+    assert sliced["process_cpu_seconds_per_gradient"]["SliceProcess"] > 0.0
     assert alone["updates_per_second"] == pytest.approx(alone["gradients_per_second"], rel=0.1)
     for row in (nodes, groups):
         assert row["updates_per_second"] == pytest.approx(row["gradients_per_second"] / 4, rel=0.1)
