@@ -214,7 +214,7 @@ def cluster_ways(arguments: PlanArguments, loaded: float, learner: dict[str, Any
         if arguments.shards > 1:
             of_learner, of_slice = (learner["slices"][part][precision] for part in ("learner", "slice"))
             sliced = costs._replace(learner=of_learner, slice=of_slice, network=network)
-            ways[f"{precision}, {arguments.shards} slices"] = Way(sliced)
+            ways[f"{precision}, in {arguments.shards} slices"] = Way(sliced)
         if count > 1:
             summed = learner["sums"][precision]
             head = max(learner["heads"][precision], network / node_share(count, arguments.actors_per_node))

@@ -8,6 +8,9 @@ from rich.table import Table
 
 from launch.output.hardware import hardware_line
 
+# On the wire, where only one precision has room.
+_SHOWN = "float32"
+
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """Costs, checks, the curve, how to divide actors among runs, and the bill if one was asked for."""
@@ -25,24 +28,14 @@ def show(console: Console, result: dict[str, Any]) -> None:
             f"{check['predicted']:,.0f} ({check['error']:+.1%})",
             highlight=False,
         )
-    table = Table(box=None, pad_edge=False)
-    curves = result["curves"]
-    shown = [name for name in curves if name.startswith("float32")]
-    for heading in ("actors", *curves, "policy lag", "learner busy", "held back by"):
-        table.add_column(heading, justify="right")
-    for actors, rows in zip(result["settings"]["cluster_actors"], zip(*curves.values(), strict=True), strict=True):
-        of = dict(zip(curves, rows, strict=True))
-        table.add_row(
-            f"{actors:,}",
-            *(f"{row['agent_steps_per_second']:,.0f}" for row in rows),
-            " / ".join(f"{of[name]['policy_lag']:,.0f}" for name in shown),
-            " / ".join(f"{of[name]['learner_utilisation']:.0%}" for name in shown),
-            " / ".join(of[name]["held_back_by"] for name in shown),
-        )
-    legend = "agent steps per second, by what is on the wire; the last three columns are of " + " / ".join(shown)
-    console.print(legend, style="dim", highlight=False, soft_wrap=True)
-    console.print(table, highlight=False)
-    full = ", ".join(f"{name} {actors:.0f}" for name, actors in result["saturation_actors"].items())
+    for name in result["curves"]:
+        if name.startswith(_SHOWN):
+            _show_curve(console, result, name)
+    full = ", ".join(
+        f"{_added(name)} {actors:.0f}"
+        for name, actors in result["saturation_actors"].items()
+        if name.startswith(_SHOWN)
+    )
     console.print(
         f"one learner is full at about so many actors: {full}; the point moves with --unroll and --envs, in proportion",
         highlight=False,
@@ -53,12 +46,34 @@ def show(console: Console, result: dict[str, Any]) -> None:
         _show_bills(console, result)
 
 
+def _show_curve(console: Console, result: dict[str, Any], name: str) -> None:
+    """One way for gradients, by number of actors, with what bfloat16 on the wire would make of it."""
+    table = _table("actors", "agent steps/s", "with bfloat16", "policy lag", "learner busy", "held back by")
+    rounded = result["curves"][name.replace(_SHOWN, "bfloat16", 1)]
+    for row, other in zip(result["curves"][name], rounded, strict=True):
+        table.add_row(
+            f"{row['actors']:,}",
+            f"{row['agent_steps_per_second']:,.0f}",
+            f"{other['agent_steps_per_second']:,.0f}",
+            f"{row['policy_lag']:,.1f}",
+            f"{row['learner_utilisation']:.0%}",
+            row["held_back_by"],
+        )
+    console.print(f"gradients {_added(name)}, between machines", style="dim", highlight=False)
+    console.print(table, highlight=False)
+
+
+def _added(name: str) -> str:
+    """A way's name without what is on the wire."""
+    return name.removeprefix(_SHOWN).removeprefix(", ") or "one by one"
+
+
 def _show_divisions(console: Console, result: dict[str, Any]) -> None:
     table = _table("added", "runs × actors", "agent steps/s in all", "each", "policy lag", "learner busy")
     for name, rows in result["divisions"].items():
         for row in rows:
             table.add_row(
-                name,
+                _added(name),
                 f"{row['runs']:,} × {row['actors']:,}",
                 f"{row['agent_steps_per_second']:,.0f}",
                 f"{row['agent_steps_per_second'] / row['runs']:,.0f}",
@@ -77,7 +92,7 @@ def _show_bills(console: Console, result: dict[str, Any]) -> None:
     for name, rows in result["bills"].items():
         for row in rows:
             table.add_row(
-                name,
+                _added(name),
                 f"{row['runs']:,} × {row['actors']:,}",
                 f"{row['cores']:,}",
                 f"{row['agent_steps_per_second']:,.0f}",
@@ -98,7 +113,8 @@ def _show_bills(console: Console, result: dict[str, Any]) -> None:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "added" else "right")
+        added = heading == "added"
+        table.add_column(heading, justify="left" if added else "right", no_wrap=added)
     return table
 
 

@@ -87,13 +87,13 @@ def test_slices_hold_back_where_they_take_longer_than_the_process_that_calls_the
     }
     arguments = PlanArguments(shards=4, gigabits=8.0, envs=10, unroll=10)
     ways = cluster_ways(arguments, 1e-3, learner)
-    assert ways["float32, 4 slices"].costs == pytest.approx(Costs(0.1, 2e-3, 4e-3, idle=0.01, slice=6e-3))
-    assert ways["bfloat16, 4 slices"].costs == pytest.approx(Costs(0.1, 3e-3, 2e-3, idle=0.01, slice=1e-3))
-    full = ways["float32, 4 slices"].predict(arguments, 1_000)
+    assert ways["float32, in 4 slices"].costs == pytest.approx(Costs(0.1, 2e-3, 4e-3, idle=0.01, slice=6e-3))
+    assert ways["bfloat16, in 4 slices"].costs == pytest.approx(Costs(0.1, 3e-3, 2e-3, idle=0.01, slice=1e-3))
+    full = ways["float32, in 4 slices"].predict(arguments, 1_000)
     assert full.gradients_per_second == pytest.approx(1 / 6e-3, rel=1e-3)
     assert full.held_back_by == "slices"
     assert full.learner_utilisation == pytest.approx(2 / 6 + 0.01, rel=1e-2)
-    assert ways["bfloat16, 4 slices"].predict(arguments, 1_000).held_back_by == "learner"
+    assert ways["bfloat16, in 4 slices"].predict(arguments, 1_000).held_back_by == "learner"
 
 
 def test_each_gradient_of_a_reused_rollout_costs_the_learner_what_one_does() -> None:
@@ -113,6 +113,8 @@ def test_a_tree_has_its_lag_by_hand() -> None:
     assert ways["float32, in two levels"].predict(arguments, 32).policy_lag == pytest.approx(2 + 0.75 + 2 * 0.75 - 1)
     assert ways["float32, added by node"].predict(arguments, 32).policy_lag == pytest.approx(2 + 4 * (1 - 1 / 16) - 1)
     assert ways["float32"].predict(arguments, 32).policy_lag == pytest.approx(31 / 16)
+    # So few that an update takes several gradients of each: the oldest of them meets hardly a newer version.
+    assert ways["float32, in two levels"].predict(arguments, 1).policy_lag == 0.0
     # One node whose actors make an update together.
     assert predict(Costs(1.0, 1e-3), 8, 8, tree=Tree(8)).policy_lag == pytest.approx(1 - 1 / 8)
 
@@ -239,25 +241,31 @@ def test_half_a_bill_is_refused(settings: str, problem: str, capsys: pytest.Capt
 
 def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> None:
     row: dict[str, object] = {
-        "actors": 2,
-        "agent_steps_per_second": 5.0,
+        "actors": 1_024,
+        "agent_steps_per_second": 1_228_186.0,
         "policy_lag": 1.0,
         "learner_utilisation": 0.5,
         "held_back_by": "x",
     }
+    ways = ("", ", in 4 slices", ", added by node", ", in two levels")
     learner = {way: {"float32": 1e-3, "bfloat16": 1e-3} for way in ("shared_memory", "objects")}
     result = {
         "step_seconds_alone": 1e-4,
         "step_seconds_on_busy_cores": 1e-4,
         "learner_seconds_per_gradient": learner,
         "checks": [],
-        "curves": {"float32": [row]},
+        "curves": {f"{precision}{way}": [row] for precision in ("float32", "bfloat16") for way in ways},
         "saturation_actors": {"float32": 76.0},
         "divisions": {},
         "bills": {},
-        "settings": {"cluster_actors": (2,)},
+        "settings": {"cluster_actors": (1_024,)},
     }
-    show(Console(), result)
-    advised = re.findall(r"--([a-z.-]+)", capsys.readouterr().out)
+    show(Console(width=80), result)
+    shown = capsys.readouterr().out
+    # Each way has a table of its own, in which nothing is cut short.
+    assert shown.count("1,228,186") == 2 * len(ways)
+    for words in ("one by one, between", "in 4 slices, between", "added by node, between", "in two levels, between"):
+        assert words in shown
+    advised = re.findall(r"--([a-z.-]+)", shown)
     assert advised
     assert set(advised) <= {name.replace("_", "-") for name in vars(PlanArguments())}
