@@ -191,6 +191,7 @@ def test_cpu_seconds_are_of_the_processes_below_one_by_their_kind(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_real_messages_cost_the_learner_less_when_they_are_added(tmp_path: Path) -> None:
     command = (
         "bench scaling --synthetic --actors 4 --nodes 2 --gradients-per-update 1,4 --shards 2 --seconds 2 --repeats 1 "
