@@ -31,9 +31,10 @@ def show(console: Console, result: dict[str, Any]) -> None:
     for name in result["curves"]:
         if name.startswith(_SHOWN):
             _show_curve(console, result, name)
+    saturation = result["saturation_actors"]
     full = ", ".join(
-        f"{_added(name)} {actors:.0f}"
-        for name, actors in result["saturation_actors"].items()
+        f"{_added(name)} {saturation[name]:.0f} (with bfloat16 {saturation[_rounded(name)]:.0f})"
+        for name in saturation
         if name.startswith(_SHOWN)
     )
     console.print(
@@ -49,8 +50,8 @@ def show(console: Console, result: dict[str, Any]) -> None:
 def _show_curve(console: Console, result: dict[str, Any], name: str) -> None:
     """One way for gradients, by number of actors, with what bfloat16 on the wire would make of it."""
     table = _table("actors", "agent steps/s", "with bfloat16", "policy lag", "learner busy", "held back by")
-    rounded = result["curves"][name.replace(_SHOWN, "bfloat16", 1)]
-    for row, other in zip(result["curves"][name], rounded, strict=True):
+    curves = result["curves"]
+    for row, other in zip(curves[name], curves[_rounded(name)], strict=True):
         table.add_row(
             f"{row['actors']:,}",
             f"{row['agent_steps_per_second']:,.0f}",
@@ -61,6 +62,11 @@ def _show_curve(console: Console, result: dict[str, Any], name: str) -> None:
         )
     console.print(f"gradients {_added(name)}, between machines", style="dim", highlight=False)
     console.print(table, highlight=False)
+
+
+def _rounded(name: str) -> str:
+    """The same way with bfloat16 on the wire."""
+    return name.replace(_SHOWN, "bfloat16", 1)
 
 
 def _added(name: str) -> str:

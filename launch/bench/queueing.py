@@ -95,9 +95,9 @@ def policy_lag(actors: int, gradients_per_update: int, calls_in_flight: int, tre
     if tree is None:
         return (actors * calls_in_flight - 1) / count
     heads, each = tree.heads(actors), tree.node_gradients
-    in_nodes = actors * (each - 1) / (tree.actors_per_node * count)
-    # Below nothing where an update takes several gradients of each actor.
-    return max(0.0, actors / count + in_nodes + heads * (calls_in_flight - each / count) - 1.0)
+    on_node = min(actors, tree.actors_per_node)
+    in_nodes = actors * (each - 1) / (on_node * count)
+    return actors / count + in_nodes + heads * (calls_in_flight - each / count) - 1.0
 
 
 def saturation(costs: Costs) -> float:

@@ -113,8 +113,9 @@ def test_a_tree_has_its_lag_by_hand() -> None:
     assert ways["float32, in two levels"].predict(arguments, 32).policy_lag == pytest.approx(2 + 0.75 + 2 * 0.75 - 1)
     assert ways["float32, added by node"].predict(arguments, 32).policy_lag == pytest.approx(2 + 4 * (1 - 1 / 16) - 1)
     assert ways["float32"].predict(arguments, 32).policy_lag == pytest.approx(31 / 16)
-    # So few that an update takes several gradients of each: the oldest of them meets hardly a newer version.
-    assert ways["float32, in two levels"].predict(arguments, 1).policy_lag == 0.0
+    # Fewer than a node has room for are all there: between an actor's reports each other one reports once.
+    for actors in (1, 2, 5):
+        assert ways["float32, in two levels"].predict(arguments, actors).policy_lag == pytest.approx((actors - 1) / 16)
     # One node whose actors make an update together.
     assert predict(Costs(1.0, 1e-3), 8, 8, tree=Tree(8)).policy_lag == pytest.approx(1 - 1 / 8)
 
@@ -255,7 +256,7 @@ def test_the_plan_advises_options_that_it_has(capsys: pytest.CaptureFixture) -> 
         "learner_seconds_per_gradient": learner,
         "checks": [],
         "curves": {f"{precision}{way}": [row] for precision in ("float32", "bfloat16") for way in ways},
-        "saturation_actors": {"float32": 76.0},
+        "saturation_actors": {f"{precision}{way}": 76.0 for precision in ("float32", "bfloat16") for way in ways},
         "divisions": {},
         "bills": {},
         "settings": {"cluster_actors": (1_024,)},
