@@ -87,6 +87,8 @@ def _check(arguments: ScalingArguments, points: Sequence[Point], folder: Path) -
         raise setting_error("environment", arguments.environment, "the bench is for Atari; name an ALE game")
     if arguments.synthetic:
         check_synthetic(arguments, points)
+    elif arguments.shards != 1:
+        raise setting_error("shards", arguments.shards, "is compared by actors that only send messages: --synthetic")
     elif arguments.address == "local":
         for point in points:
             thread_budget(bench_config(arguments, point))

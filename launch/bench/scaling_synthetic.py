@@ -108,14 +108,15 @@ def measure_synthetic(
     for repeat in range(arguments.repeats):
         for way in ways_of(points, arguments.shards):
             if done[("synthetic", *way.key)] <= repeat:
-                name = f"{way.point.actors} actors, K = {way.point.gradients_per_update}, added {_name(way)}"
-                console.print(f"{name}, repeat {repeat + 1} …", style="dim", highlight=False)
+                name = f"{way.point.actors} actors, K = {way.point.gradients_per_update}"
+                added = _added(way.level, way.shards)
+                console.print(f"{name}, added {added}, repeat {repeat + 1} …", style="dim", highlight=False)
                 measured = _measure(arguments, spec, way, seconds_per_agent_step)
                 store.add("synthetic", of=way.key, **measured)
 
 
-def _name(way: Way) -> str:
-    return _LEVELS[way.level] if way.shards == 1 else f"in {way.shards} slices"
+def _added(level: str, shards: int) -> str:
+    return _LEVELS[level] if shards == 1 else f"in {shards} slices"
 
 
 def _measure(
@@ -212,7 +213,7 @@ def show_synthetic(console: Console, result: dict[str, Any], folder: Path) -> No
         table.add_row(
             str(row["actors"]),
             str(row["gradients_per_update"]),
-            _LEVELS[row["added"]] if row["shards"] == 1 else f"in {row['shards']} slices",
+            _added(row["added"], row["shards"]),
             f"{row['gradients_per_second']:.1f} ({expected['gradients_per_second']:.1f})",
             f"{1e3 * row['cpu_seconds_per_gradient']:.2f} ({1e3 * expected['cpu_seconds_per_gradient']:.2f})",
             f"{row['policy_lag_mean']:.1f} ({expected['policy_lag_mean']:.1f})",

@@ -172,6 +172,12 @@ def test_mistakes(arguments: str, problem: str, tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "x").exists()
 
 
+def test_slices_are_not_left_out_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(f"bench scaling --shards 2 --output {tmp_path / 'x'}".split()) == 2
+    assert "--shards 2: is compared by actors that only send messages: --synthetic" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_cpu_seconds_are_of_the_processes_below_one_by_their_kind(tmp_path: Path) -> None:
     def process(pid: int, parent: int, ticks: int, command: str) -> None:
         folder = tmp_path / str(pid)
