@@ -14,7 +14,6 @@ from rich.table import Table
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.slice_costs import of_each_slice, show_slice_costs, slice_costs
 from launch.machine.budget import thread_budget
-from launch.on_ray.tree import Aggregation
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
 from launch.output.provenance import provenance
@@ -25,8 +24,6 @@ from shared.wire import encode
 
 # Until every page of the object store has been used once.
 _WARM_UP_SUMS = 100
-# An actor's gradient that does not come.
-_NEVER_SECONDS = 1e6
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None,
         raise setting_error("staleness", arguments.staleness, "weighs each gradient, and none of a message of several")
     if each > 1 and shards > 1:
         raise setting_error("gradients_per_message", each, "slices take gradients one by one; leave --shards out")
-    config = _config(arguments, shards)
+    config = learner_config(arguments, shards)
     spec = environment_spec(config.environment)
     budget = thread_budget(config)
     import ray
@@ -113,7 +110,7 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None,
     rows: dict[int, dict[str, Any]] = {}
     try:
         connect(config, budget.actors)
-        process = _start_learner(config, spec, budget.learner_threads)
+        process = start_learner(config, spec, budget.learner_threads)
         for count in sender_counts(budget.actors):
             if console is not None:
                 console.print(f"{count} sender{'s' * (count > 1)} …", style="dim", highlight=False)
@@ -134,7 +131,7 @@ def measure_head(arguments: LearnerArguments, node_gradients: int, parameters: i
     Raises:
         ConfigurationError: there is no room for the senders.
     """
-    config = _config(arguments)
+    config = learner_config(arguments)
     spec = environment_spec(config.environment)
     budget = thread_budget(config)
     import ray
@@ -161,49 +158,7 @@ def measure_head(arguments: LearnerArguments, node_gradients: int, parameters: i
     return cpu / ((sums - _WARM_UP_SUMS) * arguments.gradients_per_update)
 
 
-def measure_on_nodes(
-    config: RunConfig, spec: EnvironmentSpec, aggregation: Aggregation, nodes: int, pace: float, seconds: float
-) -> dict[str, Any]:
-    """What a learner did, and what that cost, with synthetic actors on so many logical nodes of this machine.
-
-    Each of the `config.actors` sends a gradient every `pace` seconds.
-    """
-    import ray
-
-    from launch.bench.synthetic import executor_on_nodes
-    from launch.on_ray.cluster import cluster_nodes, on_node
-    from launch.on_ray.logical_nodes import logical_nodes
-    from launch.on_ray.placement import learner_node
-
-    actors, _ = config.actor_range
-    with logical_nodes(actors, nodes):
-        learner, _ = learner_node(config, cluster_nodes())
-        process = _start_learner(config, spec, 1, **on_node(learner.id))
-        made = partial(executor_on_nodes, config, spec, aggregation, learner, pace)
-        measured: dict[str, Any] = ray.get(process.run.remote(made, seconds, os.getpid()))
-        return measured
-
-
-def measure_idle(arguments: LearnerArguments) -> float:
-    """CPU seconds per second of a learner on a cluster to which nothing comes: Ray's threads, and looking for nodes."""
-    import ray
-
-    from launch.bench.synthetic import executor_on_nodes
-    from launch.on_ray.cluster import cluster_nodes, on_node
-    from launch.on_ray.logical_nodes import logical_nodes
-    from launch.on_ray.placement import learner_node
-
-    config = replace(_config(arguments), address="auto", actors=1)
-    spec = environment_spec(config.environment)
-    with logical_nodes(actors=1, nodes=1):
-        learner, _ = learner_node(config, cluster_nodes())
-        process = _start_learner(config, spec, 1, **on_node(learner.id))
-        made = partial(executor_on_nodes, config, spec, Aggregation("none", 1, ""), learner, _NEVER_SECONDS)
-        idle: float = ray.get(process.idle.remote(made, arguments.seconds))
-        return idle
-
-
-def _start_learner(config: RunConfig, spec: EnvironmentSpec, threads: int, **where: Any) -> Any:
+def start_learner(config: RunConfig, spec: EnvironmentSpec, threads: int, **where: Any) -> Any:
     """Start the learner's process, on CPUs."""
     import ray
 
@@ -236,7 +191,8 @@ def summarise(rows: dict[int, dict[str, Any]], agent_steps: int) -> dict[str, An
     }
 
 
-def _config(arguments: LearnerArguments, shards: int = 1) -> RunConfig:
+def learner_config(arguments: LearnerArguments, shards: int = 1) -> RunConfig:
+    """The run whose learner is measured."""
     preset = PRESETS["pong"].config
     return replace(
         preset,

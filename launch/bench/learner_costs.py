@@ -3,31 +3,34 @@
 from dataclasses import replace
 from typing import Any, Literal
 
-from launch.bench.learner import LearnerArguments, measure_head, measure_idle, measure_learner
+from actors.environments import environment_spec
+from launch.bench.learner import LearnerArguments, learner_config, measure_head, measure_learner
+from launch.bench.learner_on_nodes import measure_idle, measure_on_nodes
 from launch.bench.slice_costs import of_each_slice
-from shared.config import TransferConfig
+from launch.on_ray.tree import Aggregation
+from shared.config import RunConfig, TransferConfig
 from shared.wire import WirePrecision
 
 Network = Literal["a3c_cnn", "nature_cnn"]
 
 
 def learner_costs(
-    network: Network, gradients_per_update: int, node_gradients: int, precisions: tuple[WirePrecision, ...]
+    network: Network, gradients_per_update: int, node_gradients: int, precisions: tuple[WirePrecision, ...], idle: float
 ) -> dict[str, Any]:
     """CPU seconds per gradient between machines, by way and precision.
 
     `objects`: of the learner, for a gradient by itself. For K of 2 or more also `sums`: of the learner, for one in a
     sum of K; and `heads`: of the aggregator of a group, for one in a node's sum of `node_gradients`. `parameters` is P.
+    What the learner takes of a core when nothing comes, `idle`, is in none of them.
     """
     costs: dict[str, Any] = {"objects": {}}
     for precision in precisions:
         arguments = _arguments(network, gradients_per_update, shared_memory=False, precision=precision)
-        measured = measure_learner(arguments)
-        costs["objects"][precision] = measured["cpu_seconds_per_gradient"]
-        costs["parameters"] = measured["senders"]["1"]["parameters"]
+        measured = _from_another_node(arguments, "none")
+        costs["objects"][precision] = _without_idle(measured, idle)
+        costs["parameters"] = measured["parameters"]
         if gradients_per_update > 1:
-            summed = replace(arguments, gradients_per_message=gradients_per_update)
-            costs.setdefault("sums", {})[precision] = measure_learner(summed)["cpu_seconds_per_gradient"]
+            costs.setdefault("sums", {})[precision] = _without_idle(_from_another_node(arguments, "node"), idle)
             head = measure_head(arguments, node_gradients, costs["parameters"])
             costs.setdefault("heads", {})[precision] = head
     return costs
@@ -46,7 +49,7 @@ def shared_memory_costs(
 
 
 def slices_costs(
-    network: Network, gradients_per_update: int, shards: int, precisions: tuple[WirePrecision, ...]
+    network: Network, gradients_per_update: int, shards: int, precisions: tuple[WirePrecision, ...], idle: float
 ) -> dict[str, dict[WirePrecision, float]]:
     """CPU seconds per gradient of a learner in so many slices, by precision.
 
@@ -55,17 +58,34 @@ def slices_costs(
     costs: dict[str, dict[WirePrecision, float]] = {"learner": {}, "slice": {}}
     for precision in precisions:
         arguments = _arguments(network, gradients_per_update, shared_memory=False, precision=precision)
-        measured = measure_learner(arguments, shards=shards)
-        (row,) = measured["senders"].values()
-        costs["learner"][precision] = measured["cpu_seconds_per_gradient"]
+        measured = _from_another_node(arguments, "none", shards)
+        costs["learner"][precision] = _without_idle(measured, idle)
         # A system that does not say has no part in what holds back.
-        costs["slice"][precision] = of_each_slice(row, shards) or 0.0
+        costs["slice"][precision] = of_each_slice(measured, shards) or 0.0
     return costs
 
 
 def idle_cost(network: Network) -> float:
     """What the learner's process on a cluster takes of a core when nothing comes."""
-    return measure_idle(_arguments(network, 1, shared_memory=False, precision="float32"))
+    arguments = _arguments(network, 1, shared_memory=False, precision="float32")
+    config = _on_cluster(arguments)
+    return measure_idle(config, environment_spec(config.environment), arguments.seconds)
+
+
+def _from_another_node(arguments: LearnerArguments, level: Literal["none", "node"], shards: int = 1) -> dict[str, Any]:
+    """One actor that sends as fast as it is asked: what its node fetches and sends is part of what the learner does."""
+    config = replace(_on_cluster(arguments, shards), aggregation=level)
+    aggregation = Aggregation(level, arguments.gradients_per_update, "for a prediction")
+    return measure_on_nodes(config, environment_spec(config.environment), aggregation, 1, 0.0, arguments.seconds)
+
+
+def _without_idle(measured: dict[str, Any], idle: float) -> float:
+    seconds: float = measured["cpu_seconds_per_gradient"] - idle / measured["gradients_per_second"]
+    return seconds
+
+
+def _on_cluster(arguments: LearnerArguments, shards: int = 1) -> RunConfig:
+    return replace(learner_config(arguments, shards), address="auto", actors=1)
 
 
 def _arguments(

@@ -105,14 +105,14 @@ def plan(arguments: PlanArguments) -> int:
     steps = arguments.agent_steps_per_gradient
     console.print("the learner …", style="dim")
     share = node_share(arguments.gradients_per_update, arguments.actors_per_node)
-    network, count = arguments.network, arguments.gradients_per_update
+    network, count, idle = arguments.network, arguments.gradients_per_update, idle_cost(arguments.network)
     learner = {
-        **learner_costs(network, count, share, tuple(_BYTES)),
+        **learner_costs(network, count, share, tuple(_BYTES), idle),
         "shared_memory": shared_memory_costs(network, count, tuple(_BYTES)),
-        "idle": idle_cost(network),
+        "idle": idle,
     }
     if arguments.shards > 1:
-        learner["slices"] = slices_costs(network, count, arguments.shards, tuple(_BYTES))
+        learner["slices"] = slices_costs(network, count, arguments.shards, tuple(_BYTES), idle)
     checks = []
     for actors in [int(text) for text in arguments.check.split(",") if text.strip()]:
         console.print(f"{actors} actors here …", style="dim", highlight=False)

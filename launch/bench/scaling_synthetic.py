@@ -16,8 +16,8 @@ from rich.table import Table
 
 from actors.environments import EnvironmentSpec
 from launch.bench.components import measure_components
-from launch.bench.learner import measure_on_nodes
 from launch.bench.learner_costs import idle_cost, learner_costs, slices_costs
+from launch.bench.learner_on_nodes import measure_on_nodes
 from launch.bench.queueing import Costs, Tree, group_tree, predict
 from launch.bench.scaling_measurements import Store
 from launch.bench.scaling_result import Point, agent_steps_per_gradient
@@ -95,14 +95,15 @@ def measure_synthetic(
         store.add("components", seconds_per_agent_step=components.step_seconds())
     if not done[("idle",)]:
         store.add("idle", share_of_core=idle_cost(arguments.network))
+    idle = _last(store.read(), "idle")["share_of_core"]
     for count, share in sorted({(point.gradients_per_update, _node_gradients(arguments, point)) for point in points}):
         if not done[("costs", count, share)]:
             console.print(f"what a gradient costs, K = {count} …", style="dim", highlight=False)
-            costs = learner_costs(arguments.network, count, share, ("float32",))
+            costs = learner_costs(arguments.network, count, share, ("float32",), idle)
             store.add("costs", of=(count, share), seconds=costs)
     if arguments.shards > 1 and not done[("slices", arguments.shards)]:
         console.print(f"what a gradient costs {arguments.shards} slices …", style="dim", highlight=False)
-        costs = slices_costs(arguments.network, 1, arguments.shards, ("float32",))
+        costs = slices_costs(arguments.network, 1, arguments.shards, ("float32",), idle)
         store.add("slices", of=(arguments.shards,), seconds=costs)
     seconds_per_agent_step = _last(store.read(), "components")["seconds_per_agent_step"]
     for repeat in range(arguments.repeats):
