@@ -1,6 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests that run at the same time, where they leave each other alone; 0 runs them in one process, as a debugger needs.
+JOBS ?= 2
+SIDE_BY_SIDE = --numprocesses $(JOBS) --dist worksteal
 INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
@@ -46,16 +49,16 @@ agent: $(INSTALLED)
 	$(BIN)/python -m launch.commands.zoo > docs/zoo.md
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 slow-test: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow $(SIDE_BY_SIDE) $(ARGS)
 
 task-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m tasks tests/tasks $(ARGS)
 
 zoo-test: $(INSTALLED)
-	$(BIN)/python -m pytest -m zoo tests/launch/zoo $(ARGS)
+	$(BIN)/python -m pytest -m zoo tests/launch/zoo $(SIDE_BY_SIDE) $(ARGS)
 
 browser-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m browser tests/launch/results $(ARGS)
