@@ -65,7 +65,7 @@ browser-test: $(INSTALLED)
 
 cluster-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
-	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
+	$(BIN)/python -m pytest -m cluster tests/cluster $(SIDE_BY_SIDE) $(ARGS)
 
 sweep-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tune]'
