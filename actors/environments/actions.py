@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-from shared.types import ActionSpec, Float32Array
+from shared.types import ActionSpec
 
 
 class Actions:
@@ -24,7 +24,7 @@ class Actions:
         self._shape: tuple[int, ...] = space.shape or ()
         self._dtype = space.dtype
         self._start: Any = 0
-        self._bounds: tuple[Float32Array, Float32Array] | None = None
+        self._bounds: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
         if isinstance(space, Discrete):
             self.spec = ActionSpec(int(space.n))
             self._start = int(space.start)
@@ -39,7 +39,8 @@ class Actions:
             self.spec = ActionSpec(int(np.prod(space.shape)), continuous=True)
             # They come in units of half the range. Without two finite bounds they are taken as they are.
             if np.isfinite(space.low).all() and np.isfinite(space.high).all():
-                self._bounds = space.low.astype(np.float32), space.high.astype(np.float32)
+                # In float32 the width of a range may be infinite, and the end of one of whole numbers beyond it.
+                self._bounds = space.low.astype(np.float64), space.high.astype(np.float64)
         else:
             raise ValueError(
                 f"actions are {space}: a choice, several choices or an array can be played; wrap it in an environment "
@@ -57,13 +58,14 @@ class Actions:
             if not self.spec.shape:
                 return actions + self._start if self._start else actions
             return (actions.reshape(-1, *self._shape) + self._start).astype(self._dtype)
-        shaped = actions.astype(np.float32).reshape(-1, *self._shape)
+        shaped = actions.astype(np.float64).reshape(-1, *self._shape)
         if self._bounds is not None:
             low, high = self._bounds
-            middle, half = 0.5 * (low + high), 0.5 * (high - low)
+            middle, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
             shaped = np.clip(middle + half * shaped, low, high)
         # A space may be of whole numbers.
-        return np.rint(shaped).astype(self._dtype) if np.issubdtype(self._dtype, np.integer) else shaped
+        whole = np.issubdtype(self._dtype, np.integer)
+        return np.rint(shaped).astype(self._dtype) if whole else shaped.astype(np.float32)
 
 
 def random_actions(spec: ActionSpec, count: int, generator: np.random.Generator) -> npt.NDArray[np.generic]:

@@ -84,7 +84,7 @@ class Vectors:
         elif isinstance(space, Discrete | MultiDiscrete):
             sizes = np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
             size = int(sizes.sum())
-            write = _write_one_hot(np.ravel(space.start), np.cumsum(sizes) - sizes)
+            write = _write_one_hot(path_name(path), np.ravel(space.start), sizes)
             yield _Part(path, np.zeros(size, np.float32), np.ones(size, np.float32), write)
         elif isinstance(space.sample(), str):
             self.left_out.append(path_name(path))
@@ -99,12 +99,20 @@ def _write_numbers(observations: npt.NDArray[Any], to: Float32Array) -> None:
     to[...] = observations.reshape(len(to), -1)
 
 
-def _write_one_hot(start: npt.NDArray[np.int64], first: npt.NDArray[np.int64]) -> _Write:
-    """For choices whose lowest values are `start`, and whose first columns are `first`."""
+def _write_one_hot(name: str, start: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> _Write:
+    """For choices of so many values each, the lowest of which are `start`."""
+    first = np.cumsum(sizes) - sizes
 
     def write(observations: npt.NDArray[Any], to: Float32Array) -> None:
+        chosen = observations.reshape(len(to), -1) - start
+        # It would be written among the values of another choice.
+        outside = (chosen < 0) | (chosen >= sizes)
+        if outside.any():
+            row, column = np.argwhere(outside)[0]
+            lowest, value = start[column], chosen[row, column] + start[column]
+            raise ValueError(f"a choice of {name} is {value}: its space has {lowest} to {lowest + sizes[column] - 1}")
         to[...] = 0.0
-        np.put_along_axis(to, observations.reshape(len(to), -1) - start + first, 1.0, axis=1)
+        np.put_along_axis(to, chosen + first, 1.0, axis=1)
 
     return write
 

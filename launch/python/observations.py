@@ -50,7 +50,7 @@ class EnvironmentSide:
         if not isinstance(self._space, Box):
             return self._converted(observation)
         given = np.asarray(observation)
-        if not self._same and given.shape[-len(self._space.shape) :] == self._space.shape:
+        if not self._same and given.shape[given.ndim - len(self._space.shape) :] == self._space.shape:
             return self._converted(given)
         one = given.ndim == len(shape)
         batch = given[None] if one else given
@@ -75,6 +75,8 @@ def _batched(space: gymnasium.Space, observation: Any, name: str) -> tuple[Any, 
     """The parts of an observation as batches, and how many each has; -1 for one that is no batch."""
     if isinstance(space, Dict | Tuple):
         inner = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
+        if not hasattr(observation, "__len__"):
+            raise ValueError(f"an observation of {name} has parts, {', '.join(map(str, inner))}; this has none")
         known = observation.keys() if isinstance(observation, Mapping) else range(len(observation))
         parts, counts = {}, list[int]()
         for key, part in inner.items():

@@ -1,6 +1,7 @@
 """Environments of all kinds of spaces: what a network sees of their observations, and what they get for its actions."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -28,6 +29,9 @@ def forget() -> Iterator[None]:
 
 def config(environment: Given, **settings: object) -> EnvironmentConfig:
     return EnvironmentConfig(id=registered(NAME, environment), frame_skip=1, **settings)
+
+
+WIDEST = np.finfo(np.float32).max
 
 
 @pytest.mark.parametrize(
@@ -70,6 +74,23 @@ def test_observations_without_images_are_vectors(space: gymnasium.Space, observa
 
 
 @pytest.mark.parametrize(
+    ("space", "observation", "line"),
+    [
+        (Discrete(3), 3, "a choice of itself is 3: its space has 0 to 2"),
+        (Discrete(3), -1, "a choice of itself is -1: its space has 0 to 2"),
+        (Discrete(3, start=5), 0, "a choice of itself is 0: its space has 5 to 7"),
+        (MultiDiscrete([3, 2]), [3, 0], "a choice of itself is 3: its space has 0 to 2"),
+        (Dict({"a": Box(-1, 1, (2,)), "b": MultiDiscrete([2, 3])}), {"a": [0, 0], "b": [1, -1]}, "of b is -1: its"),
+    ],
+)
+def test_a_choice_outside_of_its_space_is_refused(space: gymnasium.Space, observation: Any, line: str) -> None:
+    vectors = Vectors(space)
+    batch = {key: np.array([value]) for key, value in observation.items()} if isinstance(space, Dict) else [observation]
+    with pytest.raises(ValueError, match=line):
+        vectors.write(batch, np.zeros((1, vectors.size), np.float32))
+
+
+@pytest.mark.parametrize(
     ("space", "actions", "spec", "taken"),
     [
         (Discrete(3, start=5), np.int32(2), ActionSpec(3), 7),
@@ -79,6 +100,9 @@ def test_observations_without_images_are_vectors(space: gymnasium.Space, observa
         (Box(-4, 8, (2, 2)), np.float32([-1, 0, 0.5, 9]), ActionSpec(4, continuous=True), [[-4, 2], [5, 8]]),
         (Box(-np.inf, np.inf, (1,)), np.float32([7]), ActionSpec(1, continuous=True), [7]),
         (Box(0, 10, (2,), np.int64), np.float32([-1, 0.05]), ActionSpec(2, continuous=True), [0, 5]),
+        # Ranges that are too wide for float32.
+        (Box(0, 2**31 - 1, (2,), np.int32), np.float32([-1, 1]), ActionSpec(2, continuous=True), [0, 2**31 - 1]),
+        (Box(-WIDEST, WIDEST, (3,)), np.float32([-1, 0, 1]), ActionSpec(3, continuous=True), [-WIDEST, 0, WIDEST]),
     ],
 )
 def test_actions_of_all_kinds_reach_the_environment(

@@ -187,6 +187,8 @@ def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
             ({"camera": stacks, "gear": 1}, r"parts of an observation of Seen-v0 come \[-1, 3\] at a time"),
             ({"camera": stacks / 255.0, "gear": gears}, "whole numbers from 0 to 255"),
             ({"camera": stacks}, "an observation of Seen-v0 without gear"),
+            (None, "an observation of Seen-v0 has parts, camera, gear, word; this has none"),
+            ({"camera": stacks, "gear": gears + 1}, "a choice of gear is 2: its space has 0 to 1"),
         ):
             with pytest.raises(ValueError, match=line):
                 agent.act(wrong)
