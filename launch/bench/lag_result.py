@@ -1,7 +1,7 @@
 """What `tributary bench lag` makes of its rows: means with bootstrap intervals, tables, a picture."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ended, of those with the most seeds. A gain is paired: it is the difference of the same seed, each side at its own
     best rate. `by_actors` takes the settings of K together, which are strata of the bootstrap.
     """
-    cells = [_cell(group) for group in _grouped(rows, ("actors", "gradients_per_update", "correction", "rate"))]
+    groups = _grouped(rows, ("actors", "gradients_per_update", "correction", "rate"))
+    cells = [_cell(group) for group in groups if any(_return(row) is not None for row in group)]
     best = [
         max(group, key=lambda cell: [cell["seeds"], *(cell[measure]["mean"] for measure in _MEASURES)])
         for group in _grouped(cells, ("actors", "gradients_per_update", "correction"))
@@ -96,32 +97,38 @@ def _grouped(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[list[
 
 def _cell(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = rows[0]
+    returned = [row for row in rows if _return(row) is not None]
     return {
         **{name: first[name] for name in ("actors", "gradients_per_update", "correction", "rate", "learning_rate")},
-        "seeds": len(rows),
-        **{measure: _over_seeds({row["seed"]: of(row) for row in rows}) for measure, of in _MEASURES.items()},
+        "seeds": len(returned),
+        **{measure: _over_seeds({row["seed"]: of(row) for row in returned}) for measure, of in _MEASURES.items()},
         "policy_lag_mean": float(np.mean([row["policy_lag_mean"] for row in rows])),
         "policy_lag_max": max(row["policy_lag_max"] for row in rows),
-        "failed": sum(row["failure"] is not None for row in rows),
+        "failed": sum(row["failure"] is not None or _return(row) is None for row in rows),
     }
 
 
-def _over_seeds(by_seed: dict[int, float]) -> dict[str, Any]:
-    return {**bootstrapped([np.array(list(by_seed.values()))])._asdict(), "by_seed": by_seed}
+def _over_seeds(by_seed: dict[int, float | None]) -> dict[str, Any]:
+    return {**bootstrapped([np.array(list(by_seed.values()), np.float64)])._asdict(), "by_seed": by_seed}
 
 
-def _return(row: dict[str, Any]) -> float:
-    """Of the evaluation at the end; where the weights were not finite, of the last training episodes."""
-    evaluated = row["evaluation_mean_return"]
-    return float(row["mean_return_100"] if evaluated is None else evaluated)
+def _return(row: dict[str, Any]) -> float | None:
+    """Of the evaluation at the end; where the weights were not finite, of the last training episodes, if any ended."""
+    evaluated: float | None = row["evaluation_mean_return"]
+    trained: float | None = row["mean_return_100"]
+    return trained if evaluated is None else evaluated
 
 
-def _over_the_run(row: dict[str, Any]) -> float:
+def _over_the_run(row: dict[str, Any]) -> float | None:
     """Mean of the returns of training that were noted on the way: who learns sooner has more of it."""
-    return float(np.mean([value for value in row["curve"] if value is not None] or [_return(row)]))
+    noted = [value for value in row["curve"] if value is not None]
+    return float(np.mean(noted)) if noted else _return(row)
 
 
-_MEASURES = {"return": _return, "return_over_the_run": _over_the_run}
+_MEASURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
+    "return": _return,
+    "return_over_the_run": _over_the_run,
+}
 
 
 def write(study: LagStudy, result: dict[str, Any]) -> None:

@@ -141,6 +141,11 @@ def test_a_study_goes_on_where_it_was_killed_and_a_row_is_repeated_to_the_bit(
     before = rows_of(folder)
     assert [row["correction"] for row in before] == ["none", "inverse"]
     assert before[0]["weights_sha256"] != before[1]["weights_sha256"], "it does something"
+    for made in before:
+        # At each tenth of the frames, and the last one at their end; no episode is as short as the first tenth.
+        assert len(made["curve"]) == 10
+        assert made["curve"][-1] == round(made["mean_return_100"], 2)
+        assert made["curve"][0] is None or made["curve"][0] <= 20
     assert len(json.loads((tmp_path / "x.json").read_text())["best"]) == 2
     # As it is when the process is killed while it writes.
     whole = (folder / "rows.jsonl").read_text()

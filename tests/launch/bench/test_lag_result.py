@@ -88,6 +88,24 @@ def test_the_best_rate_counts_and_gains_are_of_the_same_seeds() -> None:
     assert table[10] == "| 1 | 8 | 7 | 20 (20 to 20) ×1 | 20 (20 to 20) ×2 | 20 ×2, 1 failed |"
 
 
+def test_what_has_no_return_is_in_no_mean_and_counted() -> None:
+    nothing: dict[str, Any] = {"mean_return_100": None, "curve": [None]}
+    rows = [
+        row(8, "none", 1.0, 2, 100.0),
+        row(8, "gap", 1.0, 1, 110.0),
+        row(8, "gap", 1.0, 2, 120.0),
+        row(8, "gap", 1.0, 3, None) | nothing,
+        row(8, "inverse", 1.0, 1, None) | nothing,
+    ]
+    none, gap = summarise(rows)["best"]
+    assert (gap["return"]["mean"], gap["seeds"], gap["failed"]) == (115.0, 2, 1)
+    # Only the second seed has both.
+    assert gap["gain_of_return"]["mean"] == 20.0
+    assert (none["failed"], none["seeds"]) == (0, 1)
+    table = markdown(CONFIG, summarise(rows)).splitlines()
+    assert table[2] == "| 1 | 8 | 7 | 100 ×1 | 115 (110 to 120) ×1, 1 failed |"
+
+
 def test_one_actor_stands_for_all_that_corrects_lag(tmp_path: Path) -> None:
     study = LagStudy(tmp_path, CONFIG, ArrivalModel())
     for made in (row(1, "none", 1.0, 1, 500.0), row(8, "none", 1.0, 1, 450.0), row(8, "inverse", 1.0, 1, 470.0)):

@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,6 +117,10 @@ def test_a_tree_has_its_lag_by_hand() -> None:
     # Fewer than a node has room for are all there: between an actor's reports each other one reports once.
     for actors in (1, 2, 5):
         assert ways["float32, in two levels"].predict(arguments, actors).policy_lag == pytest.approx((actors - 1) / 16)
+    # With a second call each group, or node without groups, is asked once more in its cycle.
+    for way, heads in (("float32, in two levels", 2), ("float32, added by node", 4)):
+        one, two = (ways[way].predict(replace(arguments, calls_in_flight=n), 32).policy_lag for n in (1, 2))
+        assert two - one == pytest.approx(heads)
     # One node whose actors make an update together.
     assert predict(Costs(1.0, 1e-3), 8, 8, tree=Tree(8)).policy_lag == pytest.approx(1 - 1 / 8)
 

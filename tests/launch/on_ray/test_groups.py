@@ -14,7 +14,7 @@ from launch.on_ray.cluster import ClusterView
 from launch.on_ray.groups import GroupAggregator, GroupsExecutor
 from launch.on_ray.placement import Node
 from shared.config import LearnerConfig, RunConfig
-from shared.types import WeightSnapshot
+from shared.types import AggregatedReport, WeightSnapshot
 
 LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)
 # Actors of a node, gradients of its sum, gradients of an update.
@@ -151,3 +151,6 @@ def test_what_a_group_can_lose_is_its_rollouts_and_all_that_waits_in_sums(cartpo
     told = ChangedWithin(0, Failed(7, "gone"), 1)
     assert executor._completion(call, told) == ChangedWithin(5, Failed(7, "gone"), 1)
     assert executor.rollouts_under_way(5) == nodes + K - NODE
+    # The next sum is whole, and whoever completed it waits.
+    executor._completion(call, AggregatedReport(0, np.zeros(2, np.float32), (), ()))
+    assert executor.rollouts_under_way(5) == nodes - NODE
