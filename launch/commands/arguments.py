@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from launch.commands.mistakes import in_one_line
 from shared.config import OptionValue
 from shared.config.task import read_option
 from shared.errors import ConfigurationError, setting_error
@@ -40,7 +41,8 @@ def parse(kind: type[_Arguments], command: str, arguments: Sequence[str], defaul
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        raise ConfigurationError(_without_box(captured.getvalue())) from None
+        known = [name for name, _ in _names(kind)]
+        raise ConfigurationError(in_one_line(captured.getvalue(), command.partition(" [")[0], known)) from None
 
 
 def option(arguments: Sequence[str], name: str) -> str | None:
@@ -84,14 +86,16 @@ def _count(text: str) -> int:
         # 1.5 is none, nor is 1.0: whoever writes a point means something else.
         if value == value.to_integral_value() and ("." not in number or power):
             return int(value)
-    raise ValueError(f"{text} is no whole number, as 20000, 20,000, 20k, 2M and 2e4 are")
+    raise ValueError(f"{text}: must be a whole number, like 20000, 20k, 2M or 2e4")
 
 
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return float(_count(text))
+        with contextlib.suppress(ValueError):
+            return float(_count(text))
+        raise ValueError(f"{text}: must be a number, like 0.001, 1e-3 or 2M") from None
 
 
 @_READERS.primitive_rule
@@ -123,7 +127,7 @@ def _reader(metavar: str, read: Any, is_instance: Any) -> PrimitiveConstructorSp
 
 def _with_flags_spelt_out(kind: type, arguments: Sequence[str]) -> list[str]:
     """`--flag=True` as `--flag`, `--flag=False` as `--no-flag`: tyro's flags take no value, and come in such pairs."""
-    flags = set(_flags(kind))
+    flags = {name for name, hint in _names(kind) if hint is bool}
     spelt = []
     for argument in arguments:
         typed, _, value = argument.partition("=")
@@ -138,24 +142,14 @@ def _with_flags_spelt_out(kind: type, arguments: Sequence[str]) -> list[str]:
     return spelt
 
 
-def _flags(kind: type, section: str = "") -> Iterator[str]:
-    """The names of a dataclass's fields that are true or false, as they are typed."""
+def _names(kind: type, section: str = "") -> Iterator[tuple[str, Any]]:
+    """The names of a dataclass's fields as they are typed, and their types."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
         marks: Sequence[Any] = ()
         if get_origin(hint) is Annotated:
             hint, *marks = get_args(hint)
-        if hint is bool:
-            yield section + name.replace("_", "-")
-        elif isinstance(hint, type) and is_dataclass(hint):
+        if isinstance(hint, type) and is_dataclass(hint):
             unnamed = any(getattr(mark, "name", None) == "" for mark in marks)
-            yield from _flags(hint, section if unnamed else f"{section}{name.replace('_', '-')}.")
-
-
-def _without_box(boxed: str) -> str:
-    text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
-    text = re.split(r"Argument helptext|For full helptext|─{20,}\s*│?\s*\n.*helptext", text)[0]
-    words = re.sub(r"[\u2500-\u257f]+", " ", text).split()
-    line = re.sub(
-        r"^(Parsing error|Value error|Unrecognized options|Missing arguments?|Invalid choice)\b:?", "", " ".join(words)
-    )
-    return line.strip() or "wrong usage"
+            yield from _names(hint, section if unnamed else f"{section}{name.replace('_', '-')}.")
+        else:
+            yield section + name.replace("_", "-"), hint

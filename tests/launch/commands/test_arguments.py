@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -36,6 +37,8 @@ class Settings:
     """Folder."""
     name: str = ""
     """Name."""
+    kind: Literal["a", "b"] = "a"
+    """Kind."""
     shared_memory: bool = True
     """On."""
     inner: Inner = field(default_factory=Inner)
@@ -73,6 +76,29 @@ def test_counts_may_be_written_short(text: str, count: int, join: str) -> None:
 def test_what_is_no_count_is_refused_by_the_name_of_its_field(text: str) -> None:
     with pytest.raises(ConfigurationError, match="frames") as raised:
         settings(f"--frames={text}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--frames 1.5", "--frames 1.5: must be a whole number, like 20000, 20k, 2M or 2e4"),
+        ("--inner.steps x", "--inner.steps x: must be a whole number, like 20000, 20k, 2M or 2e4, or None"),
+        ("--seconds soon", "--seconds soon: must be a number, like 0.001, 1e-3 or 2M, or None"),
+        ("--sizes x", "--sizes x: cannot be read; see tributary test --help"),
+        ("--kind c", "--kind c: must be one of a, b"),
+        ("--frames", "--frames: needs a value; see tributary test --help"),
+        ("--framse 3", "--framse: there is no such option, did you mean --frames? see tributary test --help"),
+        ("--steps 3", "--steps: there is no such option, did you mean --inner.steps? see tributary test --help"),
+        ("--outer.steps=3", "--outer.steps=3: there is no such option, did you mean --inner.steps? see tributary test"),
+        ("--wholly-new 3", "--wholly-new: there is no such option; see tributary test --help"),
+        ("--frames 3 pong", "pong: stands where an option should; a preset or a run comes first; see tributary test"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_to_do(line: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        settings(line)
+    assert str(raised.value).startswith(said)
     assert "\n" not in str(raised.value)
 
 
