@@ -74,7 +74,7 @@ class Crew:
         """Count what has changed among the actors of one id, and have the others go on.
 
         Raises:
-            TrainingStoppedError: more actors died than may be replaced.
+            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
         """
         now = self._clock()
         calls_left = self._watchdog.outstanding(told.actor_id) - 1
@@ -94,7 +94,7 @@ class Crew:
         """End an actor that failed, and note when its replacement may start.
 
         Raises:
-            TrainingStoppedError: more actors died than may be replaced.
+            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
         """
         assert failed.actor_id is not None
         now = self._clock()
@@ -115,7 +115,7 @@ class Crew:
         """Do what is due: end those that hang, follow the cluster, start replacements.
 
         Raises:
-            TrainingStoppedError: more actors died than may be replaced.
+            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
         """
         now = self._clock()
         if now - self._checked >= _CHECK_SECONDS:
@@ -148,6 +148,12 @@ class Crew:
                 f"more actors died within {self._supervision.restart_window_seconds:.0f} s than "
                 f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
                 f"{failed.reason}"
+            )
+        # An error in the environment's code, most often, which no wait mends.
+        if failed.raised and self._restarts.hopeless:
+            raise TrainingStoppedError(
+                f"no rollout was completed, and every replacement failed, too; the last, actor {failed.actor_id}: "
+                f"{failed.reason}; --executor inline shows the whole traceback"
             )
         return wait
 

@@ -10,13 +10,14 @@ class Failed(NamedTuple):
     """An actor died or hangs, or its rollout raised; `actor_id` is None for the evaluator. `reason` is one line.
 
     `node_lost`: it went with its node, which says nothing about the actor. `not_made`: its process lives, and could
-    not make the actor.
+    not make the actor. `raised`: its process lives, and its rollout raised an error.
     """
 
     actor_id: int | None
     reason: str
     node_lost: bool = False
     not_made: bool = False
+    raised: bool = False
 
 
 class Replaced(NamedTuple):

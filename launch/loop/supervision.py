@@ -91,9 +91,16 @@ class RestartPolicy:
         self._deaths: deque[float] = deque()
         self._unproven: set[int] = set()
         self._fruitless = 0
+        self._any_proven = False
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nobody has ever reported, and replacements of replacements have failed as well."""
+        return not self._any_proven and self._fruitless > 1
 
     def proven(self, actor_id: int) -> None:
         """The actor has reported: what made those before it fail is over."""
+        self._any_proven = True
         if actor_id in self._unproven:
             self._unproven.discard(actor_id)
             self._fruitless = 0

@@ -22,7 +22,7 @@ from launch.machine.import_path import worker_path
 from launch.on_ray.placement import Node, room
 from launch.on_ray.shares import check_nodes_of_run, nodes_of_run
 from shared.config import RunConfig
-from shared.errors import one_line, setting_error
+from shared.errors import ConfigurationError, one_line, setting_error
 
 _LOCAL_OBJECT_STORE_BYTES = 2**30
 _ANSWER_SECONDS = 5.0
@@ -53,6 +53,7 @@ def connect(config: RunConfig, actors: int) -> None:
 
     Raises:
         ConnectionError: there is no cluster at the address.
+        ConfigurationError: Ray did not start in time.
     """
     if config.address == "local":
         # As many cores as the actors need, whatever the machine has: that was decided, and warned about, before.
@@ -62,10 +63,23 @@ def connect(config: RunConfig, actors: int) -> None:
 
 
 def start_here(cores: int) -> None:
-    """Start Ray on this machine, with so many cores, for this process alone."""
+    """Start Ray on this machine, with so many cores, for this process alone.
+
+    Raises:
+        ConfigurationError: it did not start in time.
+    """
     quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
     memory = _LOCAL_OBJECT_STORE_BYTES
-    ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
+    try:
+        ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
+    except Exception as error:
+        # It has no type of its own.
+        if "timed out during startup" not in str(error):
+            raise
+        raise ConfigurationError(
+            "Ray did not start within its 30 seconds: is this machine busy? Try again, or train without Ray: "
+            "--executor inline"
+        ) from error
 
 
 def join(address: str) -> str | None:

@@ -68,6 +68,31 @@ def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: R
     assert isinstance(next(events), Replaced), "an actor that has reported is replaced at once"
 
 
+@pytest.mark.parametrize("reported", [False, True])
+def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
+    reported: bool, cartpole: RunConfig
+) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, actors=2, clock=clock, max_restarts=9, backoff_seconds=1.0)
+    events = coordinator.run()
+    if reported:
+        executor.completions.append(report(0, 1, 0))
+        assert isinstance(next(events), Outcome)
+    for actor_id in (1, 2):
+        executor.completions.append(Failed(actor_id, "its rollout raised: no such name", raised=True))
+        assert isinstance(next(events), Failed)
+        executor.completions += [None] * 9
+        while not isinstance(next(events), Replaced):
+            clock.now += 1.0
+        executor.completions.clear()
+    executor.completions.append(Failed(3, "its rollout raised: no such name", raised=True))
+    if reported:
+        assert isinstance(next(events), Failed)
+        return
+    with pytest.raises(TrainingStoppedError, match=r"no rollout was completed.*actor 3: its rollout raised: no such"):
+        next(events)
+
+
 def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
     clock = Clock()
     executor, _, coordinator = make(cartpole, 2, clock=clock, hang_factor=10.0, hang_seconds=5.0, start_seconds=60.0)
