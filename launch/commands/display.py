@@ -160,7 +160,9 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
         f"{summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
         f"{summary['updates']:,} updates",
         f"mean return of the last {min(100, summary['episodes'])} training episodes: "
-        f"{_number(summary['mean_return_100'], '.2f')}",
+        f"{_number(summary['mean_return_100'], '.2f')}"
+        if summary["episodes"]
+        else "no training episode has ended",
     ]
     if evaluation is not None:
         lines.append(f"last evaluation: {evaluation_line(evaluation)}")

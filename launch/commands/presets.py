@@ -29,7 +29,11 @@ def presets(arguments: PresetsArguments) -> int:
     for name, preset in PRESETS.items():
         default = " (default)" * (name == DEFAULT_PRESET)
         table.add_row(name + default, preset.config.environment.id, preset.config.network.name, preset.description)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # For a program or a file: a preset is one line.
+        console.width = max(console.width, 240)
+    console.print(table)
     if arguments.json is not None:
         write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})
     return EXIT_DONE

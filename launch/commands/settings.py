@@ -11,11 +11,11 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_origin
 
 import msgspec
 
-from launch.presets.written import NONE
+from launch.presets.written import NONE, SHORT_NAMES
 from shared.config import RunConfig
 
 # What most runs are changed in. All others are in `--help-all`, and in docs/settings.md.
@@ -36,13 +36,7 @@ MOST_USED = (
     "evaluation.every_frames",
 )
 
-ALIASES = {
-    "--env": "--environment.id",
-    "--lr": "--optimizer.learning-rate",
-    "--frames": "--total-frames",
-    # Python has no field `import`.
-    "--environment.import": "--environment.imports",
-}
+ALIASES = {f"--{short}": f"--{name.replace('_', '-')}" for short, name in SHORT_NAMES.items()}
 """Other names of settings, as they are typed."""
 
 # From here on a number has separators.
@@ -99,7 +93,11 @@ def _described(kind: type) -> dict[str, tuple[str, str]]:
             text = ""
             if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 text = " ".join(str(following.value.value).split())
-            described[statement.target.id] = (_in_words(statement.annotation), text)
+            annotation: ast.expr = statement.annotation
+            alias = getattr(inspect.getmodule(kind), annotation.id, None) if isinstance(annotation, ast.Name) else None
+            if get_origin(alias) is Literal:
+                annotation = ast.parse(str(alias).removeprefix("typing."), mode="eval").body
+            described[statement.target.id] = (_in_words(annotation), text)
     return described
 
 

@@ -18,6 +18,14 @@ from shared.errors import ConfigurationError, one_line, setting_error
 
 # TOML has no word for it; on the command line it is typed the same way.
 NONE = "None"
+SHORT_NAMES = {
+    "env": "environment.id",
+    "lr": "optimizer.learning_rate",
+    "frames": "total_frames",
+    # Python has no field `import`.
+    "environment.import": "environment.imports",
+}
+"""What settings are also called on the command line."""
 OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals", "nodes")
 """What is of one run alone: where it is kept, the order of its reports, and its part of a cluster."""
 
@@ -161,6 +169,8 @@ def _nearest(name: str) -> str:
     if left_out:
         return f", did you mean {left_out[0]}?"
     section = name.rpartition(".")[0]
+    if name in SHORT_NAMES:
+        return f", its whole name is {SHORT_NAMES[name]}"
     if section in _SECTIONS:
         return nearest(name, [known for known in _KINDS if known.startswith(f"{section}.")])
     return nearest(name, [*_SECTIONS, *_KINDS])

@@ -102,6 +102,8 @@ def read_curve(path: Path, x: XAxis, y: str) -> Curve:
     if y == EVALUATION_RETURN and evaluations is not None:
         return Curve(path, config, evaluations.x, evaluations.y)
     values = [(row[_COLUMNS[x]], row[y]) for row in rows if isinstance(row.get(y), int | float)]
+    if not values and y == TRAINING_RETURN:
+        raise ConfigurationError(f"{path}: no training episode has ended in this run, so that there is no curve yet")
     if not values:
         numbers = sorted({name for row in rows for name, value in row.items() if isinstance(value, int | float)})
         raise setting_error("y", y, f"{path} has no such figures; it has {', '.join(numbers)}")

@@ -156,7 +156,8 @@ class RunFolder:
         if not self.best_weights.is_file() and not self.has_checkpoint:
             raise ConfigurationError(
                 f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
-                f"before its first one, or they were not kept"
+                f"before its first one, or they were not kept; start anew: tributary train --config "
+                f"{self.path / 'config.json'}"
             )
         if not centres_observations(config, spec):
             return spec

@@ -26,6 +26,7 @@ CARTPOLE = PRESETS["cartpole"].config
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"optimizer.learning_ratee": 1.0}, "did you mean optimizer.learning_rate?"),
     "without its group": ({"learning_rate": 1.0}, "--learning-rate: there is no such setting, did you mean optimizer."),
+    "by its short name": ({"lr": 1.0}, "--lr: there is no such setting, its whole name is optimizer.learning_rate"),
     "misspelt group": ({"optimiser": {"epsilon": 1.0}}, "did you mean optimizer?"),
     "a group": (
         {"environment": "CartPole-v1"},

@@ -112,3 +112,14 @@ def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len(group["x"]) == len(group["interquartile_mean"]) == len(group["interval_95_low"])
     assert "2 games, 4 runs: at 10 frames interquartile mean of human-normalised returns" in capsys.readouterr().out
     assert (tmp_path / "curve.png").is_file()
+
+
+def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(msgspec.to_builtins(Progress(frames=5))) + "\n")
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "no training episode has ended in this run" in capsys.readouterr().err
+    assert main(["plot", str(tmp_path), "--y", "nothing"]) == 2
+    assert "--y nothing: " in capsys.readouterr().err
