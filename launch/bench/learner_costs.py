@@ -65,11 +65,11 @@ def slices_costs(
     return costs
 
 
-def idle_cost(network: Network) -> float:
-    """What the learner's process on a cluster takes of a core when nothing comes."""
+def idle_cost(network: Network, nodes: int = 4) -> float:
+    """What the learner's process on a cluster of so many other nodes takes of a core when nothing comes."""
     arguments = _arguments(network, 1, shared_memory=False, precision="float32")
-    config = _on_cluster(arguments)
-    return measure_idle(config, environment_spec(config.environment), arguments.seconds)
+    config = replace(_on_cluster(arguments), actors=nodes)
+    return measure_idle(config, environment_spec(config.environment), nodes, arguments.seconds)
 
 
 def _from_another_node(arguments: LearnerArguments, level: Literal["none", "node"], shards: int = 1) -> dict[str, Any]:

@@ -29,12 +29,12 @@ def measure_on_nodes(
         return measured
 
 
-def measure_idle(config: RunConfig, spec: EnvironmentSpec, seconds: float) -> float:
+def measure_idle(config: RunConfig, spec: EnvironmentSpec, nodes: int, seconds: float) -> float:
     """CPU seconds per second of a learner to which nothing comes: Ray's threads, and looking for nodes."""
     import ray
 
     aggregation = Aggregation("none", 1, "nothing comes")
-    with _learner_on_nodes(config, spec, aggregation, 1, _NEVER_SECONDS) as (process, made):
+    with _learner_on_nodes(config, spec, aggregation, nodes, _NEVER_SECONDS) as (process, made):
         idle: float = ray.get(process.idle.remote(made, seconds))
         return idle
 

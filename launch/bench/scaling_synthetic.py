@@ -94,7 +94,7 @@ def measure_synthetic(
         components = measure_components(bench_config(arguments, points[0]), spec, (cores,))[cores]
         store.add("components", seconds_per_agent_step=components.step_seconds())
     if not done[("idle",)]:
-        store.add("idle", share_of_core=idle_cost(arguments.network))
+        store.add("idle", share_of_core=idle_cost(arguments.network, arguments.nodes))
     idle = _last(store.read(), "idle")["share_of_core"]
     for count, share in sorted({(point.gradients_per_update, _node_gradients(arguments, point)) for point in points}):
         if not done[("costs", count, share)]:

@@ -48,7 +48,7 @@ def test_every_way_is_measured_once_and_shown_beside_its_prediction(
 
     monkeypatch.setattr(module, "_measure", measure)
     monkeypatch.setattr(module, "learner_costs", lambda *_: COSTS)
-    monkeypatch.setattr(module, "idle_cost", lambda _: IDLE["share_of_core"])
+    monkeypatch.setattr(module, "idle_cost", lambda *_: IDLE["share_of_core"])
 
     class Components:
         def step_seconds(self) -> float:
@@ -202,7 +202,7 @@ def test_real_messages_cost_the_learner_less_when_they_are_added(
     of_slices = {"learner": {"float32": 5e-3}, "slice": {"float32": 5e-3}}
     monkeypatch.setattr(module, "learner_costs", lambda *_: COSTS)
     monkeypatch.setattr(module, "slices_costs", lambda *_: of_slices)
-    monkeypatch.setattr(module, "idle_cost", lambda _: IDLE["share_of_core"])
+    monkeypatch.setattr(module, "idle_cost", lambda *_: IDLE["share_of_core"])
     command = (
         "bench scaling --synthetic --actors 4 --nodes 2 --gradients-per-update 1,4 --shards 2 --seconds 2 --repeats 1 "
         "--envs 4"
