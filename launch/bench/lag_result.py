@@ -174,8 +174,9 @@ def markdown(config: RunConfig, result: dict[str, Any]) -> str:
 
 
 _LEGEND = (
-    "Mean return over seeds with its 95 % bootstrap interval, which one seed has not, at the best rate of each (×). "
-    "↑ or ↓: the interval of the difference from none, seed by seed, is all above, or all below 0."
+    "Mean return over seeds with its 95 % bootstrap interval, which one seed has not. ×: its rate, the one with the "
+    "most seeds, of these the best at the end. ↑ or ↓: the interval of the difference from none, seed by seed, is all "
+    "above, or all below 0."
 )
 
 

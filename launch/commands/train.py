@@ -220,7 +220,8 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     except ConnectionError as error:
         raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
     except ray.exceptions.RayError as error:
-        return _failed(run, last_line(error))
+        # The name of the class says nothing that its message does not.
+        return _failed(run, last_line(error).removeprefix("launch.loop.supervision.TrainingStoppedError: "))
     finally:
         ray.shutdown()
 
