@@ -27,8 +27,6 @@ from ray.cluster_utils import Cluster
 port, *cores = map(int, sys.argv[1:])
 store = {"object_store_memory": 200 * 2**20}
 dashboard = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": port}
-# Another head on this machine has the agent's usual port.
-dashboard["dashboard_agent_listen_port"] = 0
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cores[0], **store, **dashboard})
 for count in cores[1:]:
     cluster.add_node(num_cpus=count, **store)
