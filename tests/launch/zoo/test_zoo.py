@@ -174,12 +174,13 @@ def test_an_agent_that_ships_plays_as_well_as_is_said(elsewhere: Path) -> None:
 
 @pytest.mark.zoo
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", zoo.agents())
-def test_the_commands_repeat_the_scores(name: str, elsewhere: Path) -> None:
-    for file in zoo.agent_folder(name).glob("evaluation-*.json"):
-        said = json.loads(file.read_text())
-        assert main([*shlex.split(said["command"])[1:], "--json", "result.json"]) == 0
-        result = json.loads((elsewhere / "result.json").read_text())
-        # To the game on the same processor; on another one rounding may draw other actions.
-        error = max(said["standard_error"] or 0.0, result["standard_error"] or 0.0)
-        assert abs(result["mean_return"] - said["mean_return"]) <= 4 * error
+@pytest.mark.parametrize(
+    "file", sorted(zoo.FOLDER.glob("*/evaluation-*.json")), ids=lambda file: f"{file.parent.name}-{file.stem}"
+)
+def test_the_command_repeats_the_score(file: Path, elsewhere: Path) -> None:
+    said = json.loads(file.read_text())
+    assert main([*shlex.split(said["command"])[1:], "--json", "result.json"]) == 0
+    result = json.loads((elsewhere / "result.json").read_text())
+    # To the game on the same processor; on another one rounding may draw other actions.
+    error = max(said["standard_error"] or 0.0, result["standard_error"] or 0.0)
+    assert abs(result["mean_return"] - said["mean_return"]) <= 4 * error
