@@ -32,7 +32,7 @@ _BYTES: dict[WirePrecision, int] = {"float32": 4, "bfloat16": 2}
 @dataclass(frozen=True)
 class PlanArguments:
     """Predict throughput, policy lag and the point of saturation for more actors than there are here, and check the
-    prediction against this machine. About five minutes; nothing else should run."""
+    prediction against this machine. Five to ten minutes; nothing else should run."""
 
     cluster_actors: tuple[int, ...] = _CURVE
     """Numbers of actors to predict for."""

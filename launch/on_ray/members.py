@@ -263,8 +263,8 @@ class RayMembers(ABC, Generic[MemberT]):
     def _failed(self, actor_id: int | None, error: RayError) -> Failed:
         if isinstance(error, RayTaskError) and isinstance(error.cause, ActorNotMadeError):
             return Failed(actor_id, str(error.cause), not_made=True)
-        died = isinstance(error, RayActorError)
+        failed = Failed(actor_id, failure_reason(error), raised=isinstance(error, RayTaskError))
         if self._cluster is None or actor_id is None:
-            return Failed(actor_id, failure_reason(error), raised=isinstance(error, RayTaskError))
-        lost = died and self._cluster.has_lost(self._members[actor_id].node)
-        return Failed(actor_id, failure_reason(error), node_lost=lost, raised=isinstance(error, RayTaskError))
+            return failed
+        lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._members[actor_id].node)
+        return failed._replace(node_lost=lost)

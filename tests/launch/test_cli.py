@@ -21,6 +21,8 @@ from shared.errors import ConfigurationError
 MISTAKES = {
     "train pnog": "unknown preset pnog, did you mean pong?",
     "trian": "unknown command trian, did you mean train?",
+    "evaluate": "RUN: is missing; see tributary evaluate --help",
+    "train cartpole --executor remote": "--executor remote: must be one of ray, inline",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
     "train --environment.id Pong": "ALE/Pong-v5",
     "train cartpole --environment.id Pendulum-v1 --method.name sarsa": "has continuous actions; use actor_critic",

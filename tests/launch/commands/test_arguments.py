@@ -92,7 +92,10 @@ def test_what_is_no_count_is_refused_by_the_name_of_its_field(text: str) -> None
         ("--steps 3", "--steps: there is no such option, did you mean --inner.steps? see tributary test --help"),
         ("--outer.steps=3", "--outer.steps=3: there is no such option, did you mean --inner.steps? see tributary test"),
         ("--wholly-new 3", "--wholly-new: there is no such option; see tributary test --help"),
-        ("--frames 3 pong", "pong: stands where an option should; a preset or a run comes first; see tributary test"),
+        (
+            "--frames 3 pong",
+            "pong: stands where an option should; a preset or a run comes before options; see tributary test",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_to_do(line: str, said: str) -> None:
