@@ -42,7 +42,7 @@ def in_one_line(printed: str, command: str, known: Collection[str]) -> str:
 
 def _unknown(word: str, command: str, known: Collection[str]) -> str:
     if not word.startswith("--"):
-        return f"{word}: stands where an option should; a preset or a run comes before options; see tributary {command} --help"
+        return f"{word}: stands where an option should; a preset or a run comes first; see tributary {command} --help"
     name = word.removeprefix("--").partition("=")[0].replace("_", "-")
     last_parts: dict[str, list[str]] = {}
     for option in known:
