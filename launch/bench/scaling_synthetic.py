@@ -96,16 +96,19 @@ def measure_synthetic(
     if not done[("idle",)]:
         store.add("idle", share_of_core=idle_cost(arguments.network, arguments.nodes))
     idle = _last(store.read(), "idle")["share_of_core"]
-    for count, share in sorted({(point.gradients_per_update, _node_gradients(arguments, point)) for point in points}):
-        if not done[("costs", count, share)]:
-            console.print(f"what a gradient costs, K = {count} …", style="dim", highlight=False)
-            costs = learner_costs(arguments.network, count, share, ("float32",), idle)
-            store.add("costs", of=(count, share), seconds=costs)
-    if arguments.shards > 1 and not done[("slices", arguments.shards)]:
-        console.print(f"what a gradient costs {arguments.shards} slices …", style="dim", highlight=False)
-        costs = slices_costs(arguments.network, 1, arguments.shards, ("float32",), idle)
-        store.add("slices", of=(arguments.shards,), seconds=costs)
     seconds_per_agent_step = _last(store.read(), "components")["seconds_per_agent_step"]
+    for point in points:
+        count, share = point.gradients_per_update, _node_gradients(arguments, point)
+        pace = _seconds_per_gradient(arguments, point, seconds_per_agent_step) / point.actors
+        name = f"a gradient costs every {1e3 * pace:.0f} ms"
+        if not done[("costs", *point)]:
+            console.print(f"what {name}, K = {count} …", style="dim", highlight=False)
+            costs = learner_costs(arguments.network, count, share, ("float32",), idle, pace)
+            store.add("costs", of=point, seconds=costs)
+        if count == 1 and arguments.shards > 1 and not done[("slices", arguments.shards, *point)]:
+            console.print(f"what {name} in {arguments.shards} slices …", style="dim", highlight=False)
+            costs = slices_costs(arguments.network, 1, arguments.shards, ("float32",), idle, pace)
+            store.add("slices", of=(arguments.shards, *point), seconds=costs)
     for repeat in range(arguments.repeats):
         for way in ways_of(points, arguments.shards):
             if done[("synthetic", *way.key)] <= repeat:
@@ -135,8 +138,13 @@ def _measure(
     )
     together = _node_gradients(arguments, way.point) if way.level == "group" else way.point.gradients_per_update
     aggregation = Aggregation(way.level, together, "as asked for")
-    pace = seconds_per_agent_step * agent_steps_per_gradient(vars(arguments), way.point)
+    pace = _seconds_per_gradient(arguments, way.point, seconds_per_agent_step)
     return measure_on_nodes(config, spec, aggregation, arguments.nodes, pace, arguments.seconds)
+
+
+def _seconds_per_gradient(arguments: ScalingArguments, point: Point, seconds_per_agent_step: float) -> float:
+    """Of one actor."""
+    return seconds_per_agent_step * agent_steps_per_gradient(vars(arguments), point)
 
 
 def _node_gradients(arguments: ScalingArguments, point: Point) -> int:
@@ -182,19 +190,20 @@ def summarise_synthetic(
 
 def _predicted(arguments: ScalingArguments, way: Way, measurements: Sequence[dict[str, Any]]) -> dict[str, float]:
     """As `tributary plan` has it for such a cluster, without links: those of this machine hold nothing back."""
-    point, share = way.point, _node_gradients(arguments, way.point)
-    costs = _last(measurements, "costs", (point.gradients_per_update, share))["seconds"]
+    point = way.point
+    costs = _last(measurements, "costs", point)["seconds"]
     seconds_per_agent_step = _last(measurements, "components")["seconds_per_agent_step"]
-    actor = seconds_per_agent_step * agent_steps_per_gradient(vars(arguments), point)
+    actor = _seconds_per_gradient(arguments, point, seconds_per_agent_step)
     each, tree = point.actors // arguments.nodes, None
     learner, head, of_slice = costs["objects" if way.level == "none" else "sums"]["float32"], 0.0, 0.0
     if way.shards > 1:
-        of_slices = _last(measurements, "slices", (way.shards,))["seconds"]
+        of_slices = _last(measurements, "slices", (way.shards, *point))["seconds"]
         learner, of_slice = of_slices["learner"]["float32"], of_slices["slice"]["float32"]
     elif way.level == "node":
         tree = Tree(each)
     elif way.level == "group":
-        tree, head = group_tree(point.actors, each, share), costs["heads"]["float32"]
+        tree = group_tree(point.actors, each, _node_gradients(arguments, point))
+        head = costs["heads"]["float32"]
     of_one = Costs(actor, learner, head=head, idle=_last(measurements, "idle")["share_of_core"], slice=of_slice)
     found = predict(of_one, point.actors, point.gradients_per_update, arguments.calls_in_flight, tree)
     return {

@@ -29,17 +29,17 @@ def test_costs_are_those_of_one_actor_on_another_node_without_the_idle_part(monk
 
     monkeypatch.setattr(module, "measure_on_nodes", measure)
     monkeypatch.setattr(module, "measure_head", lambda *_: 2e-3)
-    costs = learner_costs("a3c_cnn", 4, 2, ("float32", "bfloat16"), 0.01)
+    costs = learner_costs("a3c_cnn", 4, 2, ("float32", "bfloat16"), 0.01, 0.5)
     # A hundredth of a core, over 50 gradients a second.
     assert costs["objects"] == pytest.approx({"float32": 4.8e-3, "bfloat16": 4.8e-3})
     assert costs["sums"] == pytest.approx({"float32": 0.8e-3, "bfloat16": 0.8e-3})
     assert costs["heads"] == {"float32": 2e-3, "bfloat16": 2e-3}
     assert costs["parameters"] == 7
-    of_slices = slices_costs("a3c_cnn", 1, 2, ("float32",), 0.01)
+    of_slices = slices_costs("a3c_cnn", 1, 2, ("float32",), 0.01, 0.25)
     assert of_slices["learner"] == pytest.approx({"float32": 4.8e-3})
     assert of_slices["slice"] == pytest.approx({"float32": 4e-3})
-    ways = [(precision, level, 4, 1, 1, 0.0) for precision in ("float32", "bfloat16") for level in ("none", "node")]
-    assert made == [*ways, ("float32", "none", 1, 2, 1, 0.0)]
+    ways = [(precision, level, 4, 1, 1, 0.5) for precision in ("float32", "bfloat16") for level in ("none", "node")]
+    assert made == [*ways, ("float32", "none", 1, 2, 1, 0.25)]
 
 
 def test_a_gradient_by_itself_has_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,13 +41,20 @@ def test_every_way_is_measured_once_and_shown_beside_its_prediction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     made: list[tuple[Way, float]] = []
+    costs: list[tuple[int, int, float, float]] = []
 
     def measure(_arguments: ScalingArguments, _spec: object, way: Way, seconds: float) -> dict[str, Any]:
         made.append((way, seconds))
         return measured({"none": 4.2e-3, "node": 4e-4, "group": 3.5e-4}[way.level])
 
+    def costs_of(
+        _network: str, count: int, share: int, _precisions: object, idle: float, pace: float
+    ) -> dict[str, Any]:
+        costs.append((count, share, idle, pace))
+        return COSTS
+
     monkeypatch.setattr(module, "_measure", measure)
-    monkeypatch.setattr(module, "learner_costs", lambda *_: COSTS)
+    monkeypatch.setattr(module, "learner_costs", costs_of)
     monkeypatch.setattr(module, "idle_cost", lambda *_: IDLE["share_of_core"])
 
     class Components:
@@ -59,6 +66,8 @@ def test_every_way_is_measured_once_and_shown_beside_its_prediction(
     command = f"bench scaling --synthetic --actors 8 --gradients-per-update 1,16 --repeats 1 --output {folder}"
     assert main(command.split()) == 0
     assert made == [(Way(ONE, "none"), 1e-3), (Way(MANY, "node"), 1e-3), (Way(MANY, "group"), 1e-3)]
+    # Eight actors of 32 x 20 agent steps of a millisecond each.
+    assert costs == [(1, 1, 0.01, pytest.approx(0.08)), (16, 2, 0.01, pytest.approx(0.08))]
     # A hundredth of a core, over 12.4 gradients a second.
     assert "4.20 (4.81)" in capsys.readouterr().out
     assert main(f"bench scaling --continue {folder}".split()) == 0
@@ -79,7 +88,7 @@ def test_a_machine_that_is_full_is_named() -> None:
     kept = [
         {"kind": "components", "seconds_per_agent_step": 1e-3},
         IDLE,
-        {"kind": "costs", "of": [1, 1], "seconds": COSTS},
+        {"kind": "costs", "of": ONE, "seconds": COSTS},
         {"kind": "synthetic", "of": [*ONE, "none"], **measured(4e-3, rate=1e4)},
     ]
     result = summarise_synthetic(settings, [ONE, MANY], kept)
@@ -95,7 +104,7 @@ def test_ways_are_compared_at_the_same_number_of_actors() -> None:
     kept = [
         {"kind": "components", "seconds_per_agent_step": 1e-3},
         IDLE,
-        *({"kind": "costs", "of": of, "seconds": COSTS} for of in ([1, 1], [16, 2], [16, 4])),
+        *({"kind": "costs", "of": of, "seconds": COSTS} for of in [ONE, MANY, *twice]),
         *({"kind": "synthetic", "of": [*point, level], **measured(cpu)} for point, level, cpu in ways),
     ]
     settings = vars(ScalingArguments(synthetic=True))
@@ -120,7 +129,7 @@ def test_a_learner_in_slices_is_measured_beside_one_in_a_piece_and_kept(
     kept = [
         {"kind": "components", "seconds_per_agent_step": 1e-3},
         IDLE,
-        {"kind": "costs", "of": [1, 1], "seconds": COSTS},
+        {"kind": "costs", "of": ONE, "seconds": COSTS},
         # As before there were slices: it is gone on with.
         {"kind": "synthetic", "of": [*ONE, "none"], **measured(4e-3)},
     ]
