@@ -11,6 +11,7 @@ from rich.table import Table
 
 from launch.bench.lag_cells import CORRECTIONS
 from launch.bench.lag_study import LagStudy
+from launch.bench.throughput import DRIFT
 from launch.output.hardware import hardware_line
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
@@ -98,12 +99,15 @@ def _grouped(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[list[
 def _cell(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = rows[0]
     returned = [row for row in rows if _return(row) is not None]
+    # Rows of earlier studies do not tell.
+    drifted = [row for row in rows if DRIFT[0] in row]
     return {
         **{name: first[name] for name in ("actors", "gradients_per_update", "correction", "rate", "learning_rate")},
         "seeds": len(returned),
         **{measure: _over_seeds({row["seed"]: of(row) for row in returned}) for measure, of in _MEASURES.items()},
         "policy_lag_mean": float(np.mean([row["policy_lag_mean"] for row in rows])),
         "policy_lag_max": max(row["policy_lag_max"] for row in rows),
+        "drift": {name: float(np.mean([row[name] for row in drifted])) for name in DRIFT} if drifted else None,
         "failed": sum(row["failure"] is not None or _return(row) is None for row in rows),
     }
 
@@ -146,15 +150,18 @@ def result_of(study: LagStudy) -> dict[str, Any]:
 
 
 def show(console: Console, result: dict[str, Any], folder: object) -> None:
-    """The table of the best rates, and where the files are."""
-    head, *lines = _table(result, "return")
-    table = Table(box=None, pad_edge=False)
-    for name in head:
-        table.add_column(name, justify="right")
-    for line in lines:
-        table.add_row(*line)
-    console.print(table, highlight=False)
-    console.print(_LEGEND, style="dim", highlight=False, soft_wrap=True)
+    """The tables of the best rates and of the drift, and where the files are."""
+    for shown, legend in ((_table(result, "return"), _LEGEND), (_drift_table(result), _DRIFT_LEGEND)):
+        head, *lines = shown
+        if not lines:
+            continue
+        table = Table(box=None, pad_edge=False)
+        for name in head:
+            table.add_column(name, justify="right")
+        for line in lines:
+            table.add_row(*line)
+        console.print(table, highlight=False)
+        console.print(legend, style="dim", highlight=False, soft_wrap=True)
     print_line(console, f"rows, table, figures and orders of arrival: {folder}")
 
 
@@ -166,10 +173,12 @@ def markdown(config: RunConfig, result: dict[str, Any]) -> str:
         f"{config.environment.id}, {config.total_frames:,} frames; the last weights play {evaluation.episodes} "
         f"episodes, {evaluation.policy} actions. Seeds {', '.join(map(str, seeds))}."
     )
+    drifts = _drift_table(result)
     return (
         f"{_as_markdown(_table(result, 'return'))}\n\n{_LEGEND} {protocol}\n\n"
         f"Over the run, the mean of the returns of training at each tenth of it:\n\n"
         f"{_as_markdown(_table(result, 'return_over_the_run'))}\n"
+        + (f"\n{_as_markdown(drifts)}\n\n{_DRIFT_LEGEND}\n" if len(drifts) > 1 else "")
     )
 
 
@@ -177,6 +186,10 @@ _LEGEND = (
     "Mean return over seeds with its 95 % bootstrap interval, which one seed has not. ×: its rate, the one with the "
     "most seeds, of these the best at the end. ↑ or ↓: the interval of the difference from none, seed by seed, is all "
     "above, or all below 0."
+)
+_DRIFT_LEGEND = (
+    "How far the policy was from the one that acted, where rollouts are differentiated again: means over the gradients "
+    "of a run, of the ratio r of their probabilities."
 )
 
 
@@ -197,6 +210,16 @@ def _table(result: dict[str, Any], measure: str) -> list[list[str]]:
         alone = group[0]["actors"] == 1
         texts = [_text(by_correction.get(c), measure, alone=alone) for c in corrections]
         lines.append([str(group[0]["gradients_per_update"]), f"{group[0]['actors']:,}", f"{lag:.3g}", *texts])
+    return lines
+
+
+def _drift_table(result: dict[str, Any]) -> list[list[str]]:
+    lines = [["K", "actors", "policy lag", "distance of r from 1", "clipped", "r - 1 - log r, nats"]]
+    for cell in sorted(result["best"], key=lambda cell: [cell["gradients_per_update"], cell["actors"]]):
+        if cell["drift"] is not None:
+            deviation, clipped, divergence = (cell["drift"][name] for name in DRIFT)
+            point = [str(cell["gradients_per_update"]), f"{cell['actors']:,}", f"{cell['policy_lag_mean']:.3g}"]
+            lines.append([*point, f"{deviation:.3f}", f"{clipped:.1%}", f"{divergence:.4f}"])
     return lines
 
 

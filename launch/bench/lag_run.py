@@ -12,11 +12,12 @@ from actors.environments import EnvironmentSpec, environment_spec, measure_obser
 from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.bench.lag_cells import Cell, settings
+from launch.bench.throughput import DRIFT
 from launch.bench.virtual_actors import VirtualActors
 from launch.loop.coordinator import Coordinator
 from launch.loop.supervision import TrainingStoppedError
 from launch.run.folder import centres_observations
-from learner.learner import Learner
+from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 
 # Moments of a run, evenly spaced over its frames, at which its return is noted.
@@ -42,8 +43,11 @@ def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]
     executor = VirtualActors(config, spec, cell.actors)
     coordinator = Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision)
     account, curve, failure = learner.account, list[float | None](), None
+    statistics = Counter[str]()
     try:
-        for _ in coordinator.run():
+        for event in coordinator.run():
+            if isinstance(event, Outcome):
+                statistics.update(event.report.statistics)
             while account.frames * _MARKS >= config.total_frames * (len(curve) + 1):
                 curve.append(account.mean_return)
             if account.frames >= config.total_frames:
@@ -63,6 +67,8 @@ def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]
         "policy_lag_mean": sum(lag * count for lag, count in lags.items()) / max(1, lags.total()),
         "policy_lag_p95": _percentile(lags, 0.95),
         "policy_lag_max": max(lags, default=0),
+        # Of rollouts that are differentiated again.
+        **{name: statistics[name] / lags.total() for name in DRIFT if name in statistics},
         "learning_rate": config.optimizer.learning_rate,
         "agent_steps": account.ledger.sampled,
         "gradients": lags.total(),

@@ -25,7 +25,7 @@ from launch.cli import main
 from launch.loop.arrivals import Arrivals
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline_executor import InlineExecutor
-from learner.learner import Learner
+from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.types import GradientReport, WeightSnapshot
 
@@ -46,7 +46,8 @@ def short(config: RunConfig, frames: int = 600) -> RunConfig:
 def test_one_virtual_actor_is_that_of_an_ordinary_run_to_the_bit(
     cartpole: RunConfig, correction: Correction, tmp_path: Path
 ) -> None:
-    config, cell = short(cartpole), Cell(1, 2, correction, 0.5, seed=3)
+    # At K = 2 the second time that one actor differentiates a rollout would be at the weights that acted, too.
+    config, cell = short(cartpole), Cell(1, {"none": 2, "clipped": 1}[correction], correction, 0.5, seed=3)
     row = played(config, tmp_path, cell)
     ordinary = replace(settings(config, cell, order_file(tmp_path, MODEL, config, cell)), replay_arrivals=None)
     assert ordinary.actor.epochs == {"none": 1, "clipped": 2}[correction]
@@ -54,13 +55,20 @@ def test_one_virtual_actor_is_that_of_an_ordinary_run_to_the_bit(
     policy = Policy(ordinary, spec)
     learner = Learner(ordinary, policy.layout, policy.initial_parameters())
     executor = InlineExecutor(ordinary, spec, 1)
-    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=ordinary.supervision).run():
+    deviations = []
+    for event in Coordinator(learner, executor, calls_per_actor=1, supervision=ordinary.supervision).run():
+        if isinstance(event, Outcome):
+            deviations.append(event.report.statistics.get("ratio_deviation"))
         if learner.account.frames >= config.total_frames:
             break
     executor.close()
     assert learner.version == row["updates"] > 15
     assert hashlib.sha256(learner.snapshot().parameters.tobytes()).hexdigest()[:16] == row["weights_sha256"]
     assert row["policy_lag_max"] == 0
+    if correction == "clipped":
+        assert row["ratio_deviation"] == pytest.approx(np.mean(deviations)) != 0.0
+    else:
+        assert "ratio_deviation" not in row
 
 
 def test_gradients_are_of_the_versions_of_so_many_actors(cartpole: RunConfig, tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """What a lag study makes of its rows: means, intervals, the best rate, and what a correction gains."""
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from launch.bench.arrival_model import ArrivalModel
-from launch.bench.lag_result import Mean, bootstrapped, markdown, result_of, summarise, write
+from launch.bench.lag_result import Mean, bootstrapped, markdown, result_of, show, summarise, write
 from launch.bench.lag_study import LagStudy
 from launch.presets import PRESETS
 
@@ -104,6 +106,25 @@ def test_what_has_no_return_is_in_no_mean_and_counted() -> None:
     assert (none["failed"], none["seeds"]) == (0, 1)
     table = markdown(CONFIG, summarise(rows)).splitlines()
     assert table[2] == "| 1 | 8 | 7 | 100 ×1 | 115 (110 to 120) ×1, 1 failed |"
+
+
+def test_how_far_the_policy_was_is_told_where_rollouts_are_differentiated_again(tmp_path: Path) -> None:
+    far = [{"ratio_deviation": 0.1, "clipped_share": 0.04, "approximate_kl": 2e-3}, {}]
+    far.append({name: 3 * value for name, value in far[0].items()})
+    rows = [row(1, "clipped", 1.0, 1, 500.0, k=32) | far[0], row(8, "none", 1.0, 1, 9.0)]
+    rows += [row(8, "clipped", 1.0, seed, 100.0) | drift for seed, drift in enumerate(far)]
+    study = LagStudy(tmp_path, CONFIG, ArrivalModel())
+    for made in rows:
+        study.add(made)
+    result = result_of(study)
+    text = markdown(CONFIG, result)
+    table = text[text.index("| K | actors | policy lag | distance of r from 1") :].splitlines()
+    # The row of an earlier study does not tell.
+    assert table[2:4] == ["| 1 | 8 | 7 | 0.200 | 8.0% | 0.0040 |", "| 32 | 1 | 0 | 0.100 | 4.0% | 0.0020 |"]
+    console = Console(file=StringIO(), width=150)
+    show(console, result, tmp_path)
+    assert "0.200     8.0%" in console.file.getvalue()
+    assert "distance of r" not in markdown(CONFIG, summarise(rows[1:2]))
 
 
 def test_one_actor_stands_for_all_that_corrects_lag(tmp_path: Path) -> None:
