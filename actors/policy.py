@@ -107,8 +107,9 @@ class Policy:
         return self.layout.flatten([variable.numpy() for variable in self.network.variables])
 
     def assign(self, parameters: Float32Array, frames: int = 0) -> None:
-        """Set all weights from a float32 [P], and the time, in global frames, that exploration follows."""
+        """Set all weights from a float32 [P], and the time, in global frames, that exploration and the loss follow."""
         self._assign(parameters)
+        self.method.begin(frames)
         self._explorer.begin(frames)
 
     def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:

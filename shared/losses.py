@@ -44,7 +44,7 @@ def actor_critic_loss(
     mask: tf.Tensor,
     *,
     value_cost: float,
-    entropy_cost: float,
+    entropy_cost: float | tf.Tensor,
     reduction: Reduction,
     acting_log_probs: tf.Tensor | None = None,
     clip_ratio: float = 0.0,
@@ -72,7 +72,7 @@ def actor_critic_loss(
         advantages: float32 [...], R_t - V(s_t) as it was acted; `standardised` or not.
         mask: float32 [...].
         value_cost: weight of the squared error; the paper's is 0.5.
-        entropy_cost: weight of the entropy bonus; the paper's β is 0.01.
+        entropy_cost: weight of the entropy bonus, a scalar; the paper's β is 0.01.
         reduction: "sum" (the paper's) or "mean" over agent steps.
         acting_log_probs: float32 [...], log π_acting(a_t | s_t). None: the policy is the one that acted.
         clip_ratio: ε, where the policy is another one.

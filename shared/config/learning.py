@@ -29,6 +29,9 @@ class MethodConfig:
     """actor_critic: weight of the squared error of the value."""
     entropy_cost: float = 0.01
     """actor_critic: weight β of the entropy bonus."""
+    final_entropy_cost: float | None = None
+    """actor_critic: what β comes to, in a straight line over the frames that the learning rate is annealed over. None:
+    it stays."""
     clip_ratio: float = 0.2
     """actor_critic: ε. Where a rollout is differentiated more than once, the ratio of the probabilities of an action
     now and when it was taken counts from 1 - ε to 1 + ε (arXiv 1707.06347, eq. 7)."""
@@ -51,6 +54,7 @@ class MethodConfig:
         between("method.return_lambda", self.return_lambda, 0.0, 1.0)
         at_least("method.value_cost", self.value_cost, 0.0)
         at_least("method.entropy_cost", self.entropy_cost, 0.0)
+        at_least("method.final_entropy_cost", self.final_entropy_cost, 0.0)
         positive("method.clip_ratio", self.clip_ratio)
         at_least("method.target_interval_agent_steps", self.target_interval_agent_steps, 1)
         known = METHODS.get(self.name)

@@ -104,7 +104,7 @@ class RunConfig:
 
     @property
     def annealing_frames(self) -> int:
-        """Frames at which a linear learning rate reaches 0."""
+        """Frames at which a linear learning rate reaches 0, and the weight of the entropy its final value."""
         return self.optimizer.annealing_frames or self.total_frames
 
     @property

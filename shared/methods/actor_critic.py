@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from shared.config import RunConfig
 from shared.distributions import (
     categorical_entropy,
     categorical_log_prob,
@@ -25,7 +26,8 @@ from shared.methods.method import (
 )
 from shared.networks import Head, Network, NetworkOutput
 from shared.returns import lambda_returns
-from shared.types import Float32Array
+from shared.schedules import linear_anneal
+from shared.types import ActionSpec, Float32Array
 
 
 class ActorCritic(Method):
@@ -41,6 +43,19 @@ class ActorCritic(Method):
     """
 
     preferences_are = "probability"
+
+    def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
+        super().__init__(config, actions)
+        self._entropy_cost: float | tf.Variable = config.method.entropy_cost
+        if config.method.final_entropy_cost is not None:
+            # The graph of the loss is traced once.
+            self._entropy_cost = tf.Variable(config.method.entropy_cost, trainable=False, name="entropy_cost")
+
+    def begin(self, frames: int) -> None:
+        initial, final = self.config.method.entropy_cost, self.config.method.final_entropy_cost
+        if final is not None:
+            assert not isinstance(self._entropy_cost, float)
+            self._entropy_cost.assign(linear_anneal(initial, final, frames, self.config.annealing_frames))
 
     def heads(self) -> tuple[Head, ...]:
         # Nearly zero at the start: a uniform policy, or a mean at the middle of the range.
@@ -118,7 +133,7 @@ class ActorCritic(Method):
             samples.advantages,
             samples.mask,
             value_cost=settings.value_cost,
-            entropy_cost=settings.entropy_cost,
+            entropy_cost=self._entropy_cost,
             reduction=settings.reduction,
             acting_log_probs=samples.log_probs,
             clip_ratio=settings.clip_ratio,

@@ -80,7 +80,7 @@ class Explorer(Protocol):
 
 
 class Method(ABC):
-    """A method of the asynchronous n-step family. Stateless: what it computes depends on its arguments alone.
+    """A method of the asynchronous n-step family. What it computes depends on its arguments, and on the time, alone.
 
     What says "graph code" is traced once, without AutoGraph: a choice by a tensor's value is `tf.where` or `tf.cond`.
 
@@ -98,6 +98,9 @@ class Method(ABC):
     def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
         self.config = config
         self.actions = actions
+
+    def begin(self, frames: int) -> None:  # noqa: B027
+        """Called with each new weights, with the global frames so far: for a loss that changes with them."""
 
     @abstractmethod
     def heads(self) -> tuple[Head, ...]:
