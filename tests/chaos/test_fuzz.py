@@ -58,6 +58,7 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "discount": _NUMBER,
         "return_lambda": _NUMBER,
         "entropy_cost": _NUMBER,
+        "final_entropy_cost": _NUMBER,
         "value_cost": _NUMBER,
         "standardise_advantages": _FLAG,
         "double_q": _FLAG,
