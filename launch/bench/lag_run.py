@@ -46,7 +46,7 @@ def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]
     statistics = Counter[str]()
     try:
         for event in coordinator.run():
-            if isinstance(event, Outcome):
+            if isinstance(event, Outcome) and event.dropped is None:
                 statistics.update(event.report.statistics)
             while account.frames * _MARKS >= config.total_frames * (len(curve) + 1):
                 curve.append(account.mean_return)

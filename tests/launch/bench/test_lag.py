@@ -20,6 +20,7 @@ from actors.policy import Policy
 from launch.bench.arrival_model import ArrivalModel, policy_lags
 from launch.bench.lag_cells import CORRECTIONS, Cell, Correction, crossed, order_file, settings
 from launch.bench.lag_run import play
+from launch.bench.throughput import DRIFT
 from launch.bench.virtual_actors import VirtualActors
 from launch.cli import main
 from launch.loop.arrivals import Arrivals
@@ -69,6 +70,21 @@ def test_one_virtual_actor_is_that_of_an_ordinary_run_to_the_bit(
         assert row["ratio_deviation"] == pytest.approx(np.mean(deviations)) != 0.0
     else:
         assert "ratio_deviation" not in row
+
+
+def test_the_drift_is_that_of_the_gradients_that_were_taken(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is dropped may not be a number, and is not among those that it would be divided by."""
+    outcomes: list[Outcome] = []
+    submit = Learner.submit
+    monkeypatch.setattr(Learner, "submit", lambda *given: outcomes.append(submit(*given)) or outcomes[-1])
+    config = replace(short(cartpole), learner=replace(cartpole.learner, max_policy_lag=2))
+    row = played(config, tmp_path, Cell(8, 1, "clipped", 1.0, seed=1))
+    taken = [made.report.statistics for made in outcomes if made.dropped is None]
+    assert 0 < len(taken) < len(outcomes)
+    for name in DRIFT:
+        assert row[name] == pytest.approx(np.mean([statistics[name] for statistics in taken]))
 
 
 def test_gradients_are_of_the_versions_of_so_many_actors(cartpole: RunConfig, tmp_path: Path) -> None:
