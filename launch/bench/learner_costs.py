@@ -27,7 +27,7 @@ def learner_costs(
     `objects`: of the learner, for a gradient by itself. For K of 2 or more also `sums`: of the learner, for one in a
     sum of K; and `heads`: of the aggregator of a group, for one in a node's sum of `node_gradients`. `parameters` is P.
     What the learner takes of a core when nothing comes, `idle`, is in none of them. Gradients come every `pace` seconds
-    (0: as fast as they are taken), for one that a process has to wake up for costs it more; those of `heads` do not.
+    (0: as fast as they are taken), for one that a process has to wake up for costs it more; `heads` go at full speed.
     """
     costs: dict[str, Any] = {"objects": {}}
     for precision in precisions:
