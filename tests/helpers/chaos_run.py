@@ -1,0 +1,172 @@
+"""A run under chaos: watched from outside, and what can be done to it and to its disk."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+FAULTS = Path(__file__).parents[1] / "chaos" / "faults"
+
+
+class ChaosRun:
+    """A run whose folder is a small disk of its own, and what can be done to it.
+
+    Args:
+        folder: an empty one.
+        counts: how many processes of each kind the run has when nothing is wrong.
+        deadline_seconds: for whatever is waited for.
+    """
+
+    def __init__(self, folder: Path, counts: Mapping[str, int], deadline_seconds: float = 90) -> None:
+        self.counts, self.deadline_seconds = counts, deadline_seconds
+        self.requests = folder / "requests"
+        self.requests.mkdir()
+        self.disk = folder / "disk"
+        self.disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.disk)], check=True)
+        self.path = self.disk / "run"
+        self.environment = os.environ | {"CHAOS_FOLDER": str(self.requests), "PYTHONPATH": str(FAULTS)}
+        self.driver: subprocess.Popen[bytes]
+        self.shown = folder / "shown.txt"
+        self.segments = set(Path("/dev/shm").iterdir())
+
+    def start(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "launch.cli", "train", *arguments]
+        with self.shown.open("wb") as shown:
+            self.driver = subprocess.Popen(command, env=self.environment, stdout=shown, stderr=subprocess.STDOUT)
+
+    def output(self) -> str:
+        """What the driver has shown since its last start. The log is on the small disk, this is not."""
+        return self.shown.read_text(errors="replace")
+
+    def wait_for_end(self) -> str:
+        """The whole output."""
+        self.driver.wait(self.deadline_seconds)
+        return self.output()
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + self.deadline_seconds
+        while not condition():
+            assert self.driver.poll() is None, f"{what}: the run ended\n{self.output()}"
+            assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
+            time.sleep(0.05)
+
+    def wait_for_progress(self) -> None:
+        before = self.updates()
+        # Down is progress too: a learner that has died goes on from its checkpoint.
+        self.wait_for(lambda: self.updates() != before, "progress")
+
+    def log(self) -> str:
+        with suppress(OSError):
+            return (self.path / "log.txt").read_text()
+        return ""
+
+    def updates(self) -> int:
+        lines = (self.path / "metrics.jsonl").read_text().splitlines() if (self.path / "metrics.jsonl").exists() else []
+        for line in reversed(lines):
+            # A row may be half written at this moment, and stays half written on a full disk.
+            with suppress(ValueError):
+                return json.loads(line)["updates"]
+        return 0
+
+    def end(self) -> None:
+        """Leave nothing behind, however the test ended."""
+        for pid in self.processes():
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        subprocess.run(["umount", "-l", str(self.disk)], check=True)
+
+    def processes(self) -> dict[int, str]:
+        """Every process of the run, by what it is called: they inherit the name of the folder of requests."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                mine = f"CHAOS_FOLDER={self.requests}\0".encode() in (entry / "environ").read_bytes()
+                if entry.name.isdigit() and mine and (entry / "cmdline").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
+        return found
+
+    def pids(self, kind: str) -> list[int]:
+        return sorted(pid for pid, command in self.processes().items() if command.startswith(f"ray::{kind}"))
+
+    def signal_one(self, kind: str, number: int, random_state: random.Random) -> None:
+        # Those that are on their way out are not meant.
+        self.wait_for(lambda: len(self.pids(kind)) == self.counts[kind], kind)
+        os.kill(random_state.choice(self.pids(kind)), number)
+
+    def request(self, fault: str) -> None:
+        (self.requests / fault).touch()
+        self.wait_for((self.requests / f"{fault}.met").exists, fault)
+        (self.requests / f"{fault}.met").unlink()
+
+    def checkpoints(self) -> list[int]:
+        return sorted(int(file.stem.removeprefix("update-")) for file in (self.path / "checkpoints").glob("*.index"))
+
+    def kill_driver(self) -> None:
+        """Without its driver everything ends."""
+        os.kill(self.driver.pid, signal.SIGKILL)
+        self.driver.wait()
+        self.wait_until_gone()
+
+    def wait_until_gone(self) -> None:
+        deadline = time.monotonic() + self.deadline_seconds
+        while left := self.processes():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+
+    def damage_newest_checkpoint(self) -> int:
+        """The update that it was of. The one before it is there."""
+        newest = self.checkpoints()[-1]
+        data = self.path / "checkpoints" / f"update-{newest}.data-00000-of-00001"
+        damaged = bytearray(data.read_bytes())
+        damaged[len(damaged) // 2] ^= 0xFF
+        data.write_bytes(damaged)
+        return newest
+
+
+def actor_fault(run: ChaosRun, act: Callable[[], object], line: str) -> None:
+    """Do something to an actor; see its line in the log, and a replacement."""
+    lines, replaced = run.log().count(line), run.log().count(" replaces actor ")
+    act()
+    run.wait_for(lambda: run.log().count(line) > lines, line)
+    run.wait_for(lambda: run.log().count(" replaces actor ") > replaced, "a replacement")
+
+
+def dropped_report(run: ChaosRun, fault: str, reason: str) -> None:
+    run.request(fault)
+    run.wait_for(lambda: f"for the reason {reason}" in run.log(), reason)
+
+
+def failed_saves(run: ChaosRun) -> int:
+    return len(re.findall(r"checkpoint of update \d+ could not be written", run.output()))
+
+
+def fill(file: Path) -> None:
+    """Let a file grow until not a byte of its disk is left; what others wrote before stays."""
+    with suppress(OSError), file.open("ab", buffering=0) as filler:
+        while True:
+            filler.write(bytes(1 << 12))
+
+
+def full_disk(run: ChaosRun) -> None:
+    filler = run.disk / "filler"
+    fill(filler)
+    kept, failed = run.checkpoints()[-1], failed_saves(run)
+
+    def two_more_have_failed() -> bool:
+        # A save that fails clears away what it has written: room for the next one.
+        fill(filler)
+        return failed_saves(run) >= failed + 2
+
+    run.wait_for(two_more_have_failed, "checkpoints that fail")
+    assert kept in run.checkpoints()
+    newest = max(run.checkpoints())
+    filler.unlink()
+    run.wait_for(lambda: max(run.checkpoints()) > newest, "a checkpoint after the disk has room again")
