@@ -96,10 +96,19 @@ class ChaosRun:
     def pids(self, kind: str) -> list[int]:
         return sorted(pid for pid, command in self.processes().items() if command.startswith(f"ray::{kind}"))
 
+    def one_of(self, kind: str, random_state: random.Random) -> int:
+        """The id of one of these processes, as soon as all are there: those that are on their way out are not meant."""
+        seen: list[int] = []
+
+        def all_are_there() -> bool:
+            seen[:] = self.pids(kind)
+            return len(seen) == self.counts[kind]
+
+        self.wait_for(all_are_there, kind)
+        return random_state.choice(seen)
+
     def signal_one(self, kind: str, number: int, random_state: random.Random) -> None:
-        # Those that are on their way out are not meant.
-        self.wait_for(lambda: len(self.pids(kind)) == self.counts[kind], kind)
-        os.kill(random_state.choice(self.pids(kind)), number)
+        os.kill(self.one_of(kind, random_state), number)
 
     def request(self, fault: str) -> None:
         (self.requests / fault).touch()
@@ -140,6 +149,7 @@ def actor_fault(run: ChaosRun, act: Callable[[], object], line: str) -> None:
 
 
 def dropped_report(run: ChaosRun, fault: str, reason: str) -> None:
+    assert f"for the reason {reason}" not in run.log()
     run.request(fault)
     run.wait_for(lambda: f"for the reason {reason}" in run.log(), reason)
 
@@ -157,8 +167,9 @@ def fill(file: Path) -> None:
 
 def full_disk(run: ChaosRun) -> None:
     filler = run.disk / "filler"
+    kept = run.checkpoints()[-1]
     fill(filler)
-    kept, failed = run.checkpoints()[-1], failed_saves(run)
+    failed = failed_saves(run)
 
     def two_more_have_failed() -> bool:
         # A save that fails clears away what it has written: room for the next one.
