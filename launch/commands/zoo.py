@@ -47,7 +47,8 @@ def list_zoo(arguments: ZooArguments) -> int:
     """Run `tributary zoo`. Returns the exit code."""
     check_json_file(arguments.json)
     agents = described_agents()
-    table = Table(box=None, pad_edge=False)
+    # So that it fits 80 columns.
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("agent", "environment", "agent steps", "protocol", "score"):
         table.add_column(heading, no_wrap=True, justify="right" if heading == "agent steps" else "left")
     for name, agent in agents.items():

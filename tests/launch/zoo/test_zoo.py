@@ -77,14 +77,18 @@ def test_the_page_of_the_agents_is_up_to_date() -> None:
     assert (ROOT / "docs" / "zoo.md").read_text() == page(), "run python -m launch.commands.zoo > docs/zoo.md"
 
 
-def test_they_are_listed(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_are_listed_in_80_columns(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["zoo", "--json", "zoo.json"]) == 0
     shown, listed = capsys.readouterr().out, json.loads((elsewhere / "zoo.json").read_text())
     assert listed.keys() == set(zoo.agents()) >= {"zoo:pong", "zoo:cartpole"}
-    pong = listed["zoo:pong"]
-    assert pong["environment"] == "ALE/Pong-v5"
-    noop = next(made for made in pong["evaluations"] if made["protocol"]["name"] == "noop")
-    assert f"{noop['mean_return']:.2f} ± {noop['standard_error']:.2f}" in shown
+    assert listed["zoo:pong"]["environment"] == "ALE/Pong-v5"
+    for agent in listed.values():
+        assert agent["environment"] in shown
+        for made in agent["evaluations"]:
+            assert f"{made['mean_return']:.2f} ± {made['standard_error']:.2f}" in shown
 
 
 @pytest.mark.parametrize("command", ["evaluate zoo:pnog", "plot zoo:", "train --start-from zoo:pnog", "watch zoo:a/.."])
