@@ -58,7 +58,8 @@ class Reporting:
             self.latest, self._shown_seconds = self._progress(), seconds
         if seconds - self._logged_seconds >= self._every_seconds:
             self.log()
-            self._logged_seconds = seconds
+            # The row is a view too. One right after it would tell the rates of a moment, not of a second.
+            self._logged_seconds = self._shown_seconds = seconds
 
     def log(self) -> None:
         """Write a row now, and begin a new interval."""

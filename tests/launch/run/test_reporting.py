@@ -1,0 +1,35 @@
+"""When a run's numbers are shown, and when they are written."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from launch.run.folder import RunFolder
+from launch.run.metrics import Metrics
+from launch.run.progress import Progress
+from launch.run.reporting import Reporting
+from shared.config import RunConfig
+
+
+def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None:
+    now, began, spans = 0.0, 0.0, set[float]()
+
+    def begin(row: Progress) -> None:
+        nonlocal began
+        began = row.elapsed_seconds
+
+    metrics: Any = SimpleNamespace(next_interval=begin)
+    config = RunConfig(log_every_seconds=10.0)
+    reporting = Reporting(
+        config, RunFolder(tmp_path), cast(Metrics, metrics), lambda: Progress(elapsed_seconds=now), {}, print
+    )
+    for tick in range(1, 105):
+        # Updates come when they come: views and rows drift past each other.
+        now, before = tick * 0.3, reporting.latest
+        reporting.report_if_due(now)
+        if reporting.latest is not before and reporting.latest.elapsed_seconds > began:
+            spans.add(round(now - began, 2))
+    assert spans
+    assert min(spans) >= 1.0
+    reporting.log_last()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
