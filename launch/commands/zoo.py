@@ -12,7 +12,7 @@ from launch import zoo
 from launch.output.exit_codes import EXIT_DONE
 from launch.output.json_file import check_json_file, write_json
 from launch.results.protocols import ProtocolName
-from launch.run.finished import read_summary
+from launch.run.experience import agent_steps_learned
 from launch.run.folder import RunFolder
 
 _PAGE = """\
@@ -24,7 +24,8 @@ themselves are never written to. `tributary zoo` lists them, and `--json FILE` w
 
 Each score is the mean unclipped return of whole episodes ± its standard error, from the weights as they ship, by the
 [protocol](scores.md) that stands beside it. The command repeats it. On another processor sampled actions, and so the
-games, may differ.
+games, may differ. Agent steps are those of the whole run and of what it started from; the weights are its last, or
+those that were best in training.
 
 | agent | environment | agent steps of training | protocol | score | command |
 |---|---|---|---|---|---|
@@ -92,9 +93,9 @@ def _described(folder: RunFolder) -> dict[str, Any]:
     evaluations = [json.loads(file.read_text()) for file in files if file.is_file()]
     return {
         "environment": folder.read_settings("run").environment.id,
-        "agent_steps": read_summary(folder)["agent_steps_sampled"],
+        "agent_steps": agent_steps_learned(folder),
         "weights_bytes": folder.best_weights.stat().st_size,
-        "trained_by": json.loads((folder.path / "manifest.json").read_text())["command"],
+        "trained_by": json.loads(folder.manifest.read_text())["command"],
         "evaluations": [
             {name: value for name, value in evaluation.items() if name not in ("returns", "lengths_agent_steps")}
             for evaluation in evaluations

@@ -96,7 +96,7 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
         with np.load(agent.best_weights, allow_pickle=False) as packed:
             dtype = str(packed["parameters"].dtype)
         made = {"dtype": dtype, "weights": source, "protocol": first, "mean_returns": means, "revision": revision()}
-        write_json(agent.path / "manifest.json", _manifest(run) | {"packed": made})
+        write_json(agent.manifest, _manifest(run) | {"packed": made})
         size = agent.best_weights.stat().st_size
         if size > _MOST_BYTES:
             raise ConfigurationError(f"{run.path}: its weights are {size:,} bytes, and may be {_MOST_BYTES:,} at most")
@@ -120,7 +120,7 @@ def _without_paths(config: RunConfig) -> RunConfig:
 
 
 def _manifest(run: RunFolder) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((run.path / "manifest.json").read_text())
+    manifest: dict[str, Any] = json.loads(run.manifest.read_text())
     words = iter(shlex.split(manifest["command"]))
     kept = []
     for word in words:

@@ -74,7 +74,7 @@ class _Run:
         self.config: RunConfig = self.folder.read_settings("run")
         self.rows = read_rows(self.folder)
         self.spent = time_spent(self.rows)
-        self.manifest = _read(self.folder.path / "manifest.json")
+        self.manifest = _read(self.folder.manifest)
         self.summary = _read(self.folder.summary)
         # Of an agent that ships, those of this user count.
         places = (self.folder.path, self.folder.outputs)

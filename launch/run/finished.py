@@ -1,7 +1,8 @@
-"""Whether a run that is to be resumed has anything left to do, and why it ended."""
+"""What an ended run says of itself, and whether it has anything left to do when it is to be resumed."""
 
 import json
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from launch.run.folder import RunFolder
@@ -16,11 +17,12 @@ _ENDED = {
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:
     """What the run's summary says; empty where there is none that can be read."""
-    with suppress(OSError, ValueError):
-        summary = json.loads(folder.summary.read_text())
-        if isinstance(summary, dict):
-            return summary
-    return {}
+    return _read_object(folder.summary)
+
+
+def read_manifest(folder: RunFolder) -> dict[str, Any]:
+    """What the run's manifest says; empty where there is none that can be read."""
+    return _read_object(folder.manifest)
 
 
 def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
@@ -51,6 +53,14 @@ def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
     if config.stop_after_seconds is not None:
         limits.append(f"{config.stop_after_seconds:,g} seconds")
     return f"the run ended at {summary.get('frames', 0):,} frames, as {ended}; it goes on to {' or '.join(limits)}"
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found = json.loads(file.read_text())
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def _nothing(has: str, option: str) -> str:

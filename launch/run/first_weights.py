@@ -1,10 +1,11 @@
 """The weights of another run that a run starts from: its folder keeps them, for the learner wherever it starts."""
 
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.run.experience import agent_steps_learned
 from launch.run.folder import RunFolder
 from launch.run.weights import load_weights, read_weights, write_weights
 from shared.config import RunConfig
@@ -17,13 +18,22 @@ _MAY_DIFFER = ("precision",)
 
 
 class FirstWeights(NamedTuple):
-    """What a run starts from. `run` and `source` say it in words; `spec` has the mean that the network subtracts."""
+    """What a run starts from. `run` and `source` say it in words; `spec` has the mean that the network subtracts.
+
+    `agent_steps` are those of that run, and of what it started from.
+    """
 
     run: str
     source: str
+    agent_steps: int
     snapshot: WeightSnapshot
     layout: ParameterLayout
     spec: EnvironmentSpec
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the manifest of the run that starts says of them."""
+        return {"run": self.run, "weights": self.source, "agent_steps": self.agent_steps}
 
     def write(self, folder: RunFolder) -> None:
         """Keep them in the folder of the run that starts."""
@@ -56,7 +66,7 @@ def weights_to_start_from(
 
     layout = Policy(config, spec).layout
     snapshot, source = load_weights(other, "auto", layout)
-    return FirstWeights(other.name, source, snapshot, layout, spec)
+    return FirstWeights(other.name, source, agent_steps_learned(other), snapshot, layout, spec)
 
 
 def first_weights(folder: RunFolder, layout: ParameterLayout) -> Float32Array | None:

@@ -83,6 +83,11 @@ class RunFolder:
         return self.path / "exploit"
 
     @property
+    def manifest(self) -> Path:
+        """How its numbers come about."""
+        return self.path / "manifest.json"
+
+    @property
     def summary(self) -> Path:
         """Written when the run ends."""
         return self.path / "summary.json"
@@ -133,7 +138,7 @@ class RunFolder:
         self.write_config(config)
         if spec.observation_mean is not None:
             np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)
-        write_json(self.path / "manifest.json", manifest)
+        write_json(self.manifest, manifest)
 
     def discard(self) -> None:
         """Remove what `create` made, unless something was learned. What else is there stays."""

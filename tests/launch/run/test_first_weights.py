@@ -11,6 +11,7 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
+from launch.run.experience import agent_steps_learned
 from launch.run.folder import RunFolder
 from launch.run.weights import load_weights
 from learner.checkpoint import read_checkpoint
@@ -53,7 +54,9 @@ def test_a_run_starts_from_an_agent_that_ships(tmp_path: Path, capsys: pytest.Ca
     assert config.optimizer == before.optimizer
     assert config.environment == before.environment
     manifest = json.loads((run / "manifest.json").read_text())
+    before = json.loads((zoo.agent_folder("zoo:pong") / "summary.json").read_text())["agent_steps_sampled"]
     assert manifest["started_from"]["run"] == "zoo:pong"
+    assert manifest["started_from"]["agent_steps"] == before
     assert manifest["preset"] == "zoo-pong"
 
 
@@ -121,6 +124,12 @@ def test_what_belongs_to_a_run_is_not_taken_over(tmp_path: Path, monkeypatch: py
     other.write_config(replace(other.read_config(), storage=f"file://{tmp_path}/copy", record_arrivals="order.txt"))
     assert main(["train", "--start-from", "other", "--total-frames", "40", "--run-dir", "new"]) == 0
     assert {entry.name for entry in tmp_path.iterdir()} == {"other", "new"}
+    # All that was played before counts: also by the run after the next, and of a run that was killed.
+    steps = [
+        json.loads((tmp_path / name / "summary.json").read_text())["agent_steps_sampled"] for name in ("other", "new")
+    ]
+    (tmp_path / "new" / "summary.json").unlink()
+    assert agent_steps_learned(RunFolder(tmp_path / "new")) == sum(steps)
     # The weights are those of its last checkpoint, for want of best ones.
     assert not other.best_weights.exists()
     assert (
