@@ -22,8 +22,9 @@ def make_environment(config: EnvironmentConfig, render_mode: str | None = None) 
         ConfigurationError: a wrapper cannot be found or made.
     """
     if multiprocessing.parent_process() is not None:
-        # Ctrl-C reaches this process too. The one that asked for it ends it when its own work is done.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Ctrl-C and a closed terminal reach this process too. The one that asked for it ends it when its work is done.
+        for kind in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(kind, signal.SIG_IGN)
     import_modules(config.modules)
     options = dict[str, Any](config.options)
     if render_mode is not None:

@@ -96,7 +96,7 @@ def lag(arguments: LagArguments, preset: str) -> int:
         left = study.left(cells)
         print_line(console, f"study: {study.folder}, {len(left)} of {len(cells)} runs to do")
         with interrupts.watched():
-            for number, row in enumerate(study.play(left, arguments.processes, interrupts.asked.is_set), start=1):
+            for number, row in enumerate(study.play(left, arguments.processes, lambda: interrupts.asked), start=1):
                 print_line(console, f"{number} of {len(left)}: {_told(row)}")
         if study.rows():
             result = result_of(study)
@@ -104,7 +104,7 @@ def lag(arguments: LagArguments, preset: str) -> int:
             show(console, result, study.folder)
             if arguments.json is not None:
                 write_json(arguments.json, result)
-        if not interrupts.asked.is_set():
+        if not interrupts.asked:
             return EXIT_DONE
     print_line(console, "interrupted: runs that have ended are kept, and the same command goes on")
     return EXIT_INTERRUPTED

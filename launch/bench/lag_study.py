@@ -156,7 +156,8 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 def _start_worker() -> None:
     # An interrupt is for the process that asks, and when that has gone, whoever ended it, nobody would stop this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for kind in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(kind, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare_tensorflow(1, gpu=False)
 

@@ -102,7 +102,7 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
         show(console, result, study.folder)
         if arguments.json is not None:
             write_json(arguments.json, result)
-        if not interrupts.asked.is_set():
+        if not interrupts.asked:
             return max(codes, default=EXIT_DONE)
     print_line(console, "interrupted: what was learned is kept, and the same command goes on")
     return EXIT_INTERRUPTED

@@ -114,7 +114,7 @@ def train_in_turn(
             starter = _Processes(stack, alone=side_by_side == 1)
         while (waiting and free) or running:
             try:
-                if interrupts.asked.is_set() and not passed_on:
+                if interrupts.asked and not passed_on:
                     # Those that run save and end.
                     passed_on, waiting = True, []
                     _interrupt(running)

@@ -1,7 +1,6 @@
 """Signals that ask a run to end: Ctrl-C, SIGTERM, and SIGHUP when its terminal is closed."""
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,7 +16,8 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        # No Event: to set one takes a lock, and a second signal within that moment would wait for the first for ever.
+        self.asked = False
         self._watched = self._asked_at_the_keyboard = self._concluding = False
 
     def __enter__(self) -> "Interrupts":
@@ -37,9 +37,8 @@ class Interrupts:
         self._watched = True
         try:
             yield
-            self._concluding = True
         finally:
-            self._watched = False
+            self._watched, self._concluding = False, True
             for kind, handler in before.items():
                 signal.signal(kind, handler)
 
@@ -47,11 +46,11 @@ class Interrupts:
         if self._asked_at_the_keyboard:
             raise KeyboardInterrupt
         self._asked_at_the_keyboard = True
-        self.asked.set()
+        self.asked = True
 
     def _ask_only(self, _signal: int, _frame: object) -> None:
         if self._watched:
-            self.asked.set()
+            self.asked = True
         elif not self._concluding:
             self._concluding = True
             raise KeyboardInterrupt

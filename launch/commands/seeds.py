@@ -92,7 +92,7 @@ def train_seeds(
         if arguments.json is not None:
             write_json(arguments.json, result)
         _show(console, result, folder)
-        code = EXIT_INTERRUPTED if interrupts.asked.is_set() else max(codes, default=EXIT_DONE)
+        code = EXIT_INTERRUPTED if interrupts.asked else max(codes, default=EXIT_DONE)
         if code != EXIT_DONE:
             print_line(console, f"go on:   tributary train --resume {folder}")
         return code

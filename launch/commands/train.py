@@ -160,14 +160,14 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
             resume=run.arguments.resume is not None,
         )
         with ThreadPoolExecutor(1) as pool:
-            result = pool.submit(session.run)
-
-            def wait() -> dict[str, Any] | None:
-                with suppress(TimeoutError):
-                    return result.result(_VIEW_SECONDS)
-                return None
-
             try:
+                result = pool.submit(session.run)
+
+                def wait() -> dict[str, Any] | None:
+                    with suppress(TimeoutError):
+                        return result.result(_VIEW_SECONDS)
+                    return None
+
                 summary = _watch(run, budget.actors, wait, session.view, session.interrupt)
             except TrainingStoppedError as error:
                 return _failed(run, str(error))
@@ -245,28 +245,28 @@ def _watch(
             display.update(seen.progress)
             if summary is not None:
                 return summary
-            if interrupts.asked.is_set() and not passed_on:
+            if interrupts.asked and not passed_on:
                 passed_on = True
                 display.message("finishing the rollouts under way and saving; Ctrl-C again leaves at once")
                 interrupt()
 
 
 def _open_folder(run: _Run, budget: ThreadBudget) -> None:
-    folder, config = run.folder, run.config
+    folder, config, first = run.folder, run.config, run.first
     if run.arguments.resume is not None:
         with folder:
             folder.write_config(config)
     else:
         made = manifest(config, run.spec, run.preset, budget.describe())
-        if run.first is not None:
-            made["started_from"] = {"run": run.first.run, "weights": run.first.source}
+        if first is not None:
+            made["started_from"] = first.told
         folder.create(config, run.spec, made)
-        if run.first is not None:
-            run.first.write(folder)
+        if first is not None:
+            first.write(folder)
     print_line(run.console, f"run folder:   {folder.path}")
     print_line(run.console, f"threads:      {budget.describe()}")
-    if run.first is not None:
-        print_line(run.console, f"starts from:  {run.first.run}: {run.first.source}")
+    if first is not None:
+        print_line(run.console, f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
     for warning in (budget.warning(), annealing_warning(config)):
         if warning is not None:
             print_line(run.console, f"warning: {warning}")

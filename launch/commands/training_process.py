@@ -30,6 +30,7 @@ def main(settings: str, run: str, preset: str, how: str, start_from: str, *argum
     sys.argv = list(arguments)
     # A worker of Ray has it blocked, and what a worker starts inherits that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     config, folder = RunFolder(Path(settings)).read_settings("settings"), Path(run)
     trust = "--trust-imports" in arguments
     wanted = TrainArguments(
@@ -42,14 +43,16 @@ def main(settings: str, run: str, preset: str, how: str, start_from: str, *argum
 
 
 def _end_with_parent() -> None:
-    """Interrupt this process when the one that asked for it has gone, however it ended: nobody would stop it.
+    """Ask this process to end when the one that asked for it has gone, however it ended: nobody would stop it.
+
+    It may have interrupted this one before, and a second Ctrl-C leaves at once, without saving: SIGTERM only asks.
 
     Standard input is a pipe that the other one holds open. It is read without `sys.stdin`, whose lock a thread that
     waits would hold when the interpreter ends.
     """
     while os.read(0, 1):
         pass
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

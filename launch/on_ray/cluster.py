@@ -1,7 +1,9 @@
 """Starts or joins a Ray cluster, and sees which of its nodes are alive."""
 
 import os
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,7 +73,8 @@ def start_here(cores: int) -> None:
     quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
     memory = _LOCAL_OBJECT_STORE_BYTES
     try:
-        ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
+        with _own_sigterm():
+            ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
     except Exception as error:
         # It has no type of its own.
         if "timed out during startup" not in str(error):
@@ -91,13 +94,25 @@ def join(address: str) -> str | None:
     """
     check_address(address)
     try:
-        context = ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
+        with _own_sigterm():
+            context = ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
     except RuntimeError as error:
         text = one_line(error)
         if "ersion mismatch" not in text:
             raise
         raise setting_error("address", address, f"{text}; install the same versions on all nodes") from error
     return context.dashboard_url or None
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray sets a handler for SIGTERM, by which a process leaves at once. One that this process has set stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -36,7 +36,8 @@ class Training:
         self._wanted, self._on_row, self._progress = wanted, on_row, progress
         self._process: subprocess.Popen[str] | None = None
         self._begun, self._ended = threading.Event(), threading.Event()
-        self._signals = threading.Lock()
+        # Who calls `stop` from a handler of signals may come upon itself.
+        self._signals = threading.RLock()
         self._stop_asked = self._stop_sent = False
         self._rows = NewRows(wanted.folder / "metrics.jsonl")
         self._error: BaseException | None = None

@@ -1,7 +1,6 @@
 """What the events of a sweep mean: for its book, for its search, and for whoever looks on. No Ray."""
 
 import math
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,17 @@ class Bookkeeper:
         sweep: what is searched.
         book: what has become of the trials so far.
         search: chooses settings.
-        asked_to_stop: the sweep is to end; trials that are under way then have not ended.
+        asked_to_stop: whether the sweep is to end; trials that are under way then have not ended.
         say: takes a message.
     """
 
     def __init__(
-        self, sweep: Sweep, book: TrialBook, search: Search, asked_to_stop: threading.Event, say: Callable[[str], None]
+        self,
+        sweep: Sweep,
+        book: TrialBook,
+        search: Search,
+        asked_to_stop: Callable[[], bool],
+        say: Callable[[str], None],
     ) -> None:
         self._sweep, self.book, self._search = sweep, book, search
         self._asked_to_stop, self.say = asked_to_stop, say
@@ -97,7 +101,7 @@ class Bookkeeper:
             self._end(trial, "stopped", reason=str(result["stopped"]))
         elif result is not None and result.get("ended"):
             self._end(trial, "done")
-        elif not self._asked_to_stop.is_set():
+        elif not self._asked_to_stop():
             self._end(trial, "stopped")
 
     def _end(self, trial: Trial, how: Ended, reason: str | None = None) -> None:

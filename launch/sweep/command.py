@@ -73,7 +73,7 @@ def sweep(arguments: SweepArguments) -> int:
                 from launch.sweep.tuning import run_trials
 
                 search = make_search(plan, [book.trials[number] for number in sorted(book.trials)])
-                run_trials(plan, folder, book, search, arguments.address, interrupts.asked, say)
+                run_trials(plan, folder, book, search, arguments.address, lambda: interrupts.asked, say)
                 _wait_for_runs(folder, book, say)
             found = outcome(plan, folder, book)
             files = write(found)
@@ -84,7 +84,7 @@ def sweep(arguments: SweepArguments) -> int:
             say(f"best: {found.best.name}; tributary train --config {folder / 'best.toml'} trains by its settings")
         if arguments.json is not None:
             write_json(arguments.json, values(found))
-        if interrupts.asked.is_set():
+        if interrupts.asked:
             say("interrupted: the runs under way are saved, and the same command goes on")
             return EXIT_INTERRUPTED
         return EXIT_DONE if found.best is not None else EXIT_FAILED

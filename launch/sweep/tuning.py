@@ -9,7 +9,6 @@ import math
 import os
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +55,7 @@ def run_trials(
     book: TrialBook,
     search: Search,
     address: str,
-    asked_to_stop: threading.Event,
+    asked_to_stop: Callable[[], bool],
     say: Callable[[str], None],
 ) -> None:
     """Play all trials that have not ended, as many side by side as there are cores, until they have or are not wanted.
@@ -67,7 +66,7 @@ def run_trials(
         book: what has become of the trials so far.
         search: chooses settings.
         address: `local`, or of the Ray cluster to join.
-        asked_to_stop: ends the sweep; the runs under way are saved.
+        asked_to_stop: whether the sweep is to end; the runs under way are saved.
         say: takes a message.
 
     Raises:
@@ -175,14 +174,14 @@ def _result(reading: Reading, intervals: int = 0) -> dict[str, Any]:
 
 
 class _Asked(tune.Stopper):
-    def __init__(self, asked: threading.Event) -> None:
+    def __init__(self, asked: Callable[[], bool]) -> None:
         self._asked = asked
 
     def __call__(self, *_: Any) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self._asked.is_set()
+        return self._asked()
 
     def __reduce__(self) -> Any:
         return left_out, ()

@@ -54,14 +54,18 @@ def check_that_it_goes_on(run: Path) -> None:
     assert resumed[0]["updates"] >= before["updates"]
 
 
-@pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with Terminal(command(executor, run)) as terminal:
+@pytest.mark.parametrize(
+    ("executor", "vectorization"),
+    [("inline", "sync"), ("inline", "async"), pytest.param("ray", "sync", marks=pytest.mark.slow)],
+)
+def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, vectorization: str, tmp_path: Path) -> None:
+    """Its environments too may be processes at that terminal."""
+    run, more = tmp_path / "run", f"--total-frames 100M --environment.vectorization {vectorization}"
+    with Terminal(command(executor, run, more)) as terminal:
         terminal.until(lambda: trains(run))
         terminal.close()
-        # A shell passes the signal on that it got itself: the second one is no second Ctrl-C.
-        terminal.process.send_signal(signal.SIGHUP)
+        # A shell passes the signal on to the whole job: to the run a second one, which is no second Ctrl-C.
+        os.killpg(terminal.process.pid, signal.SIGHUP)
         assert terminal.wait() == 130
     assert summary_of(run)["status"] == "interrupted"
     check_that_it_goes_on(run)

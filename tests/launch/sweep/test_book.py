@@ -1,6 +1,5 @@
 """What a sweep keeps of its trials, and goes on from. No Ray, and no Optuna."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ def test_what_a_trial_took_from_another_one_is_read_as_it_was_written(tmp_path: 
 
 
 def keeper_of(found: Sweep, folder: Path, said: list[str]) -> Bookkeeper:
-    return Bookkeeper(found, TrialBook(folder), Listed(found), threading.Event(), said.append)
+    return Bookkeeper(found, TrialBook(folder), Listed(found), lambda: False, said.append)
 
 
 def test_a_population_begins_together_and_weights_that_were_not_written_down_are_taken_back(tmp_path: Path) -> None:
