@@ -6,6 +6,7 @@ import re
 import shlex
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 
 from launch.bench.arrival_model import ArrivalModel
 from launch.bench.lag import LagArguments, shared_settings
-from launch.bench.lag_cells import Cell, order_file
+from launch.bench.lag_cells import CORRECTIONS, Cell, order_file
 from launch.bench.lag_result import markdown, summarise
 from launch.commands.arguments import parse
 from launch.commands.preset_line import spelt_out
@@ -25,8 +26,14 @@ PAGE = (DOCS / "lag.md").read_text()
 STUDY = json.loads((DOCS / "lag-study" / "study.json").read_text())
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in (DOCS / "lag-study" / "rows.jsonl").read_text().splitlines()]
 
-# The same recipe at other learning rates.
+# The same recipe at other learning rates, and with an eighth of the actors slower.
 RATES = [json.loads(line) for line in (DOCS / "lag-study" / "rates.jsonl").read_text().splitlines()]
+STRAGGLERS = [json.loads(line) for line in (DOCS / "lag-study" / "stragglers.jsonl").read_text().splitlines()]
+
+
+def over_the_run(row: dict[str, Any]) -> float:
+    """The mean of a run's curve."""
+    return statistics.mean(value for value in row["curve"] if value is not None)
 
 
 def told() -> RunConfig:
@@ -53,8 +60,7 @@ def test_the_table_of_rates_is_that_of_its_rows() -> None:
     same = [row for row in ROWS if (row["gradients_per_update"], row["rate"]) == (1, 1) and row["seed"] in seeds]
     found = defaultdict[tuple[int, float, str], list[tuple[float, float]]](list)
     for row in RATES + same:
-        over_the_run = statistics.mean(value for value in row["curve"] if value is not None)
-        found[row["actors"], row["rate"], row["correction"]].append((row["evaluation_mean_return"], over_the_run))
+        found[row["actors"], row["rate"], row["correction"]].append((row["evaluation_mean_return"], over_the_run(row)))
     for actors, rate in sorted({(row["actors"], rate) for row in RATES for rate in (row["rate"], 1.0)}):
         cells = [found[actors, rate, correction] for correction in ("none", "inverse", "gap")]
         assert all(len(cell) == len(seeds) for cell in cells)
@@ -64,13 +70,35 @@ def test_the_table_of_rates_is_that_of_its_rows() -> None:
         assert f"| {actors} | ×{rate:g} | {' | '.join(told)} | {' | '.join(runs)} |" in PAGE
 
 
+def test_the_table_of_stragglers_is_that_of_its_rows() -> None:
+    """As the table of rates is, beside the same seeds without stragglers."""
+    seeds = {row["seed"] for row in STRAGGLERS}
+    same = [row for row in ROWS if (row["gradients_per_update"], row["rate"]) == (1, 1) and row["seed"] in seeds]
+    for actors in {row["actors"] for row in STRAGGLERS}:
+        for slow, rows in (("0", same), ("1/8", STRAGGLERS)):
+            ends, runs = list[str](), list[str]()
+            for correction in CORRECTIONS:
+                cell = [row for row in rows if (row["actors"], row["correction"]) == (actors, correction)]
+                assert {row["seed"] for row in cell} == seeds
+                end = [row["evaluation_mean_return"] for row in cell]
+                ends.append(f"{statistics.mean(end):.0f} ({min(end):.0f} to {max(end):.0f})")
+                runs.append(f"{statistics.mean(over_the_run(row) for row in cell):.0f}")
+            oldest = [row["policy_lag_max"] for row in rows if (row["actors"], row["correction"]) == (actors, "none")]
+            lags = f"{min(oldest)} to {max(oldest)}"
+            assert f"| {actors} | {slow} | {lags} | {' | '.join(ends)} |" in PAGE
+            assert f"| {actors} | {slow} | {' | '.join(runs)} |" in PAGE
+
+
 def test_orders_of_arrival_follow_from_the_recipe(tmp_path: Path) -> None:
-    config, model = told(), msgspec.convert(STUDY["model"], ArrivalModel)
+    config, even = told(), msgspec.convert(STUDY["model"], ArrivalModel)
     seen = set()
-    for row in [*ROWS, *RATES]:
-        cell = Cell(**{name: row[name] for name in Cell._fields})
-        file = order_file(tmp_path, model, config, cell)
-        if file not in seen:
-            assert hashlib.sha256(file.read_bytes()).hexdigest()[:16] == row["arrivals_sha256"], cell.name
-            seen.add(file)
+    for name, model, rows in (("even", even, ROWS + RATES), ("slow", replace(even, stragglers=0.125), STRAGGLERS)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for row in rows:
+            cell = Cell(**{name: row[name] for name in Cell._fields})
+            file = order_file(folder, model, config, cell)
+            if file not in seen:
+                assert hashlib.sha256(file.read_bytes()).hexdigest()[:16] == row["arrivals_sha256"], cell.name
+                seen.add(file)
     assert len(seen) >= 10
