@@ -10,8 +10,12 @@ class ConfigurationError(Exception):
 
 
 def setting_error(setting: str, value: object, problem: str) -> ConfigurationError:
-    """Build the error for the setting `section.field_name`, shown as it is typed: `--section.field-name`."""
-    return ConfigurationError(f"--{setting.replace('_', '-')} {value}: {problem}")
+    """Build the error for the setting `section.field_name`, shown as it is typed: `--section.field-name`.
+
+    `run` is the one that is typed without its name, as RUN.
+    """
+    name = "RUN" if setting == "run" else f"--{setting.replace('_', '-')}"
+    return ConfigurationError(f"{name} {value}: {problem}")
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:

@@ -35,7 +35,7 @@ class Display:
         if console.is_terminal:
             self._live = Live(waits_for, console=console, refresh_per_second=2, transient=False)
         self._last_line = -_PLAIN_LINE_SECONDS
-        self._failed = False
+        self._reported = self._failed = False
 
     def __enter__(self) -> "Display":
         if self._live is not None:
@@ -54,8 +54,9 @@ class Display:
         self._show(lambda: print_line(self._console, text))
 
     def update(self, progress: Progress) -> None:
-        """Show the state of the run, once the actors have reported."""
-        if progress.frames:
+        """Show the state of the run, once the actors have reported. A resumed run has frames before that."""
+        self._reported = self._reported or progress.agent_steps_per_second > 0
+        if self._reported:
             self._show(lambda: self._update(progress))
 
     def _update(self, progress: Progress) -> None:

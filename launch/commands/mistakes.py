@@ -16,6 +16,9 @@ def in_one_line(printed: str, command: str, known: Collection[str]) -> str:
     unknown = re.match(r"(?:Unrecognized options:? )+(.+?)(?: Perhaps you meant:|$)", line)
     if unknown:
         return _unknown(unknown[1].split(",")[0], command, known)
+    word = re.search(r"Missing value for argument '(\w+)'", line)
+    if word:
+        return f"{word[1].upper()}: is missing; see tributary {command} --help"
     missing = re.search(r"Missing value for argument '(--[\w.-]+)'", line)
     if missing:
         return f"{missing[1]}: needs a value; see tributary {command} --help"
@@ -42,7 +45,7 @@ def in_one_line(printed: str, command: str, known: Collection[str]) -> str:
 
 def _unknown(word: str, command: str, known: Collection[str]) -> str:
     if not word.startswith("--"):
-        return f"{word}: stands where an option should; a preset or a run comes first; see tributary {command} --help"
+        return f"{word}: stands where an option should; tributary {command} --help says what may come first"
     name = word.removeprefix("--").partition("=")[0].replace("_", "-")
     last_parts: dict[str, list[str]] = {}
     for option in known:

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from launch.commands.arguments import option, options
-from launch.commands.settings import ALIASES, short_help
+from launch.commands.settings import ALIASES, filled, short_help
 from launch.output.words import nearest
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import preset_for
@@ -27,7 +26,7 @@ usage: tributary {command} [SETTINGS]
 
 {settings}
 
-tributary {command} --help-all shows every setting; docs/settings.md has them on one page.
+{more}
 """
 
 
@@ -125,7 +124,8 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 def help_page(command: str, purpose: str, preset: str, base: Any, kind: type) -> str:
     """The short help of a command whose arguments are the dataclass `kind`: settings with the values of `base`."""
     words = f"{purpose} The settings that most runs change, with the values of the preset {preset}:"
-    return _HELP.format(command=command, purpose=fill(words, 120), settings=short_help(base, kind))
+    more = filled(f"tributary {command} --help-all shows every setting; docs/settings.md has them on one page.")
+    return _HELP.format(command=command, purpose=filled(words), settings=short_help(base, kind), more=more)
 
 
 def with_full_help(arguments: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from launch.output.exit_codes import EXIT_DONE
@@ -28,7 +29,9 @@ def presets(arguments: PresetsArguments) -> int:
         table.add_column(heading, no_wrap=heading != "description")
     for name, preset in PRESETS.items():
         default = " (default)" * (name == DEFAULT_PRESET)
-        table.add_row(name + default, preset.config.environment.id, preset.config.network.name, preset.description)
+        # The name of an extra stands in brackets, which would be taken for markup.
+        told = escape(preset.description)
+        table.add_row(name + default, preset.config.environment.id, preset.config.network.name, told)
     console = Console()
     if not console.is_terminal:
         # For a program or a file: a preset is one line.

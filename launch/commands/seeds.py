@@ -37,10 +37,11 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        backwards = first.isdecimal() and last.isdecimal() and int(last) < int(first)
+        if not first.isdecimal() or (dash and not last.isdecimal()) or backwards:
             raise setting_error("seeds", text, "must be seeds like 1,2,3 or 1-10")
         seeds += range(int(first), int(last if dash else first) + 1)
-    if not seeds or len(set(seeds)) != len(seeds):
+    if len(set(seeds)) != len(seeds):
         raise setting_error("seeds", text, "must name each seed once")
     return seeds
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from textwrap import wrap
+from shutil import get_terminal_size
+from textwrap import fill, wrap
 from typing import Any, Literal, NamedTuple, get_origin
 
 import msgspec
@@ -23,6 +24,7 @@ MOST_USED = (
     "actors",
     "total_frames",
     "stop_at_return",
+    "stop_measure",
     "stop_after_seconds",
     "seed",
     "address",
@@ -144,7 +146,16 @@ def short_help(config: RunConfig, command: type) -> str:
     # The option --config is the field config_file: config is the settings themselves.
     typed = [(name.removesuffix("_file"), text) for name, (_, text) in _described(command).items() if name != "config"]
     rows += [(f"--{name.replace('_', '-')}", text) for name, text in typed]
-    return "\n".join(f"  {name}\n      {_first_sentence(text)}" for name, text in rows)
+    return "\n".join(f"  {name}\n{filled(_first_sentence(text), indent=6)}" for name, text in rows)
+
+
+def filled(text: str, indent: int = 0) -> str:
+    """A paragraph in lines of 120 columns, or of the terminal's if it is narrower. Options are not broken."""
+    width = min(120, get_terminal_size((120, 24)).columns)
+    space = " " * indent
+    return fill(
+        text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def as_toml(config: RunConfig, preset: str | None) -> str:

@@ -83,6 +83,8 @@ def train_line(arguments: Sequence[str]) -> int:
         print(f"preset:       {preset}: {PRESETS[preset].description}")
     if run is not None and parsed.seeds is not None:
         raise ConfigurationError(f"--seeds {parsed.seeds} with --resume {run}: it goes on with the seeds that it has")
+    if parsed.side_by_side != 1 and parsed.seeds is None and several is None:
+        raise setting_error("side_by_side", parsed.side_by_side, "is for --seeds, and there is one run")
     if parsed.detach:
         seeds_there = parsed.seeds is not None or several is not None
         return _detach(arguments if run is None else rest, parsed, preset, several=seeds_there)

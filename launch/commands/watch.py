@@ -23,7 +23,7 @@ from launch.output.provenance import provenance
 from launch.output.screen import Screen
 from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
 from launch.run.folder import RunFolder
-from launch.run.latest import RunPath
+from launch.run.latest import RunPath, run_name
 from launch.run.weights import WeightsName, load_weights
 from shared.errors import ConfigurationError
 from shared.seeds import SEEDS_ARE, episode_seeds
@@ -90,7 +90,7 @@ def watch(arguments: WatchArguments) -> int:
 
     def seen(step: "PlayedStep", episode: int) -> Seen:
         return Seen(
-            agent=folder.name,
+            agent=Path(folder.name).name,
             environment_id=environment.id,
             episode=episode,
             score=step.episode_return,
@@ -121,7 +121,7 @@ def watch(arguments: WatchArguments) -> int:
         stage.close()
     whole = f"{len(returns)} whole episodes, mean return {sum(returns) / len(returns):g}, " if returns else ""
     print_line(console, f"played {whole}with {source}")
-    print_line(console, f"a video of it: tributary record {folder.name}")
+    print_line(console, f"a video of it: tributary record {run_name(arguments.run)}")
     if arguments.json is not None:
         made: dict[str, Any] = {
             "environment": environment.id,

@@ -85,7 +85,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
 
     evaluator = Evaluator(config, spec, evaluation, "evaluation")
     snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
-    console.print(f"playing {arguments.episodes} episodes of {environment.id} with {source}", highlight=False)
+    print_line(console, f"playing {arguments.episodes} episodes of {environment.id} with {source}")
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=arguments.episodes)

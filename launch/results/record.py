@@ -96,7 +96,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         "seed": config.seed,
         "seeds": {"purpose": "recording", "are": SEEDS_ARE},
     }
-    console.print(f"playing {environment.id} with {source}", highlight=False)
+    print_line(console, f"playing {environment.id} with {source}")
     act = policy.greedy if policy_name == "greedy" else policy.act
     returns: list[float] = []
     interrupted = False

@@ -113,7 +113,7 @@ class Taken(NamedTuple):
 class Evaluations:
     """Has weights evaluated that cross the mark, and others regularly.
 
-    `last` is the entry of the last evaluation of this process, for the summary.
+    `last` is the entry of the run's last evaluation, for the summary.
 
     Args:
         config: how often, and by which policy.
@@ -175,11 +175,16 @@ class Evaluations:
 
     def state(self, *, exact: bool) -> dict[str, Any]:
         """As plain values, for a checkpoint. `exact`: it has the calls under way."""
-        return {"return_mark": None if self._mark is None else self._mark.state(), **self._schedule.state(exact=exact)}
+        return {
+            "return_mark": None if self._mark is None else self._mark.state(),
+            "last_evaluation": self.last,
+            **self._schedule.state(exact=exact),
+        }
 
     def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
         """The inverse of `state`, from a checkpoint that holds other things too, after so many frames."""
         self._schedule.restore(state, frames, exact=exact)
+        self.last = state.get("last_evaluation")
         if self._mark is not None and state.get("return_mark") is not None:
             self._mark.restore(state["return_mark"], asked=exact)
 

@@ -56,6 +56,9 @@ def run_path(text: str) -> Path:
         return path
     if text == LATEST:
         return newest_run()
+    if (_RUNS / path).exists():
+        # As `tributary runs` lists it.
+        return _RUNS / path
     if zoo.PREFIX + text in zoo.agents():
         raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
     return path

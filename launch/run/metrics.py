@@ -1,6 +1,7 @@
 """Sums up what happens in a logging interval into the numbers that are shown and logged."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,19 @@ class Metrics:
 
     Args:
         learner: whose totals stand beside the sums of the interval.
+        evaluated: the entry of the run's last evaluation, if one was played before.
     """
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, evaluated: Mapping[str, Any] | None = None) -> None:
         self._learner = learner
-        self._evaluation_return: float | None = None
+        self._evaluation_return: float | None = None if evaluated is None else evaluated["mean_return"]
         self._suspicious_rows = 0
         self._start_interval(0.0)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was taken in since the interval began."""
+        return not (self._gradients or self._evaluations)
 
     def add(self, outcome: Outcome) -> None:
         """Take in one outcome."""

@@ -78,6 +78,7 @@ class Reporting:
                 self._say(f"warning: {warning}")
 
     def log_last(self) -> None:
-        """Write the last row, and close metrics.jsonl."""
-        self.log()
+        """Write the last row, and close metrics.jsonl. What has its row already gets no second one, without rates."""
+        if not self._metrics.empty:
+            self.log()
         self._rows.close()

@@ -97,7 +97,7 @@ class TrainingSession:
         )
         if self._saved_executor is not None:
             self._coordinator.resume(self._executor.restore(self._saved_executor))
-        self._metrics = Metrics(self.learner)
+        self._metrics = Metrics(self.learner, self._evaluations.last)
         self._reporting = Reporting(config, self._folder, self._metrics, self._progress, trackers or {}, self._say)
         self._arrivals: ArrivalRecord | None = None
         if config.record_arrivals is not None and not resume:

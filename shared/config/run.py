@@ -23,11 +23,12 @@ class RunConfig:
     total_frames: int = 40_000_000
     """Global frames (agent steps x frame skip) after which training stops."""
     stop_at_return: float | None = None
-    """Stop when the mean unclipped return of the last 100 training episodes reaches this, and an evaluation of the
-    weights of that moment too: --evaluation.episodes, with sampled actions. The 100 count once every environment has
-    ended an episode; after a failed evaluation the next one waits for 100 new episodes."""
+    """Stop when the mean unclipped return, of what --stop-measure says, reaches this."""
     stop_measure: Literal["training", "evaluation"] = "training"
-    """training: see --stop-at-return. evaluation: stop when one of the regular evaluations reaches it."""
+    """training: of the last 100 training episodes, and then of an evaluation of the weights of that moment too;
+    evaluation: of one of the regular evaluations. The one that confirms training plays --evaluation.episodes, with
+    sampled actions. The 100 count once every environment has ended an episode; after a failed evaluation the next one
+    waits for 100 new episodes."""
     stop_after_seconds: float | None = None
     """Stop after this many seconds of training, those before a resume included."""
     seed: int = 1

@@ -94,7 +94,7 @@ def test_what_is_no_count_is_refused_by_the_name_of_its_field(text: str) -> None
         ("--wholly-new 3", "--wholly-new: there is no such option; see tributary test --help"),
         (
             "--frames 3 pong",
-            "pong: stands where an option should; a preset or a run comes first; see tributary test",
+            "pong: stands where an option should; tributary test --help says what may come first",
         ),
     ],
 )

@@ -69,6 +69,8 @@ def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, car
     console = screen()
     with Display(cartpole, console, starting(actors)) as display:
         display.update(Progress())
+        # A resumed run has what was played before.
+        display.update(Progress(frames=500, agent_steps=125))
         before = shown_by(console)
         display.message("hello")
         display.update(replace(LARGE, frames=1000))
@@ -82,7 +84,7 @@ def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
     console = Console(file=io.StringIO(), width=80)
     with Display(cartpole, console, starting(2)) as display:
         for seconds in (0, 4, 9, 10, 19, 21):
-            display.update(replace(LARGE, frames=1000 * bool(seconds), elapsed_seconds=float(seconds)))
+            display.update(replace(LARGE, agent_steps_per_second=100.0 * seconds, elapsed_seconds=float(seconds)))
     lines = shown_by(console).splitlines()
     assert lines[0] == "starting 2 actors…"
     assert [line.partition(" | ")[0] for line in lines[1:]] == ["0:00:04", "0:00:19"]

@@ -26,9 +26,16 @@ SMALL = (
 def test_seeds_are_a_list_or_a_range() -> None:
     assert parse_seeds("3,1") == [3, 1]
     assert parse_seeds("1-3, 7") == [1, 2, 3, 7]
-    for wrong in ("", "a", "1,1", "1-", "3-1", "-4"):
-        with pytest.raises(ConfigurationError, match="--seeds"):
+    for wrong in ("", "a", "1-", "3-1", "1,5-3", "-4"):
+        with pytest.raises(ConfigurationError, match=r"--seeds .*: must be seeds like 1,2,3 or 1-10"):
             parse_seeds(wrong)
+    with pytest.raises(ConfigurationError, match="--seeds 1,1: must name each seed once"):
+        parse_seeds("1,1")
+
+
+def test_side_by_side_is_for_several(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL.split(), "--side-by-side", "2"]) == 2
+    assert capsys.readouterr().err == "error: --side-by-side 2: is for --seeds, and there is one run\n"
 
 
 def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from launch.cli import main
 from launch.commands.settings import MOST_USED, page, settings
+from launch.presets import PRESETS
 from shared.config import RunConfig, flat_settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
@@ -30,6 +31,26 @@ def test_help_shows_what_most_runs_change_and_where_the_rest_is(capsys: pytest.C
     assert "--help-all" in shown
     # The values are the preset's.
     assert "--environment.id (CartPole-v1)" in shown
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_help_is_not_broken_by_a_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["train", "cartpole", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= min(columns, 120)
+    assert "--stop-at-return (475.0)" in shown
+    assert "--stop-measure (evaluation)" in shown
+
+
+def test_the_list_of_presets_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets"]) == 0
+    shown = capsys.readouterr().out
+    assert "pip install 'tributary-rl[box2d]'" in shown
+    for description in (preset.description for preset in PRESETS.values()):
+        assert description in shown
 
 
 def test_help_all_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

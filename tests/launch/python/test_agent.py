@@ -221,7 +221,7 @@ def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
 def test_an_agent_is_loaded_from_remote_storage(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", "cartpole")
     assert tributary.load(f"file://{run}").weights == "the first weights"
-    with pytest.raises(tributary.ConfigurationError, match=f"--run file://{tmp_path}/none: "):
+    with pytest.raises(tributary.ConfigurationError, match=f"RUN file://{tmp_path}/none: "):
         tributary.load(f"file://{tmp_path}/none")
     with pytest.raises(tributary.ConfigurationError, match="zoo:pnog: no such agent ships"):
         tributary.load("zoo:pnog")

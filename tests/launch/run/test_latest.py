@@ -33,8 +33,11 @@ def test_latest_is_a_name_only_where_nothing_has_it(tmp_path: Path, monkeypatch:
     newest = started(tmp_path / "runs" / "pong", 1)
     assert run_path("latest").absolute() == newest
     assert run_path("runs/pong") == Path("runs/pong")
+    assert run_path("pong") == Path("runs/pong"), "as tributary runs lists it"
     (tmp_path / "latest").mkdir()
     assert run_path("latest") == Path("latest")
+    (tmp_path / "pong").mkdir()
+    assert run_path("pong") == Path("pong")
 
 
 @pytest.mark.parametrize(

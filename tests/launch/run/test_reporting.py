@@ -4,6 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from launch.run.folder import RunFolder
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress
@@ -18,7 +20,7 @@ def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None
         nonlocal began
         began = row.elapsed_seconds
 
-    metrics: Any = SimpleNamespace(next_interval=begin)
+    metrics: Any = SimpleNamespace(next_interval=begin, empty=False)
     config = RunConfig(log_every_seconds=10.0)
     reporting = Reporting(
         config, RunFolder(tmp_path), cast(Metrics, metrics), lambda: Progress(elapsed_seconds=now), {}, print
@@ -33,3 +35,15 @@ def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None
     assert min(spans) >= 1.0
     reporting.log_last()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
+def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tmp_path: Path) -> None:
+    """It would say that nothing was played in no time, and a terminal would keep that."""
+    metrics: Any = SimpleNamespace(next_interval=lambda _row: None, empty=empty)
+    reporting = Reporting(RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, {}, print)
+    reporting.log()
+    shown = reporting.latest
+    reporting.log_last()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == rows
+    assert (reporting.latest is shown) == empty

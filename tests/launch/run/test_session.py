@@ -84,6 +84,18 @@ def test_a_run_folder_holds_what_a_reader_needs(cartpole: RunConfig, tmp_path: P
         assert best["parameters"].dtype == np.float32
 
 
+def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
+    evaluation = EvaluationConfig(every_frames=200, episodes=3, environments=3)
+    before = session(replace(cartpole, total_frames=300, evaluation=evaluation), tmp_path).run()
+    assert before["evaluation"] is not None
+    rare = replace(evaluation, every_frames=10**6)
+    after = session(replace(cartpole, total_frames=600, evaluation=rare), tmp_path, resume=True).run()
+    assert after["evaluation"] == before["evaluation"]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["frames"] == after["frames"] > before["frames"]
+    assert rows[-1]["evaluation_return"] == before["evaluation"]["mean_return"]
+
+
 def test_resume_goes_on_where_the_run_stopped(cartpole: RunConfig, tmp_path: Path) -> None:
     first = session(replace(cartpole, total_frames=500), tmp_path)
     before = first.run()

@@ -144,7 +144,7 @@ def test_a_url_stands_where_a_run_does(tmp_path: Path, monkeypatch: pytest.Monke
     assert [folder.parent for folder in folders] == [tmp_path / "runs"] * 2
     # Once in a process.
     assert run_path("memory://urls/a/seed-1") == folders[0]
-    with pytest.raises(ConfigurationError, match="--run memory://urls/a: holds no run"):
+    with pytest.raises(ConfigurationError, match="RUN memory://urls/a: holds no run"):
         run_path("memory://urls/a")
 
 
