@@ -17,6 +17,8 @@ from shared.config import RunConfig
 from shared.errors import one_line
 
 _TRANSFER_BYTES = 16 * 10**6
+# A node that is busy for a moment is neither late nor slow.
+_SAMPLES = 3
 # Enough for a process that imports TensorFlow on a busy machine.
 _PROBE_SECONDS = 120.0
 
@@ -33,15 +35,12 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
         console.print(f"{len(nodes)} nodes …", style="dim", highlight=False)
         reports = _ask(nodes, probe)
         learner, _ = learner_node(RunConfig(), nodes)
-        data = _on(learner, _put).remote(_TRANSFER_BYTES)
         for node, report in zip(nodes, reports, strict=True):
             if "error" in report:
                 continue
-            asked = time.time()
-            there = ray.get(_on(node, _clock).remote())
-            report["clock_skew_seconds"] = there - (asked + time.time()) / 2
+            report["clock_skew_seconds"] = _clock_skew(node)
             if node.id != learner.id:
-                report["transfer_bytes_per_second"] = _TRANSFER_BYTES / ray.get(_on(node, _get_seconds).remote([data]))
+                report["transfer_bytes_per_second"] = _transfer_rate(learner, node)
         return reports
     finally:
         ray.shutdown()
@@ -92,6 +91,27 @@ def _failure(error: Exception) -> dict[str, Any]:
 def _on(node: Node, function: Callable[..., Any]) -> Any:
     options = {"num_cpus": 0, "max_retries": 0, **on_node(node.id)}
     return ray.remote(function).options(**options)
+
+
+def _clock_skew(node: Node) -> float:
+    """Seconds by which the clock of a node is ahead, by the quickest of several answers: others were held up."""
+    samples = []
+    for _ in range(_SAMPLES):
+        asked = time.time()
+        there = ray.get(_on(node, _clock).remote())
+        answered = time.time()
+        samples.append((answered - asked, there - (asked + answered) / 2))
+    return min(samples)[1]
+
+
+def _transfer_rate(source: Node, node: Node) -> float:
+    """Bytes a second from one node to another: the best of several transfers, each of data that is not there yet."""
+    seconds = []
+    for _ in range(_SAMPLES):
+        data = _on(source, _put).remote(_TRANSFER_BYTES)
+        ray.wait([data], fetch_local=False)
+        seconds.append(ray.get(_on(node, _get_seconds).remote([data])))
+    return _TRANSFER_BYTES / min(seconds)
 
 
 def _put(size: int) -> np.ndarray:

@@ -1,10 +1,12 @@
 """`tributary sweep` in a process of its own, watched from outside."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,21 @@ class Command:
             if learned and holder_of(run.parent) is not None:
                 return run.parent
         return None
+
+    def kill_a_trial(self, least_frames: int = 5_000) -> None:
+        """Kill the process of a trial that trains, so that Tune sees it. One that was just ending counts for none."""
+        killed = set[int]()
+
+        def another_try() -> bool:
+            victim = self.training(least_frames)
+            holder = None if victim is None else holder_of(victim)
+            if holder is not None and holder.pid is not None and holder.pid not in killed:
+                killed.add(holder.pid)
+                with suppress(ProcessLookupError):
+                    os.kill(holder.pid, signal.SIGKILL)
+            return "its process died, see trial-" in self.log()
+
+        self.wait_for(another_try, "another try of a trial that was killed")
 
 
 @contextmanager

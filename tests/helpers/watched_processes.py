@@ -8,7 +8,9 @@ from typing import Any
 
 def rows(run: Path) -> list[dict[str, Any]]:
     file = run / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    # The last line may be half written.
+    whole = file.read_text().rpartition("\n")[0] if file.is_file() else ""
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int]:

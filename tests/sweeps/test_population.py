@@ -1,22 +1,18 @@
 """Population-based training on the real Ray Tune: who takes whose weights is written down, and each is taken once."""
 
 import json
-import os
 import re
-import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from accounts import account_of
 from sweeping import sweeping
 
-from launch.run.lock import holder_of
 from launch.sweep.book import TrialBook
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
 
-TRIALS, FRAMES, INTERVAL = 2, 80_000, 20_000
+TRIALS, FRAMES, INTERVAL = 2, 160_000, 20_000
 # One that learns nothing is the worse one before long.
 FILE = f"""
 preset = "cartpole"
@@ -48,19 +44,7 @@ def test_a_population_loses_nothing_though_a_trial_and_the_driver_are_killed(tmp
     with sweeping(file, folder) as sweep:
         # Nobody is killed before: a trial that starts anew may come when the other one has ended.
         sweep.wait_for(lambda: TrialBook(folder).exploits, "a trial that goes on with another one's weights")
-        killed: set[int] = set()
-
-        def another_try() -> bool:
-            """Kill a trial. One that has just ended by itself, to take weights, counts for none."""
-            victim = sweep.training(1_000)
-            holder = None if victim is None else holder_of(victim)
-            if holder is not None and holder.pid is not None and holder.pid not in killed:
-                killed.add(holder.pid)
-                with suppress(ProcessLookupError):
-                    os.kill(holder.pid, signal.SIGKILL)
-            return "its process died, see trial-" in sweep.log()
-
-        sweep.wait_for(another_try, "another try of a trial that was killed")
+        sweep.kill_a_trial(1_000)
         sweep.process.kill()
         sweep.process.wait()
     before = TrialBook(folder)

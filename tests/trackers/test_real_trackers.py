@@ -37,7 +37,9 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MlflowSer
 
 def frames_of(folder: Path) -> list[int]:
     file = folder / "metrics.jsonl"
-    return [json.loads(line)["frames"] for line in file.read_text().splitlines()] if file.is_file() else []
+    # The last line may be half written.
+    whole = file.read_text().rpartition("\n")[0] if file.is_file() else ""
+    return [json.loads(line)["frames"] for line in whole.splitlines()]
 
 
 def newest(folder: Path) -> int:
@@ -62,6 +64,8 @@ def test_an_outage_costs_nothing_that_the_retries_of_mlflow_outlast(
         away_until = newest(folder)
         server.start()
         training.wait_for(lambda: server.steps(run_id)[-1] > away_until, "rows after the outage")
+        # Until the server has nearly all: the end of a run waits for a tracker, but not for long.
+        training.wait_for(lambda: len(server.steps(run_id)) >= len(frames_of(folder)) - 1, "the rows of the outage")
         summary = training.interrupt()
     finally:
         training.process.kill()
@@ -108,7 +112,8 @@ def test_a_server_that_stays_away_ends_no_run_and_a_resume_goes_on_in_its_run(
     assert run["info"]["status"] == "FINISHED"
     assert {"key": "resumed_with.total_frames", "value": str(frames)} in run["data"]["tags"]
     assert server.steps(run_id)[-1] == newest(folder)
-    assert len(server.steps(run_id)) + missing == len(frames_of(folder))
+    # The row under way when the server was killed may have come to it, and its answer not to the run.
+    assert len(server.steps(run_id)) + missing - len(frames_of(folder)) in (0, 1)
 
 
 def test_both_folders_of_a_resumed_run_carry_one_id_of_wandb(client: Path, tmp_path: Path) -> None:
@@ -131,9 +136,15 @@ def test_evaluations_and_videos_arrive_at_the_frames_of_their_weights(
 ) -> None:
     folder = tmp_path / "seed-1"
     settings = SETTINGS.replace("--evaluation.every-frames 0", "--evaluation.every-frames 3000 --evaluation.video")
-    arguments = f"{settings} --evaluation.episodes 3 --trackers wandb mlflow --total-frames 12000 --run-dir {folder}"
-    variables = {"MLFLOW_TRACKING_URI": server.url, "WANDB_MODE": "offline"}
-    summary = Training(client, folder, arguments, **variables).end(0)
+    arguments = f"{settings} --evaluation.episodes 3 --trackers wandb mlflow --total-frames 1000M --run-dir {folder}"
+    training = Training(client, folder, arguments, MLFLOW_TRACKING_URI=server.url, WANDB_MODE="offline")
+    try:
+        log = folder / "log.txt"
+        evaluated = "evaluation of update"
+        training.wait_for(lambda: log.is_file() and log.read_text().count(evaluated) >= 2, "two evaluations")
+        summary = training.interrupt()
+    finally:
+        training.process.kill()
     assert summary["tracker_rows_left_out"] == {}
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     points = [(point["frames"], point["mean_return"]) for row in rows for point in row["evaluations"]]

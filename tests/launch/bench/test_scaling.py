@@ -168,10 +168,10 @@ def test_a_point_that_does_not_reach_the_return_says_so(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_one_real_point() -> None:
-    row = module.measure_throughput(ScalingArguments(envs=2, seconds=2.0), Point(1, 2, 5))
+    row = module.measure_throughput(ScalingArguments(envs=2, seconds=5.0), Point(1, 2, 5))
     assert row["agent_steps_per_second"] > 0
     assert 0 < row["learner_utilisation"] < 1
     assert row["drift"] == {}
-    row = module.measure_throughput(ScalingArguments(envs=4, seconds=2.0, epochs=2, minibatches=2), Point(1, 1, 5))
+    row = module.measure_throughput(ScalingArguments(envs=4, seconds=5.0, epochs=2, minibatches=2), Point(1, 1, 5))
     assert 0 < row["drift"]["ratio_deviation"] < 1
     assert 0 < row["learner_utilisation"] < 1

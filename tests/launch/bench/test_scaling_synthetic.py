@@ -213,7 +213,7 @@ def test_real_messages_cost_the_learner_less_when_they_are_added(
     monkeypatch.setattr(module, "slices_costs", lambda *_: of_slices)
     monkeypatch.setattr(module, "idle_cost", lambda *_: IDLE["share_of_core"])
     command = (
-        "bench scaling --synthetic --actors 4 --nodes 2 --gradients-per-update 1,4 --shards 2 --seconds 2 --repeats 1 "
+        "bench scaling --synthetic --actors 4 --nodes 2 --gradients-per-update 1,4 --shards 2 --seconds 5 --repeats 1 "
         "--envs 4"
     )
     assert main([*command.split(), "--output", str(tmp_path / "run")]) == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from terminal import DEADLINE_SECONDS, Terminal
+from watched_processes import rows
 
 from launch.cli import main
 from launch.presets import PRESETS
@@ -25,11 +26,6 @@ SMALL = (
 
 def command(executor: str, run: Path, more: str = "--total-frames 100M", every_frames: str = "0") -> list[str]:
     return [*TRIBUTARY, *f"{SMALL} {every_frames} --executor {executor} --run-dir {run} {more}".split()]
-
-
-def rows(run: Path) -> list[dict]:
-    file = run / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
 
 def trains(run: Path) -> bool:
@@ -112,9 +108,10 @@ def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path
 def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     run = tmp_path / "run"
     # The evaluation under way, which a clean end waits for, takes longer than anybody would.
-    endless = "--total-frames 100M --evaluation.episodes 10000000"
-    with Terminal(command("inline", run, endless, every_frames="20000")) as terminal:
-        terminal.until(lambda: trains(run))
+    endless = "--total-frames 100M --evaluation.episodes 10000000 --stop-at-return 1"
+    log = run / "log.txt"
+    with Terminal(command("inline", run, endless)) as terminal:
+        terminal.until(lambda: log.is_file() and "is to confirm it" in log.read_text())
         terminal.type("\x03")
         terminal.until(lambda: "Ctrl-C again leaves at once" in terminal.output)
         assert terminal.process.poll() is None
