@@ -253,6 +253,7 @@ class TrainingSession:
             mark=self._mark,
             returns=self._returns,
             evaluation=self._evaluations.last,
+            exploits=self._exploits,
             tracker_rows_left_out=self._reporting.trackers.rows_left_out,
         )
         write_summary(summary, self._folder.summary, self._say)

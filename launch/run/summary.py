@@ -22,6 +22,7 @@ def run_summary(
     mark: ReturnMark | None,
     returns: TrainingReturns,
     evaluation: dict[str, Any] | None,
+    exploits: int,
     tracker_rows_left_out: dict[str, int],
 ) -> dict[str, Any]:
     """The summary of a run that ended with `status`.
@@ -34,6 +35,7 @@ def run_summary(
         mark: the return that the run was to reach, if there is one.
         returns: of its training episodes.
         evaluation: the entry of the last one; see `evaluation_entry`.
+        exploits: how often it went on with the weights of another run.
         tracker_rows_left_out: by the trackers' names.
     """
     ledger = learner.account.ledger
@@ -58,6 +60,7 @@ def run_summary(
         "episodes": learner.account.episodes,
         "target_updates": learner.target_updates,
         "evaluation": evaluation,
+        "exploits": exploits,
         "actor_restarts": counts.actor_restarts,
         "rollouts_lost_with_actors": counts.rollouts_lost,
         "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,

@@ -80,6 +80,11 @@ class TrialBook:
         self._exploited(exploit)
         self._append(exploit._asdict())
 
+    def take_back(self, number: int, taken: int) -> None:
+        """Write down that a trial had only so many of its exploits: it ended before it could take more."""
+        self._taken_back(number, taken)
+        self._append({"trial": number, "taken": taken})
+
     def end(self, trial: Trial) -> None:
         """Write down how a trial ended; one that had ended before stays as it was."""
         if self.trials[trial.number].ended is not None:
@@ -101,6 +106,12 @@ class TrialBook:
         self.trials[exploit.trial] = trial._replace(settings=exploit.settings, exploits=trial.exploits + 1)
         self.exploits.append(exploit)
 
+    def _taken_back(self, number: int, taken: int) -> None:
+        never = [exploit for exploit in self.exploits if exploit.trial == number][taken:]
+        self.exploits = [exploit for exploit in self.exploits if exploit not in never]
+        _, settings = self.history(number)[-1]
+        self.trials[number] = self.trials[number]._replace(settings=settings, exploits=taken)
+
     def _append(self, event: dict[str, Any]) -> None:
         with self._file.open("ab") as file:
             file.write(json.dumps(event).encode() + b"\n")
@@ -119,6 +130,8 @@ class TrialBook:
                 number = int(event.pop("trial"))
                 if "source" in event:
                     self._exploited(Exploit(number, **event))
+                elif "taken" in event:
+                    self._taken_back(number, event["taken"])
                 elif "settings" in event:
                     self._started(number, event["settings"])
                 else:

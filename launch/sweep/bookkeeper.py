@@ -93,6 +93,7 @@ class Bookkeeper:
             return
         if result is not None and not error:
             self.reported(number, result)
+            trial = self._without_what_it_never_took(trial, result.get("exploits"))
         if error:
             self._end(trial, "failed", reason=f"its process ended {MOST_TRIES} times before its run did")
         elif result is not None and result.get("hopeless"):
@@ -103,6 +104,15 @@ class Bookkeeper:
             self._end(trial, "done")
         elif not self._asked_to_stop():
             self._end(trial, "stopped")
+
+    def _without_what_it_never_took(self, trial: Trial, taken: int | None) -> Trial:
+        """A trial may reach its frames while it is about to be stopped, to take weights and settings of another one."""
+        if taken is None or taken >= trial.exploits:
+            return trial
+        self.book.take_back(trial.number, taken)
+        trial = self.book.trials[trial.number]
+        self.say(f"{trial.name}: had reached its frames before that; its settings are {in_words(trial.settings)}")
+        return trial
 
     def _end(self, trial: Trial, how: Ended, reason: str | None = None) -> None:
         frames, score = self._seen.get(trial.number, (0, None))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from launch.commands.training_process import last_line, training_process
 from launch.output.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, read_rows
+from launch.run.exploit import offered_number, withdraw
 from launch.run.finished import reached_limit, read_summary
 from launch.run.folder import RunFolder
 from launch.run.lock import holder_of
@@ -79,6 +80,17 @@ def play_trial(run: TrialRun) -> Iterator[Reading]:
         if reading.ended or (new and reading.frames < run.config.total_frames):
             last = reading.frames
             yield reading
+
+
+def exploits_taken(folder: RunFolder) -> int | None:
+    """How often a run that has ended went on with the weights of another one; None if an older version trained it.
+
+    Weights that were offered when it had just reached its frames are taken back, or a resume by hand would take them.
+    """
+    taken: int | None = read_summary(folder).get("exploits")
+    if taken is not None and offered_number(folder) > taken:
+        withdraw(folder)
+    return taken
 
 
 def _readings(run: TrialRun, folder: RunFolder) -> Iterator[Reading]:

@@ -37,7 +37,14 @@ from launch.run.folder import RunFolder
 from launch.sweep.book import Trial, TrialBook, trial_name
 from launch.sweep.bookkeeper import MOST_TRIES, Bookkeeper
 from launch.sweep.file import Settings, Sweep
-from launch.sweep.playing import HopelessTrialError, Reading, StoppedTrialError, TrialRun, play_trial
+from launch.sweep.playing import (
+    HopelessTrialError,
+    Reading,
+    StoppedTrialError,
+    TrialRun,
+    exploits_taken,
+    play_trial,
+)
 from launch.sweep.population import Population, Reports, left_out
 from launch.sweep.search import Search
 from shared.errors import setting_error
@@ -154,7 +161,10 @@ def _play(config: dict[str, Any], sweep: Sweep, folder: Path, command: list[str]
     )
     try:
         for reading in play_trial(run):
-            if pbt is None or reading.ended:
+            if reading.ended:
+                tune.report({**_result(reading), "exploits": exploits_taken(RunFolder(run.folder))})
+                continue
+            if pbt is None:
                 tune.report(_result(reading))
                 continue
             with tempfile.TemporaryDirectory() as copy:

@@ -128,6 +128,7 @@ def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
     assert seen["state"] == expected["state"]
     for name in never_stopped.keys() - _OF_THE_SESSION - {"evaluation"}:
         assert resumed[name] == never_stopped[name], name
+    assert resumed["evaluation"] == summaries[-1]["evaluation"] is not None
 
 
 def test_an_exact_resume_with_other_actors_is_refused_in_one_line(

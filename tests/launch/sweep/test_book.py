@@ -60,6 +60,24 @@ def keeper_of(found: Sweep, folder: Path, said: list[str]) -> Bookkeeper:
     return Bookkeeper(found, TrialBook(folder), Listed(found), lambda: False, said.append)
 
 
+def test_weights_that_come_when_a_trial_has_ended_are_not_in_its_record(tmp_path: Path) -> None:
+    """Its settings are those that it ended with. What it took before stays, and so does what others took."""
+    space: Space = {"method.discount": [0.9, 0.95, 0.99]}
+    plan = Plan(space={}, search="grid", pbt=Pbt(1000))
+    found, said = Sweep("cartpole", PRESETS["cartpole"].config, plan, space, 3), list[str]()
+    keeper = keeper_of(found, tmp_path, said)
+    keeper.members(tmp_path)
+    for trial, frames, discount in ((0, 1000, 0.95), (1, 1000, 0.97), (0, 2000, 0.99)):
+        keeper.exploited(Exploit(trial, 2, {"method.discount": discount}, frames, 10.0, 1000, 20.0))
+    keeper.completed(0, {"frames": 3000, "score": 9.0, "ended": True, "exploits": 1}, error=False)
+    keeper.completed(1, {"frames": 3000, "score": 9.0, "ended": True, "exploits": 1}, error=False)
+    for book in (keeper.book, TrialBook(tmp_path)):
+        assert [(exploit.trial, exploit.frames) for exploit in book.exploits] == [(0, 1000), (1, 1000)]
+        assert book.trials[0] == Trial(0, {"method.discount": 0.95}, "done", 3000, 9.0, exploits=1)
+        assert book.trials[1] == Trial(1, {"method.discount": 0.97}, "done", 3000, 9.0, exploits=1)
+    assert "trial-00: had reached its frames before that; its settings are method.discount 0.95" in said
+
+
 def test_a_population_begins_together_and_weights_that_were_not_written_down_are_taken_back(tmp_path: Path) -> None:
     """The sweep was killed in between: a trial goes on as its line in the book says."""
     space: Space = {"method.discount": [0.9, 0.95, 0.99, 2.0]}

@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from launch.output.json_file import write_json
+from launch.run.exploit import offer_weights, offered_number
+from launch.run.folder import RunFolder
 from launch.run.lock import FolderLock
 from launch.run.progress import Progress
 from launch.run.rows import row_values
@@ -20,6 +22,7 @@ from launch.sweep.playing import (
     StoppedTrialError,
     TrialError,
     TrialRun,
+    exploits_taken,
     play_trial,
 )
 from shared.config import RunConfig
@@ -47,6 +50,16 @@ def test_a_trial_that_has_ended_is_read_and_not_trained(tmp_path: Path, monkeypa
     # One that a scheduler stopped has frames to go, and is left so.
     stopped = trial_run(tmp_path / "stopped", [10, 60], summary=60, known=True)
     assert list(play_trial(stopped))[-1] == Reading(60, 60.0, True)
+
+
+def test_weights_that_an_ended_run_never_took_are_taken_back(tmp_path: Path) -> None:
+    folder = RunFolder(trial_run(tmp_path / "run", [104], summary=104).folder)
+    folder.checkpoints.mkdir()
+    offer_weights(folder, folder.checkpoints, 2, "trial-07")
+    assert exploits_taken(folder) is None, "an older version says nothing of them"
+    for taken, left in ((2, 2), (1, 0)):
+        write_json(folder.summary, {"status": "frames_reached", "frames": 104, "exploits": taken})
+        assert (exploits_taken(folder), offered_number(folder)) == (taken, left)
 
 
 def test_a_member_of_a_population_is_read_at_each_interval_from_where_it_stands(
