@@ -75,7 +75,7 @@ def watch(arguments: WatchArguments) -> int:
     environment = by_protocol(config.environment, arguments.protocol)
     policy_name = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
     console = Console()
-    print_line(console, f"{folder.name} plays {environment.id}: TensorFlow takes a few seconds to load")
+    print_line(console, f"{run_name(arguments.run)} plays {environment.id}: TensorFlow takes a few seconds to load")
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from launch.film.stage import make_stage, play_episode

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from environments import environment, with_extras
 from mlflow_server import MlflowServer
+from watched_processes import rows as rows_of
 from watched_training import Training
 
 pytestmark = [pytest.mark.trackers, pytest.mark.timeout(900)]
@@ -36,10 +37,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MlflowSer
 
 
 def frames_of(folder: Path) -> list[int]:
-    file = folder / "metrics.jsonl"
-    # The last line may be half written.
-    whole = file.read_text().rpartition("\n")[0] if file.is_file() else ""
-    return [json.loads(line)["frames"] for line in whole.splitlines()]
+    return [row["frames"] for row in rows_of(folder)]
 
 
 def newest(folder: Path) -> int:
