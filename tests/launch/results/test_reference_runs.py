@@ -24,12 +24,14 @@ def test_a_reference_run_is_kept_with_how_it_was_made(config: Path) -> None:
     scores = (ROOT / "docs" / "scores.md").read_text()
     # Evaluations are kept only beside weights with which they can be made again.
     assert not list(config.parent.glob("evaluation-*.json"))
-    minutes, millions = summary["wall_seconds"] / 60, summary["agent_steps_sampled"] / 1e6
     if settings.environment.id == "ALE/Pong-v5":
-        row = f"| {settings.seed} | {minutes:.1f} | {millions:.2f} M | {summary['frames'] / 1e6:.2f} M |"
+        reached = summary["confirmed_crossing"]
+        minutes, millions = reached["seconds"] / 60, reached["agent_steps"] / 1e6
+        row = f"| {settings.seed} | {minutes:.1f} | {millions:.2f} M | {reached['frames'] / 1e6:.2f} M |"
+        assert f"| {reached['evaluation_mean_return']:.2f} |" in scores[scores.index(row) :].splitlines()[0]
         assert summary["status"] == "return_reached"
     else:
-        row = f"{millions:.2f} M agent steps, {summary['frames'] / 1e6:.1f} M frames"
+        row = f"{summary['agent_steps_sampled'] / 1e6:.2f} M agent steps, {summary['frames'] / 1e6:.1f} M frames"
     assert row in scores
 
 
