@@ -1,6 +1,7 @@
 """Imports go one way: launch -> actors, learner -> shared; in launch, from room to room; only launch imports ray."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,11 @@ def test_rooms_import_only_rooms_before_them() -> None:
         for imported in imported_modules(file, known):
             if imported.startswith("launch."):
                 assert ROOMS.index(imported.split(".")[1]) <= room, f"{name} imports {imported}"
+
+
+def test_the_document_has_the_rooms_in_their_order() -> None:
+    told = re.findall(r"^\| \[launch/(\w+)\]", (ROOT / "docs" / "how-it-works.md").read_text(), re.MULTILINE)
+    assert told == [room for room in ROOMS if room != "cli"]
 
 
 def test_no_imports_run_in_a_circle() -> None:

@@ -32,7 +32,7 @@ PRESETS: dict[str, Preset] = {
     "pendulum": Preset("Pendulum-v1 to a mean of -200; Gaussian policy", classic.PENDULUM),
     "acrobot": Preset("Acrobot-v1 to a mean of -100", tasks.ACROBOT),
     "lunarlander": Preset("LunarLander-v3 to a mean of 240; pip install 'tributary-rl[box2d]'", tasks.LUNARLANDER),
-    "car-racing": Preset("CarRacing-v3 to a mean of 200, from images; [box2d] as well", tasks.CAR_RACING),
+    "car-racing": Preset("CarRacing-v3 to a mean of 250, from images; [box2d] as well", tasks.CAR_RACING),
     "halfcheetah": Preset("HalfCheetah-v5 to a mean of 2,000; pip install 'tributary-rl[mujoco]'", tasks.HALFCHEETAH),
     "hopper": Preset("Hopper-v5 to a mean of 1,500; [mujoco] as well", tasks.HOPPER),
     "minigrid": Preset("MiniGrid-Empty-8x8-v0 to a mean of 0.9; pip install 'tributary-rl[minigrid]'", tasks.MINIGRID),
