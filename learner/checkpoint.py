@@ -79,10 +79,12 @@ class Checkpoints:
         Raises:
             CheckpointError: it could not be written; those before it are as they were.
         """
+        before = self._files()
         try:
             return self._manager.save(checkpoint_number=version)
         except (tf.errors.OpError, OSError) as error:
-            self._remove_parts(version)
+            # So that a full disk has room again for what goes on. One of the same version may have been there before.
+            _remove(self._files() - before)
             raise CheckpointError(f"checkpoint of update {version} could not be written: {_in_short(error)}") from error
 
     def restore(self) -> list[str]:
@@ -105,11 +107,15 @@ class Checkpoints:
             or f"no checkpoint in {self._manager.directory}: the run was stopped before its first one"
         )
 
-    def _remove_parts(self, version: int) -> None:
-        """Delete what a failed save has left, so that a full disk has room again for what goes on."""
-        for part in Path(self._manager.directory).glob(f"update-{version}*"):
-            with suppress(OSError):
-                shutil.rmtree(part) if part.is_dir() else part.unlink()
+    def _files(self) -> set[Path]:
+        return set(Path(self._manager.directory).glob("update-*"))
+
+
+def _remove(parts: set[Path]) -> None:
+    """Delete what a failed save has left."""
+    for part in parts:
+        with suppress(OSError):
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 def _remove_damaged_list(folder: Path) -> None:
