@@ -25,6 +25,8 @@ class Moments(NamedTuple):
     def of(cls, vectors: npt.NDArray[np.generic]) -> "Moments":
         """Moments of the vectors [..., n]."""
         rows = vectors.reshape(-1, vectors.shape[-1]).astype(np.float64)
+        if not len(rows):
+            return cls.zero(rows.shape[1])
         mean = rows.mean(axis=0)
         return cls(len(rows), mean, np.square(rows - mean).sum(axis=0))
 
