@@ -4,6 +4,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def run_learners(
     for restarts in itertools.count():
         sent = None if placement is None else _send_folder(folder.path)
         learner = start_learner(config, spec, folder.path, budget, placement, resume=resume, death=death, sent=sent)
-        watched = _WatchedLearner(learner, folder.path, sent)
+        watched = _WatchedLearner(learner, folder.path, sent, say)
         try:
             return watch(watched.wait, watched.view, watched.interrupt)
         except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
@@ -120,28 +121,55 @@ class _WatchedLearner:
         process: the handle.
         folder: of the run, on this machine.
         sent: what the learner was sent of it. None: both are on one machine, and nothing is copied.
+        say: called with a line for the user.
     """
 
-    def __init__(self, process: Any, folder: Path, sent: SentFolder | None) -> None:
+    def __init__(self, process: Any, folder: Path, sent: SentFolder | None, say: Callable[[str], None]) -> None:
         self._process = process
         self._result = process.run.remote()
         self._folder = folder
         self._stamps = None if sent is None else dict[str, Stamp]()
         self._copied = time.monotonic()
+        self._say, self._copy_fails = say, False
         self.agent_steps = 0
         self.interrupted = False
 
     def wait(self) -> dict[str, Any] | None:
         """The summary, if the run ends within a moment."""
         ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
-        summary = ray.get(self._result) if ready else None
-        if self._stamps is not None and (ready or time.monotonic() - self._copied >= _COPY_SECONDS):
-            changes = ray.get(self._process.folder_changes.remote(self._stamps))
-            if changes.stamps:
-                apply_changes(self._folder, changes)
-                self._stamps = changes.stamps
-            self._copied = time.monotonic()
-        return summary
+        if ready:
+            # Before its result, which may be an error: a run that fails has saved. A process that died says so below.
+            with suppress(ray.exceptions.RayError):
+                self._copy()
+            return ray.get(self._result)
+        if time.monotonic() - self._copied >= _COPY_SECONDS:
+            self._copy()
+        return None
+
+    def _copy(self) -> None:
+        """Bring the folder here up to date, if it is a copy. A disk that is full here ends no run elsewhere."""
+        if self._stamps is None:
+            return
+        self._copied = time.monotonic()
+        changes = ray.get(self._process.folder_changes.remote(self._stamps))
+        if not changes.stamps:
+            return
+        try:
+            apply_changes(self._folder, changes)
+        except OSError as error:
+            if not self._copy_fails:
+                self._say(
+                    f"warning: the copy of the run in {self._folder} cannot be written: {error.strerror}; the run goes "
+                    f"on, and the copy is tried again every {_COPY_SECONDS:.0f} seconds"
+                )
+            self._copy_fails = True
+            # Whatever was written of it: the next copy is whole.
+            self._stamps = {}
+            return
+        if self._copy_fails:
+            self._say(f"the copy of the run in {self._folder} is up to date again")
+        self._copy_fails = False
+        self._stamps = changes.stamps
 
     def view(self) -> View:
         """See `TrainingSession.view`."""

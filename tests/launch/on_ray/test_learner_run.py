@@ -10,12 +10,13 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
-from launch.loop.supervision import LearnerLostError
+from launch.loop.supervision import LearnerLostError, TrainingStoppedError
 from launch.machine.budget import thread_budget
 from launch.on_ray import learner_process, learner_run
-from launch.on_ray.learner_process import LearnerProcess, LearnerStart
+from launch.on_ray.learner_process import LearnerProcess, LearnerStart, SentFolder
 from launch.on_ray.tree import aggregation
 from launch.run.folder import RunFolder
+from launch.run.folder_copy import Changes, Stamp
 from launch.run.progress import Progress, View
 from shared.config import RunConfig, SupervisionConfig
 from shared.errors import ConfigurationError
@@ -185,3 +186,58 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
         with pytest.raises(type(error)) as raised:
             call()
         assert raised.value is error
+
+
+class Elsewhere:
+    """Stands for Ray, and for a learner on another machine that has these files, and whose `run` ends as said."""
+
+    def __init__(self, files: dict[str, bytes], end: Any = None) -> None:
+        self.files, self._end = files, end
+        self.exceptions = ray.exceptions
+        self.run, self.folder_changes = SimpleNamespace(remote=lambda: "run"), SimpleNamespace(remote=self._changes)
+
+    def _changes(self, known: dict[str, Stamp]) -> Changes:
+        stamps = {name: Stamp(0, len(content), 0) for name, content in self.files.items()}
+        return Changes({name: c for name, c in self.files.items() if known.get(name) != stamps[name]}, {}, stamps)
+
+    def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        del timeout
+        return (refs, []) if self._end is not None else ([], refs)
+
+    def get(self, result: Any) -> Any:
+        found = self._end if result == "run" else result
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def test_what_a_run_that_failed_elsewhere_has_saved_is_copied_before_its_error_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = ray.exceptions.RayTaskError("run", "raised: it stops", TrainingStoppedError("it stops"))
+    elsewhere = Elsewhere({"summary.json": b"{}"}, failed.as_instanceof_cause())
+    monkeypatch.setattr(learner_run, "ray", elsewhere)
+    watched = learner_run._WatchedLearner(elsewhere, tmp_path, SentFolder("", Changes({}, {}, {})), print)
+    with pytest.raises(TrainingStoppedError):
+        watched.wait()
+    assert (tmp_path / "summary.json").read_bytes() == b"{}"
+
+
+def test_a_copy_that_cannot_be_written_ends_no_run_and_is_whole_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere, said = Elsewhere({"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
+    monkeypatch.setattr(learner_run, "ray", elsewhere)
+    monkeypatch.setattr(learner_run, "_COPY_SECONDS", 0.0)
+    watched = learner_run._WatchedLearner(elsewhere, tmp_path, SentFolder("", Changes({}, {}, {})), said.append)
+    (tmp_path / "metrics.jsonl.part").mkdir()
+    for _ in range(2):
+        assert watched.wait() is None
+    assert said == [
+        f"warning: the copy of the run in {tmp_path} cannot be written: Is a directory; the run goes on, and the copy "
+        f"is tried again every 0 seconds"
+    ]
+    (tmp_path / "metrics.jsonl.part").rmdir()
+    assert watched.wait() is None
+    assert said[1:] == [f"the copy of the run in {tmp_path} is up to date again"]
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n"

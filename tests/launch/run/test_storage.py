@@ -9,7 +9,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from launch.cli import main
-from launch.run.folder_copy import Changes, apply_changes, changes_since
+from launch.run.folder_copy import Changes, Tail, apply_changes, changes_since
 from launch.run.latest import run_path
 from launch.run.storage import RemoteCopy, check_storage, fetch
 from shared.errors import ConfigurationError
@@ -177,9 +177,39 @@ def test_changes_of_a_folder_make_another_one_equal(tmp_path: Path) -> None:
         "metrics.jsonl",
         "report.html",
     ]
-    assert changes_since(here, changes.stamps) == Changes({}, changes.stamps)
-    (here / "metrics.jsonl").write_text("1\n2\n")
+    assert changes_since(here, changes.stamps) == Changes({}, {}, changes.stamps)
+    with (here / "metrics.jsonl").open("a") as file:
+        file.write("2\n")
     assert list(changes_since(here, changes.stamps).files) == ["metrics.jsonl"]
+
+
+def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    grows = ("metrics.jsonl", "log.txt", "events.out.tfevents.1.host")
+    for name in (*grows, "summary.json"):
+        (here / name).write_text("one")
+    first = changes_since(here, {}, tails=True)
+    assert first.tails == {}
+    apply_changes(there, first)
+    for name in (*grows, "summary.json"):
+        with (here / name).open("a") as file:
+            file.write(" two")
+    changes = changes_since(here, first.stamps, tails=True)
+    assert changes.tails == dict.fromkeys(grows, Tail(3, b" two"))
+    assert list(changes.files) == ["summary.json"]
+    for _ in range(2):
+        # The second time stands for an attempt after one that failed on the way.
+        apply_changes(there, changes)
+        assert {file.name: file.read_text() for file in there.iterdir()} == dict.fromkeys(
+            (*grows, "summary.json"), "one two"
+        )
+    # Written anew, and not added to; and cut.
+    (here / "new").write_text("other, and longer")
+    (here / "new").replace(here / "log.txt")
+    (here / "metrics.jsonl").write_text("on")
+    assert set(changes_since(here, changes.stamps, tails=True).files) == {"log.txt", "metrics.jsonl"}
 
 
 @pytest.mark.parametrize("url", ["nowhere://bucket/run", "s3://bucket/run", "file:///proc/no/such/run"])
