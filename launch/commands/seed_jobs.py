@@ -84,11 +84,17 @@ class SeedJobs:
         """See `Starter`."""
         name = job_name(f"{run.folder.absolute().parent.name}-{run.folder.name}")
         where = ["--address", self._config.address, "--nodes", *parts_of(self._shares[place])]
-        self._jobs.submit(name, "launch.cli", ["train", *self._line(run), *where], Path.cwd())
+        job = _SeedJob(self._jobs, name, run, self._console)
+        try:
+            self._jobs.submit(name, "launch.cli", ["train", *self._line(run), *where], Path.cwd())
+        except ConfigurationError as error:
+            # Others go on; the same command, or --resume, has this one begin later.
+            job.failed(f"it could not be submitted: {error}")
+            return job
         config = run.config
         write_note(run.folder, JobNote(name, self._server, config.environment.id, config.total_frames))
         print_line(self._console, f"{run.name}: Ray job {name}, on share {place + 1}")
-        return _SeedJob(self._jobs, name, run, self._console)
+        return job
 
     def _line(self, run: PlannedRun) -> list[str]:
         """What is typed after `tributary train` for a run, without its place."""
@@ -107,26 +113,34 @@ class _SeedJob:
     def __init__(self, jobs: Jobs, name: str, run: PlannedRun, console: Console) -> None:
         self._jobs, self._name, self._run, self._console = jobs, name, run, console
         self._asked = self._answered = time.monotonic()
-        self._stopping = self._left = False
+        self._stopping = self._left = self._failed = False
+
+    def failed(self, reason: str) -> None:
+        """Count it as failed, whatever becomes of its job: `poll` says so from here on."""
+        print_line(self._console, f"{self._run.name}: {reason}")
+        self._failed = True
 
     def poll(self) -> int | None:
         """See `StartedRun`."""
         if self._left:
             return EXIT_INTERRUPTED
+        if self._failed:
+            return EXIT_FAILED
         now = time.monotonic()
         if now - self._asked < _ASK_SECONDS:
             return None
         self._asked = now
         try:
             found = self._jobs.status(self._name)
-        except ConfigurationError:
+            if found.ended:
+                self._run.log.write_text(what_it_said(self._jobs, self._name))
+        except ConfigurationError as error:
             if now - self._answered > _SILENT_SECONDS:
-                raise
+                self.failed(f"{error}; Ray job {self._name} may go on: tributary stop {self._run.folder} ends it")
             return None
         self._answered = now
         if not found.ended:
             return None
-        self._run.log.write_text(what_it_said(self._jobs, self._name))
         if found.status == "STOPPED":
             return EXIT_INTERRUPTED
         if found.exit_code is None or found.exit_code < 0:
@@ -139,4 +153,8 @@ class _SeedJob:
             self._left = True
             print_line(self._console, f"{self._run.name}: left; Ray job {self._name} saves and ends")
         self._stopping = True
-        self._jobs.stop(self._name)
+        try:
+            self._jobs.stop(self._name)
+        except ConfigurationError as error:
+            # The others are asked all the same.
+            print_line(self._console, f"{self._run.name}: {error}; tributary stop {self._run.folder} asks again")

@@ -19,6 +19,7 @@ from launch.on_ray.placement import Node
 from launch.run.folder import RunFolder
 from launch.run.job_note import note_of
 from shared.config import RunConfig
+from shared.errors import ConfigurationError
 
 GIB = 2**30
 RUNNING = JobStatus("RUNNING", None)
@@ -210,3 +211,34 @@ def test_runs_that_have_no_room_are_counted(made: Cluster, capsys: pytest.Captur
     (line,) = capsys.readouterr().err.splitlines()
     assert "--side-by-side 3: the 4 free cores of 1 nodes have room for 2 runs at a time" in line
     assert not Path("runs").exists()
+
+
+def silent(*_: object) -> Any:
+    raise ConfigurationError("no answer from the job server")
+
+
+def test_a_job_that_cannot_be_submitted_or_asked_fails_alone(
+    made: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit, status = made.submit, made.status
+    monkeypatch.setattr(seed_jobs, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(made, "submit", lambda name, *rest: silent() if "seed-2" in name else submit(name, *rest))
+    monkeypatch.setattr(made, "status", lambda name: silent() if "seed-3" in name else status(name))
+    steps(made, lambda: None, lambda: None, ends(made, 1, DONE))
+    train(NEW, code=1)
+    out = capsys.readouterr().out
+    assert "seed 1: ended with exit code 0\n" in out
+    assert "seed 2: it could not be submitted: no answer from the job server\n" in out
+    assert f"seed 3: no answer from the job server; Ray job {made.seed(3)} may go on: tributary stop" in out
+    assert note_of(Path("runs/seed-2")) is None
+
+
+def test_a_job_that_cannot_be_asked_to_stop_keeps_no_other_from_it(
+    made: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = made.stop
+    monkeypatch.setattr(made, "stop", lambda name: silent() if "seed-1" in name else stop(name))
+    steps(made, lambda: signal.raise_signal(signal.SIGINT), ends(made, 1, STOPPED))
+    train(NEW, code=130)
+    assert made.stopped == [made.seed(2)]
+    assert "seed 1: no answer from the job server; tributary stop runs/seed-1 asks again\n" in capsys.readouterr().out
