@@ -123,7 +123,8 @@ class Crew:
             for actor_id, reason in self._watchdog.hung(now, self._executor.has_completed).items():
                 yield self.lose(Failed(actor_id, reason))
             yield from self._follow_cluster()
-        yield from self._replace_due(now)
+        # One that was just found to hang may be due at once.
+        yield from self._replace_due(self._clock())
 
     def end(self) -> None:
         """Count what will not be waited for.

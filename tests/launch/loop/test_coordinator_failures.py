@@ -125,6 +125,24 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
     ]
 
 
+def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunConfig) -> None:
+    """As a repeated run does, to which its loss is one more arrival: the first weights of the next one are the same."""
+
+    class GoingClock(Clock):
+        def __call__(self) -> float:
+            self.now += 1e-3
+            return self.now
+
+    clock = GoingClock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    events = coordinator.run()
+    executor.completions.append(report(0, 1, 0))
+    assert isinstance(next(events), Outcome)
+    clock.now += 61.0
+    executor.completions.append(None)
+    assert [type(next(events)) for _ in range(2)] == [Failed, Replaced]
+
+
 def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
     clock = Clock()
     executor, _, coordinator = make(cartpole, 1, clock=clock, start_seconds=10.0)
