@@ -215,9 +215,7 @@ class GradientAccumulator:
         if most is not None:
             # `tf.clip_by_global_norm` would multiply every gradient, also those that need no clipping.
             gradient = tf.cond(norm > most, lambda: gradient * (most / norm), lambda: gradient)
-        learning_rate = numbers.learning_rate
-        if self._fixed_k is None:
-            learning_rate *= numbers.rate_factor
+        learning_rate = numbers.learning_rate * numbers.rate_factor
         if self._weighs:
             learning_rate *= mean_weight
         update = partial(self.optimizer.apply, self.parameters, gradient, learning_rate)

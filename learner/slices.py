@@ -123,7 +123,7 @@ class Slices:
         if not np.isfinite(norm):
             return PushResult(False, False, float(norm), float(weight))
         k = gradients_per_update if self._fixed_k is None else self._fixed_k
-        rate = np.float32(learning_rate) * np.float32(1.0 if self._fixed_k is not None else rate_factor)
+        rate = np.float32(learning_rate) * np.float32(rate_factor)
         if k <= 1:
             self._update(gradient.slices, rate * weight, norm)
             return PushResult(True, True, float(norm), float(weight))
