@@ -16,6 +16,7 @@ from launch.output.hardware import hardware_line
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
+from launch.output.whole_file import whole_file
 from launch.results.aggregate import stratified_resamples
 from shared.config import RunConfig
 
@@ -138,9 +139,8 @@ _MEASURES: dict[str, Callable[[dict[str, Any]], float | None]] = {
 def write(study: LagStudy, result: dict[str, Any]) -> None:
     """lag.json, lag.md and the picture, into the folder of the study."""
     write_json(study.folder / "lag.json", result)
-    part = study.folder / "lag.md.part"
-    part.write_text(markdown(study.config, result) + f"\n`{result['command']}` on {hardware_line(result)}.\n")
-    part.replace(study.folder / "lag.md")
+    with whole_file(study.folder / "lag.md") as file:
+        file.write(markdown(study.config, result) + f"\n`{result['command']}` on {hardware_line(result)}.\n")
     _draw(study, result)
 
 

@@ -17,6 +17,7 @@ from launch.bench.virtual_actors import VirtualActors
 from launch.loop.coordinator import Coordinator
 from launch.loop.supervision import TrainingStoppedError
 from launch.run.folder import centres_observations
+from launch.run.progress import lag_summary
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 
@@ -59,14 +60,15 @@ def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]
     finally:
         executor.close()
     lags = account.lag_counts
+    lag_mean, lag_p95, lag_max = lag_summary(lags)
     return {
         **cell._asdict(),
         "evaluation_mean_return": _evaluated(config, spec, learner) if learner.is_finite() else None,
         "mean_return_100": account.mean_return,
         "curve": [None if value is None else round(value, 2) for value in curve],
-        "policy_lag_mean": sum(lag * count for lag, count in lags.items()) / max(1, lags.total()),
-        "policy_lag_p95": _percentile(lags, 0.95),
-        "policy_lag_max": max(lags, default=0),
+        "policy_lag_mean": lag_mean,
+        "policy_lag_p95": lag_p95,
+        "policy_lag_max": lag_max,
         # Of rollouts that are differentiated again.
         **{name: statistics[name] / lags.total() for name in DRIFT if name in statistics},
         "learning_rate": config.optimizer.learning_rate,
@@ -87,13 +89,3 @@ def _evaluated(config: RunConfig, spec: EnvironmentSpec, learner: Learner) -> fl
         return float(evaluator.run(learner.snapshot()).episodes.returns.mean())
     finally:
         evaluator.close()
-
-
-def _percentile(counts: Counter[int], share: float) -> int:
-    """The least number that such a share of all are not above."""
-    below = 0
-    for number in sorted(counts):
-        below += counts[number]
-        if below >= share * counts.total():
-            return number
-    return 0

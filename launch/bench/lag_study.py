@@ -17,7 +17,8 @@ import msgspec
 from launch.bench.arrival_model import ArrivalModel
 from launch.bench.lag_cells import Cell, order_file
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output.json_file import write_json
+from launch.output.json_file import drop_half_line, write_json
+from launch.output.output_file import make_folder
 from launch.output.provenance import provenance
 from launch.run.lock import FolderLock
 from shared.config import RunConfig, flat_settings
@@ -45,14 +46,11 @@ class LagStudy(NamedTuple):
         Raises:
             ConfigurationError: it cannot be made, it is in use, or it is a study of other settings.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise setting_error("output", self.folder, f"cannot be made: {error.strerror}") from error
+        make_folder(self.folder, "output")
         lock = FolderLock(self.folder)
         try:
             self._check_recipe()
-            self._mend_rows()
+            drop_half_line(self.rows_file)
             yield
         finally:
             lock.release()
@@ -126,14 +124,6 @@ class LagStudy(NamedTuple):
                     raise setting_error(
                         "output", self.folder, f"has a study with {name} {was}, and not {value}; name another folder"
                     )
-
-    def _mend_rows(self) -> None:
-        if self.rows_file.is_file():
-            content = self.rows_file.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                with self.rows_file.open("r+b") as file:
-                    file.truncate(whole)
 
 
 def _recipe(config: RunConfig, model: ArrivalModel) -> dict[str, dict[str, Any]]:

@@ -121,6 +121,9 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None,
     agent_steps = arguments.envs * arguments.unroll
     return summarise(rows, agent_steps) | {
         "agent_steps_per_gradient": agent_steps,
+        "gradients_per_update": arguments.gradients_per_update,
+        "staleness": arguments.staleness,
+        "network": arguments.network,
         "transfer": asdict(arguments.transfer),
     }
 

@@ -20,6 +20,7 @@ from launch.commands.seeds import parse_seeds
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
+from launch.output.output_file import make_folder
 from launch.presets import PRESETS
 from launch.presets.written import set_of_one_run
 from launch.run.folder import RunFolder
@@ -93,6 +94,7 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
         for contender in contenders
     ]
     left = [planned for run in runs if (planned := _left_to_do(run)) is not None]
+    make_folder(study.folder, "output")
     console = Console()
     print_line(console, f"study: {study.folder}, {len(left)} of {len(runs)} runs to do")
     with Interrupts() as interrupts:

@@ -1,7 +1,5 @@
 """What `tributary bench learning` makes of its runs: medians and ranges, tables, files, pictures."""
 
-import csv
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -18,6 +16,7 @@ from launch.output.hardware import hardware_line
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
+from launch.output.whole_file import whole_csv, whole_file
 from launch.results.curves import Band, Curve, XAxis, make_band, read_curve
 from launch.run.finished import reached_limit, read_summary
 from launch.run.folder import RunFolder
@@ -127,25 +126,20 @@ def write(study: Study, result: dict[str, Any]) -> None:
     """learning.json, learning.csv, learning.md and the pictures, into the folder of the study."""
     write_json(study.folder / "learning.json", result)
     _write_rows(study.folder / "learning.csv", result)
-    part = study.folder / "learning.md.part"
-    part.write_text(markdown(result))
-    part.replace(study.folder / "learning.md")
+    with whole_file(study.folder / "learning.md") as file:
+        file.write(markdown(result))
     for x in _AXES:
         _draw(study, x)
 
 
 def _write_rows(file: Path, result: dict[str, Any]) -> None:
-    part = file.with_name(f"{file.name}.part")
-    with part.open("w", newline="") as opened:
-        opened.write(f"# {json.dumps(provenance())}\n")
-        writer = csv.writer(opened)
+    with whole_csv(file) as writer:
         names = list(result["contenders"][0]["runs"][0])
         writer.writerow(["contender", "mark", "minutes", *names])
         for contender in result["contenders"]:
             for run in contender["runs"]:
                 values = (contender[name] for name in ("name", "mark", "minutes"))
                 writer.writerow([*values, *(run[name] for name in names)])
-    part.replace(file)
 
 
 def _draw(study: Study, x: XAxis) -> None:

@@ -18,6 +18,7 @@ from launch.bench.scaling_synthetic import check_synthetic, measure_synthetic, s
 from launch.machine.budget import thread_budget
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
+from launch.output.output_file import make_folder
 from shared.errors import setting_error
 
 
@@ -93,10 +94,7 @@ def _check(arguments: ScalingArguments, points: Sequence[Point], folder: Path) -
         for point in points:
             thread_budget(bench_config(arguments, point))
     if arguments.resume is None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise setting_error("output", folder, f"cannot be made: {error.strerror}") from error
+        make_folder(folder, "output")
         write_json(folder / "settings.json", _settings(arguments))
     return spec
 

@@ -22,6 +22,7 @@ from launch.bench.throughput import WARM_UP_SECONDS, steady_state, train_for
 from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import training_process
 from launch.output.hardware import usable_cores
+from launch.output.json_file import drop_half_line
 from launch.output.words import duration
 from launch.run.folder import RunFolder
 from launch.run.progress import lag_summary
@@ -42,11 +43,11 @@ class Store:
         """All that were made, in their order; a line that was cut short is left out."""
         if not self._file.is_file():
             return []
-        lines = self._file.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        return [json.loads(line) for line in self._file.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def add(self, kind: str, **values: Any) -> None:
         """Keep one more."""
+        drop_half_line(self._file)
         with self._file.open("a") as file:
             file.write(json.dumps({"kind": kind, "time": datetime.now().isoformat("T", "seconds"), **values}) + "\n")
 

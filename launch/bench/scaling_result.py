@@ -1,6 +1,5 @@
 """What `tributary bench scaling` makes of its measurements: medians, words, tables, files."""
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from rich.table import Table
 from launch.bench.throughput import DRIFT
 from launch.output.json_file import write_json
 from launch.output.provenance import provenance
+from launch.output.whole_file import whole_csv
 
 # Stages in which an actor does nothing but wait for weights.
 _WAITING_STAGES = ("synchronise", "wait")
@@ -173,16 +173,12 @@ def write(folder: Path, result: dict[str, Any]) -> None:
     from launch.bench.scaling_figures import draw
 
     write_json(folder / "scaling.json", result)
-    part = folder / "scaling.csv.part"
     stages = list(result["points"][0]["stage_microseconds"])
-    with part.open("w", newline="") as file:
-        file.write(f"# {json.dumps(provenance())}\n")
-        writer = csv.writer(file)
+    with whole_csv(folder / "scaling.csv") as writer:
         writer.writerow([*_COLUMNS, *(f"{stage}_microseconds" for stage in stages), "agent_steps_dropped"])
         for row in result["points"]:
             costs = [f"{row['stage_microseconds'][stage]:.2f}" for stage in stages]
             writer.writerow([*(row[name] for name in _COLUMNS), *costs, json.dumps(row["agent_steps_dropped"])])
-    part.replace(folder / "scaling.csv")
     draw(folder, result)
 
 

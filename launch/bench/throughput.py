@@ -193,12 +193,13 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     working = [row for row in rows if row["agent_steps"] > 0]
     begin = working[0]["elapsed_seconds"] + WARM_UP_SECONDS if working else 0.0
     counted = [row for row in working if begin <= row["elapsed_seconds"] <= begin + seconds + 1.0]
-    if len(counted) < 2:
+    # A row of an interval in which no gradient came has no rates and no statistics.
+    rows = [row for row in counted[1:] if sum(row["policy_lag_counts"].values())]
+    if not any(row["agent_steps_per_second"] for row in rows):
         raise setting_error("seconds", seconds, "is too short for the actors to start and be measured")
     first, last = counted[0], counted[-1]
     elapsed = last["elapsed_seconds"] - first["elapsed_seconds"]
     updates = last["updates"] - first["updates"]
-    rows = counted[1:]
     weights = [row["agent_steps_per_second"] for row in rows]
     stages = {
         stage: float(np.average([row["stage_microseconds"][stage] for row in rows], weights=weights)) * 1e-6

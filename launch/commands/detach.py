@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launch.machine.import_path import module_command, module_environment
 from launch.output.exit_codes import EXIT_DONE
+from launch.output.output_file import make_folder
 from launch.run.lock import holder_of
 
 _POLL_SECONDS = 0.1
@@ -24,7 +25,7 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
         The exit code: 0 when the run has begun, else that of the process, whose last line is shown.
     """
     log = folder.with_name(f"{folder.name}.log")
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent, "run_dir")
     with log.open("w" if new else "a") as output:
         begins = output.tell()
         process = subprocess.Popen(
@@ -37,7 +38,7 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
         )
     while process.poll() is None and not _has(folder, process.pid):
         time.sleep(_POLL_SECONDS)
-    said = log.read_text(errors="replace")[begins:]
+    said = log.read_bytes()[begins:].decode(errors="replace")
     if process.returncode:
         print(said, end="")
         if new and not folder.exists():

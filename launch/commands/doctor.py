@@ -43,11 +43,13 @@ def doctor(arguments: DoctorArguments) -> int:
 
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())
-    for line in namesakes(Path.cwd()):
+    warnings = namesakes(Path.cwd())
+    for line in warnings:
         print_line(console, line)
     _show(console, reports, findings)
     if arguments.json is not None:
-        result = {"nodes": reports, "findings": [finding._asdict() for finding in findings], **provenance()}
+        found = [finding._asdict() for finding in findings]
+        result = {"nodes": reports, "findings": found, "warnings": warnings, **provenance()}
         write_json(arguments.json, result)
     return EXIT_FAILED if findings else EXIT_DONE
 

@@ -45,16 +45,19 @@ def list_runs(arguments: RunsArguments) -> int:
         if folder != RunsArguments.folder:
             raise ConfigurationError(f"{folder}: there is no such folder")
         print_line(console, "no runs below runs/ yet; tributary train begins one")
+        if arguments.json is not None:
+            write_json(arguments.json, {"runs": [], "left_out": []})
         return EXIT_DONE
     if not console.is_terminal:
         # Nobody looks at the width of a file.
         console = Console(width=200)
-    found = []
+    found, left_out = [], []
     for path in run_folders(folder):
         try:
             found.append(standing(path))
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
+            left_out.append({"run": str(path.absolute()), "reason": str(error)})
     elsewhere = [_job_values(path, console) for path in folders_elsewhere(folder)]
     shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.running]
     if shown or elsewhere:
@@ -63,7 +66,7 @@ def list_runs(arguments: RunsArguments) -> int:
     if left or not (found or elsewhere):
         print_line(console, f"{left} older ones: --all" if left else f"no runs in {folder}")
     if arguments.json is not None:
-        write_json(arguments.json, {"runs": [*elsewhere, *map(run_values, found)]})
+        write_json(arguments.json, {"runs": [*elsewhere, *map(run_values, found)], "left_out": left_out})
     return EXIT_DONE
 
 

@@ -20,6 +20,7 @@ from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.hardware import usable_cores
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
+from launch.output.output_file import make_folder
 from launch.output.provenance import provenance
 from launch.presets.written import set_of_one_run
 from launch.run.lock import LOCK_FILE, FolderLock
@@ -62,7 +63,7 @@ def train_seeds(
     config, start_from, resume = _for_each(arguments), arguments.start_from, arguments.resume is not None
     if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise setting_error("run_dir", folder, f"exists; name another folder, or go on with it: --resume {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "run_dir")
     console = Console()
     with Interrupts() as interrupts:
         runs = [

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -159,14 +159,13 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
             lambda first_id: InlineExecutor(config, spec, budget.actors, first_id),
             resume=run.arguments.resume is not None,
         )
-        with ThreadPoolExecutor(1) as pool:
+        with futures.ThreadPoolExecutor(1) as pool:
             try:
                 result = pool.submit(session.run)
 
                 def wait() -> dict[str, Any] | None:
-                    with suppress(TimeoutError):
-                        return result.result(_VIEW_SECONDS)
-                    return None
+                    done, _ = futures.wait([result], _VIEW_SECONDS)
+                    return result.result() if done else None
 
                 summary = _watch(run, budget.actors, wait, session.view, session.interrupt)
             except TrainingStoppedError as error:
@@ -297,4 +296,8 @@ def _conclude(run: _Run, summary: dict[str, Any]) -> int:
 def _failed(run: _Run, reason: str) -> int:
     print_line(run.console, f"training failed: {reason}")
     print_line(run.console, f"run folder:   {run.folder.path}")
+    summary = read_summary(run.folder)
+    # One of another status is of an earlier session: nothing was left to write this one's.
+    if run.arguments.json is not None and summary.get("status") == "failed":
+        write_json(run.arguments.json, summary)
     return EXIT_FAILED

@@ -107,8 +107,11 @@ def _detach(arguments: Sequence[str], parsed: TrainArguments, preset: str, *, se
     """Have the same line run elsewhere; only the name of a new folder has to be settled here."""
     typed = [argument for argument in arguments if argument.partition("=")[0] != "--detach"]
     folder = parsed.resume or parsed.run_dir or default_run_dir(preset)
-    if parsed.resume is None and parsed.run_dir is None:
-        typed += ["--run-dir", str(folder)]
+    if parsed.resume is None:
+        # Before anything is written beside a run that is there.
+        RunFolder(folder).check_free()
+        if parsed.run_dir is None:
+            typed += ["--run-dir", str(folder)]
     if parsed.config.address == "local" or parsed.config.executor == "inline":
         return train_detached(typed, folder, new=parsed.resume is None, several=several)
     from launch.commands.job import train_as_job

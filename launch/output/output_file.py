@@ -1,4 +1,4 @@
-"""Files that a command's `--output` names."""
+"""Files and folders that a command's options name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,3 +18,15 @@ def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
     """
     if path is not None and (path.suffix not in suffixes or not path.absolute().parent.is_dir()):
         raise setting_error("output", path, f"must end in {' or '.join(suffixes)}, in a folder that exists")
+
+
+def make_folder(folder: Path, setting: str) -> None:
+    """Make a folder, with those above it, unless it is there. `setting` is the option that named it.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise setting_error(setting, folder, f"cannot be made: {error.strerror}") from error

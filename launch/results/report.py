@@ -18,6 +18,7 @@ from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
+from launch.output.whole_file import whole_file
 from launch.output.words import duration
 from launch.results.curves import bands, evaluation_points, read_curve, read_rows
 from launch.results.evaluate import published_scores
@@ -57,9 +58,8 @@ def report(arguments: ReportArguments) -> int:
     runs = [_Run(path) for path in find_runs(arguments.runs)]
     output = arguments.output or default_output([run.folder.path for run in runs], "report.html")
     page = _page(runs)
-    part = output.with_name(output.name + ".part")
-    part.write_text(page)
-    part.replace(output)
+    with whole_file(output) as file:
+        file.write(page)
     print_line(Console(), f"report: {output}")
     if arguments.json is not None:
         write_json(arguments.json, {"runs": [run.figures() for run in runs], **provenance()})

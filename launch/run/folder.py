@@ -12,6 +12,7 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from launch import zoo
 from launch.output.json_file import write_json
+from launch.output.output_file import make_folder
 from launch.run.lock import FolderLock
 from launch.run.ownership import is_own, sign
 from shared.config import RunConfig
@@ -51,10 +52,7 @@ class RunFolder:
             ConfigurationError: it cannot be made.
         """
         path = self.outputs / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise setting_error("output", path, f"{path.parent} cannot be made: {error.strerror}") from error
+        make_folder(path.parent, "output")
         return path
 
     @property
@@ -131,10 +129,7 @@ class RunFolder:
         """
         self.check_free()
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise setting_error("run_dir", self.path, f"cannot be made: {error.strerror}") from error
+        make_folder(self.path, "run_dir")
         self.write_config(config)
         if spec.observation_mean is not None:
             np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)

@@ -31,12 +31,15 @@ class FolderLock:
     """The lock of a folder that exists, held until it is released or this process ends, however it ends.
 
     Raises:
-        ConfigurationError: another process holds it, or its file system has no locks.
+        ConfigurationError: another process holds it, it cannot be written to, or its file system has no locks.
     """
 
     def __init__(self, folder: Path) -> None:
-        # Not truncated when it is opened: what is in it is of the one that holds it.
-        self._file: IO[str] = (folder / LOCK_FILE).open("a+")
+        try:
+            # Not truncated when it is opened: what is in it is of the one that holds it.
+            self._file: IO[str] = (folder / LOCK_FILE).open("a+")
+        except OSError as error:
+            raise ConfigurationError(f"run folder {folder} cannot be written to: {error.strerror}") from error
         for attempt in range(_TRIES):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

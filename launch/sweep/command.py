@@ -18,6 +18,7 @@ from launch.machine.import_path import check_packages
 from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
+from launch.output.output_file import make_folder
 from launch.run.lock import FolderLock, holder_of
 from launch.run.trackers import check_trackers
 from launch.sweep.book import TrialBook
@@ -61,7 +62,7 @@ def sweep(arguments: SweepArguments) -> int:
     folder = (arguments.output or Path("runs") / arguments.file.stem).absolute()
     console = Console()
     say = partial(print_line, console)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "output")
     _check_same_sweep(folder, plan)
     lock = FolderLock(folder)
     try:

@@ -1,7 +1,5 @@
 """What a sweep makes of its trials: a table, a CSV, the importance of each setting, and the best settings as TOML."""
 
-import csv
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from launch.commands.settings import as_toml
 from launch.output.json_file import write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
+from launch.output.whole_file import whole_csv, whole_file
 from launch.output.words import short
 from launch.sweep.book import Trial
 from launch.sweep.outcome import Outcome
@@ -28,9 +27,8 @@ def write(found: Outcome) -> list[Path]:
         files += _draw(found)
     if found.best is not None:
         files.append(found.folder / "best.toml")
-        part = files[-1].with_suffix(".part")
-        part.write_text(best_as_toml(found))
-        part.replace(files[-1])
+        with whole_file(files[-1]) as file:
+            file.write(best_as_toml(found))
     return files
 
 
@@ -77,17 +75,13 @@ def values(found: Outcome) -> dict[str, Any]:
 
 
 def _write_rows(file: Path, found: Outcome) -> None:
-    part = file.with_name(f"{file.name}.part")
-    with part.open("w", newline="") as opened:
-        opened.write(f"# {json.dumps(provenance())}\n")
-        writer = csv.writer(opened)
+    with whole_csv(file) as writer:
         names = list(found.sweep.space)
         writer.writerow(["trial", "ended", "score", "frames", "exploits", *names, "run", "reason"])
         for trial in found.trials:
             settings = [trial.settings[name] for name in names]
             row = [trial.number, trial.ended, trial.score, trial.frames, trial.exploits, *settings]
             writer.writerow([*row, str(found.folder / trial.name), trial.reason])
-    part.replace(file)
 
 
 def show(console: Console, found: Outcome) -> None:

@@ -182,11 +182,13 @@ def test_a_replay_that_does_not_fit_is_one_line_and_saved(
     order, run = tmp_path / "order.txt", tmp_path / "run"
     order.write_text(f"actors 0 1\n{arrivals}")
     small = "--executor inline --actors 2 --actor.environments 4 --actor.unroll-length 5"
-    assert main(["train", "cartpole", *small.split(), "--replay-arrivals", str(order), "--run-dir", str(run)]) == 1
+    line = f"train cartpole {small} --replay-arrivals {order} --run-dir {run} --json {tmp_path}/result.json"
+    assert main(line.split()) == 1
     out = capsys.readouterr().out
     assert f"training failed: --replay-arrivals {order}: {mistake}" in out
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["updates"]) == ("failed", 1)
+    assert json.loads((tmp_path / "result.json").read_text()) == summary
     assert mistake in (run / "log.txt").read_text()
     assert main(["train", "--resume", str(run), "--total-frames", "100"]) == 0
 
@@ -276,3 +278,14 @@ def test_presets_name_environments_that_exist(preset: str) -> None:
 
     config = PRESETS[preset].config
     check_network(config, environment_spec(config.environment))
+
+
+def test_a_timeout_of_the_training_itself_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not taken for that of the wait for the next look at it."""
+
+    def times_out(_session: object) -> None:
+        raise TimeoutError("the simulator does not answer")
+
+    monkeypatch.setattr("launch.run.session.TrainingSession.run", times_out)
+    with pytest.raises(TimeoutError, match="the simulator does not answer"):
+        main(f"train cartpole --executor inline --actors 1 --run-dir {tmp_path}/run".split())

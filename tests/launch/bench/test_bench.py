@@ -38,6 +38,8 @@ def row(seconds: float, agent_steps: int, updates: int, environment: float = 250
         "learner_milliseconds": 2.0,
         "policy_lag_mean": 1.0,
         "policy_lag_max": int(seconds),
+        "policy_lag_counts": {"1": 10},
+        "ratio_deviation": 0.1,
     }
 
 
@@ -60,6 +62,19 @@ def test_rows_that_cover_too_little_are_refused() -> None:
         steady_state([row(5.0, 0, 0), row(6.0, 10, 1)], seconds=4.0)
     with pytest.raises(ConfigurationError, match="too short for the actors"):
         steady_state([], seconds=4.0)
+
+
+def test_rows_of_intervals_without_a_gradient_count_as_time_only() -> None:
+    """With rollouts that take longer than a row, every second row has neither rates nor statistics."""
+    rows = [row(s, 1_000 * (s - 5), s - 5, 240.0) for s in range(6, 16)]
+    for empty in rows[1::2]:
+        empty |= {"agent_steps_per_second": 0.0, "policy_lag_counts": {}, "stage_microseconds": {"environment": 0.0}}
+        del empty["ratio_deviation"]
+    found = steady_state(rows, seconds=4.0)
+    assert found["stage_seconds_per_step"] == pytest.approx({"environment": 240e-6, "wait": 10e-6})
+    assert found["drift"] == {"ratio_deviation": pytest.approx(0.1)}
+    with pytest.raises(ConfigurationError, match="too short for the actors"):
+        steady_state(rows[:1] + rows[1::2], seconds=9.0)
 
 
 def test_the_bound_is_cores_over_the_sum_of_medians() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from launch.bench import learning as module
 from launch.bench.learning import _contenders, _left_to_do
 from launch.bench.learning_result import Contender, Study, markdown, summarise, write
 from launch.cli import main
@@ -221,3 +222,18 @@ def test_an_interrupted_study_goes_on_and_runs_no_seed_twice(tmp_path: Path) -> 
     assert main(study.command) == 0
     assert study.result()["runs_ended"] == 2
     assert study.run(1).summary.read_bytes() == first
+
+
+def test_a_study_that_is_interrupted_before_its_first_run_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: Any) -> list[int]:
+        with arguments[-1].watched():
+            signal.raise_signal(signal.SIGINT)
+        return []
+
+    monkeypatch.setattr(module, "train_in_turn", interrupted)
+    study = tmp_path / "study"
+    assert main(f"bench learning cartpole --seeds 1 --output {study}".split()) == 130
+    (contender,) = json.loads((study / "learning.json").read_text())["contenders"]
+    assert [run["status"] for run in contender["runs"]] == ["not run"]

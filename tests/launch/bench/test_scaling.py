@@ -175,3 +175,13 @@ def test_one_real_point() -> None:
     row = module.measure_throughput(ScalingArguments(envs=4, seconds=5.0, epochs=2, minibatches=2), Point(1, 1, 5))
     assert 0 < row["drift"]["ratio_deviation"] < 1
     assert 0 < row["learner_utilisation"] < 1
+
+
+def test_measurements_go_on_behind_a_line_that_was_cut_short(tmp_path: Path) -> None:
+    store = module.Store(tmp_path / "measurements.jsonl")
+    store.add("ceiling", value={"a": 1})
+    with (tmp_path / "measurements.jsonl").open("a") as file:
+        file.write('{"kind": "throughput", "point": {}')
+    assert [found["kind"] for found in store.read()] == ["ceiling"]
+    store.add("components")
+    assert [found["kind"] for found in store.read()] == ["ceiling", "components"]

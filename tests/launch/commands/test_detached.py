@@ -12,6 +12,7 @@ import pytest
 
 from launch.cli import main
 from launch.commands.stop import StopArguments, stop
+from launch.run.job_note import note_of
 from launch.run.lock import FolderLock, holder_of
 
 DEADLINE_SECONDS = 120
@@ -130,3 +131,17 @@ def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Pa
         assert stop(StopArguments(tmp_path, now=now)) == 0
     assert process.returncode == 0
     assert holder_of(tmp_path) is None
+
+
+def test_a_folder_that_is_not_free_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, log = tmp_path / "one", tmp_path / "one.log"
+    run.mkdir()
+    (run / "config.json").touch()
+    log.write_text("of the run that is there\n")
+    for address in ("", " --address auto"):
+        assert main(f"train cartpole --detach --run-dir {run}{address}".split()) == 2
+        assert capsys.readouterr().err.startswith(f"error: --run-dir {run}: exists; name another folder")
+    assert log.read_text() == "of the run that is there\n"
+    assert note_of(run) is None

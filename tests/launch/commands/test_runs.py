@@ -89,3 +89,18 @@ def test_a_job_elsewhere_is_listed_by_its_note(
     assert note_of(tmp_path / "one") == note
     remove_note(tmp_path / "one")
     assert note_of(tmp_path / "one") is None
+
+
+def test_what_is_not_shown_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "--json", "none.json"]) == 0
+    assert json.loads(Path("none.json").read_text()) == {"runs": [], "left_out": []}
+    folder = tmp_path / "runs" / "damaged"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{")
+    assert main(["runs", "--json", "one.json"]) == 0
+    found = json.loads(Path("one.json").read_text())
+    assert found["runs"] == []
+    (left_out,) = found["left_out"]
+    assert left_out["run"] == str(folder)
+    assert "config.json cannot be read" in left_out["reason"]

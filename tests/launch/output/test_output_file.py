@@ -1,10 +1,15 @@
-"""The file that a command's `--output` names."""
+"""Files and folders that a command's options name."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from launch.output.output_file import check_output
+from launch.output import json_file
+from launch.output.json_file import check_json_file, drop_half_line
+from launch.output.output_file import check_output, make_folder
+from launch.output.whole_file import whole_csv, whole_file
+from launch.run.lock import LOCK_FILE, FolderLock
 from shared.errors import ConfigurationError
 
 
@@ -19,3 +24,45 @@ def test_an_output_of_another_kind_or_in_no_folder_is_refused_by_name(output: st
 def test_an_output_that_can_be_written_or_is_not_asked_for_passes(tmp_path: Path) -> None:
     check_output(tmp_path / "film.gif", (".mp4", ".gif"))
     check_output(None, (".mp4", ".gif"))
+
+
+def test_what_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=f"^--run-dir {tmp_path}/file/run: cannot be made: Not a directory$"):
+        make_folder(tmp_path / "file" / "run", "run_dir")
+    monkeypatch.setattr(json_file.os, "access", lambda *_: False)
+    with pytest.raises(ConfigurationError, match=f"^--json {tmp_path}/x.json: cannot be written: {tmp_path} is not"):
+        check_json_file(tmp_path / "x.json")
+    # A folder in its place stands for one that this user may not write to.
+    (tmp_path / LOCK_FILE).mkdir()
+    with pytest.raises(ConfigurationError, match=f"^run folder {tmp_path} cannot be written to: Is a directory$"):
+        FolderLock(tmp_path)
+
+
+def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    drop_half_line(file)
+    assert not file.exists()
+    for content, left in ((b"", b""), (b'{"a": {}', b""), (b"{}\n", b"{}\n"), (b'{}\n{"a": {}', b"{}\n")):
+        file.write_bytes(content)
+        drop_half_line(file)
+        assert file.read_bytes() == left
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    with whole_csv(path) as writer:
+        writer.writerow(["a", "b"])
+    first, second = path.read_text().splitlines()
+    assert json.loads(first.removeprefix("# ")).keys() >= {"command", "revision"}
+    assert second == "a,b"
+    before = path.read_bytes()
+
+    def run_out_of_space() -> None:
+        with whole_file(path) as file:
+            file.write("half of it")
+            raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        run_out_of_space()
+    assert path.read_bytes() == before
