@@ -1,11 +1,10 @@
 """JSON files that commands write."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from launch.output.whole_file import whole_file
+from launch.output.whole_file import check_can_be_written, whole_file
 from shared.errors import setting_error
 
 
@@ -17,11 +16,9 @@ def check_json_file(path: Path | None) -> None:
     """
     if path is None:
         return
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir():
+    if path.is_dir() or not path.absolute().parent.is_dir():
         raise setting_error("json", path, "must be a file in a folder that exists")
-    if not os.access(folder, os.W_OK):
-        raise setting_error("json", path, f"cannot be written: {folder} is not yours to write to")
+    check_can_be_written(path, "json")
 
 
 def drop_half_line(file: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from launch.output.whole_file import check_can_be_written
 from shared.errors import setting_error
 
 
@@ -14,10 +15,13 @@ def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
         suffixes: with their points, like (".png", ".svg").
 
     Raises:
-        ConfigurationError: it has none of the suffixes, or its folder does not exist.
+        ConfigurationError: it has none of the suffixes, or its folder does not exist or cannot be written to.
     """
-    if path is not None and (path.suffix not in suffixes or not path.absolute().parent.is_dir()):
+    if path is None:
+        return
+    if path.suffix not in suffixes or not path.absolute().parent.is_dir():
         raise setting_error("output", path, f"must end in {' or '.join(suffixes)}, in a folder that exists")
+    check_can_be_written(path, "output")
 
 
 def make_folder(folder: Path, setting: str) -> None:

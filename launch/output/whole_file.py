@@ -8,12 +8,26 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from launch.output.provenance import provenance
+from shared.errors import setting_error
+
+
+def check_can_be_written(path: Path, setting: str) -> None:
+    """Refuse a file that could not be written when its time comes. `setting` is the option that named it.
+
+    Raises:
+        ConfigurationError: its folder takes no file of this user.
+    """
+    try:
+        _part(path).touch()
+        _part(path).unlink()
+    except OSError as error:
+        raise setting_error(setting, path, f"cannot be written: {error.strerror}") from error
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A text file to write, which takes its name when the block ends without an error."""
-    part = path.with_name(f"{path.name}.part")
+    part = _part(path)
     with part.open("w", newline="") as file:
         yield file
     part.replace(path)
@@ -25,3 +39,7 @@ def whole_csv(path: Path) -> Iterator[Any]:
     with whole_file(path) as file:
         file.write(f"# {json.dumps(provenance())}\n")
         yield csv.writer(file)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.output import json_file
 from launch.output.json_file import check_json_file, drop_half_line
 from launch.output.output_file import check_output, make_folder
 from launch.output.whole_file import whole_csv, whole_file
@@ -26,15 +25,17 @@ def test_an_output_that_can_be_written_or_is_not_asked_for_passes(tmp_path: Path
     check_output(None, (".mp4", ".gif"))
 
 
-def test_what_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=f"^--run-dir {tmp_path}/file/run: cannot be made: Not a directory$"):
         make_folder(tmp_path / "file" / "run", "run_dir")
-    monkeypatch.setattr(json_file.os, "access", lambda *_: False)
-    with pytest.raises(ConfigurationError, match=f"^--json {tmp_path}/x.json: cannot be written: {tmp_path} is not"):
+    # Folders in the place of files stand for what this user may not write to.
+    for name in ("x.json.part", "x.gif.part", LOCK_FILE):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ConfigurationError, match=f"^--json {tmp_path}/x.json: cannot be written: Is a directory$"):
         check_json_file(tmp_path / "x.json")
-    # A folder in its place stands for one that this user may not write to.
-    (tmp_path / LOCK_FILE).mkdir()
+    with pytest.raises(ConfigurationError, match=f"^--output {tmp_path}/x.gif: cannot be written: Is a directory$"):
+        check_output(tmp_path / "x.gif", (".gif",))
     with pytest.raises(ConfigurationError, match=f"^run folder {tmp_path} cannot be written to: Is a directory$"):
         FolderLock(tmp_path)
 
