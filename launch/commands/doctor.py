@@ -43,13 +43,13 @@ def doctor(arguments: DoctorArguments) -> int:
 
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())
-    warnings = namesakes(Path.cwd())
-    for line in warnings:
+    notes = namesakes(Path.cwd())
+    for line in notes:
         print_line(console, line)
     _show(console, reports, findings)
     if arguments.json is not None:
         found = [finding._asdict() for finding in findings]
-        result = {"nodes": reports, "findings": found, "warnings": warnings, **provenance()}
+        result = {"nodes": reports, "findings": found, "notes": notes, **provenance()}
         write_json(arguments.json, result)
     return EXIT_FAILED if findings else EXIT_DONE
 

@@ -138,8 +138,8 @@ class _WatchedLearner:
         """The summary, if the run ends within a moment."""
         ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
         if ready:
-            # Before its result, which may be an error: a run that fails has saved. A process that died says so below.
-            with suppress(ray.exceptions.RayError):
+            # Before its result, which may be an error: a run that fails has saved. If its process died, that says so.
+            with suppress(ray.exceptions.RayActorError):
                 self._copy()
             return ray.get(self._result)
         if time.monotonic() - self._copied >= _COPY_SECONDS:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,8 @@ def check_can_be_written(path: Path, setting: str) -> None:
         ConfigurationError: its folder takes no file of this user.
     """
     try:
-        _part(path).touch()
-        _part(path).unlink()
+        # It has no name there, which another process could be writing under.
+        tempfile.TemporaryFile(dir=path.absolute().parent).close()
     except OSError as error:
         raise setting_error(setting, path, f"cannot be written: {error.strerror}") from error
 
@@ -27,7 +28,7 @@ def check_can_be_written(path: Path, setting: str) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A text file to write, which takes its name when the block ends without an error."""
-    part = _part(path)
+    part = path.with_name(f"{path.name}.part")
     with part.open("w", newline="") as file:
         yield file
     part.replace(path)
@@ -39,7 +40,3 @@ def whole_csv(path: Path) -> Iterator[Any]:
     with whole_file(path) as file:
         file.write(f"# {json.dumps(provenance())}\n")
         yield csv.writer(file)
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")

@@ -29,13 +29,13 @@ def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=f"^--run-dir {tmp_path}/file/run: cannot be made: Not a directory$"):
         make_folder(tmp_path / "file" / "run", "run_dir")
-    # Folders in the place of files stand for what this user may not write to.
-    for name in ("x.json.part", "x.gif.part", LOCK_FILE):
-        (tmp_path / name).mkdir()
-    with pytest.raises(ConfigurationError, match=f"^--json {tmp_path}/x.json: cannot be written: Is a directory$"):
-        check_json_file(tmp_path / "x.json")
-    with pytest.raises(ConfigurationError, match=f"^--output {tmp_path}/x.gif: cannot be written: Is a directory$"):
-        check_output(tmp_path / "x.gif", (".gif",))
+    # Nobody writes there, root neither.
+    with pytest.raises(ConfigurationError, match=r"^--json /proc/x\.json: cannot be written: No such file"):
+        check_json_file(Path("/proc/x.json"))
+    with pytest.raises(ConfigurationError, match=r"^--output /proc/x\.gif: cannot be written: No such file"):
+        check_output(Path("/proc/x.gif"), (".gif",))
+    # A folder in its place stands for a file that this user may not write to.
+    (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(ConfigurationError, match=f"^run folder {tmp_path} cannot be written to: Is a directory$"):
         FolderLock(tmp_path)
 
