@@ -44,9 +44,12 @@ def train_by_script(folder: Path, arguments: str) -> subprocess.CompletedProcess
 def test_an_environment_that_only_the_driver_knows_stops_in_one_line(tmp_path: Path, aggregation: str) -> None:
     ended = train_by_script(tmp_path, f"--stop-after-seconds 120 --run-dir runs/a{aggregation}")
     assert ended.returncode == 2, ended.stdout + ended.stderr
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("error: actor ")
-    assert "does not know --environment.id OnlyHere-v0: NameNotFound" in line
+    # Beside ours there may be lines that Ray's own processes write when the machine is busy.
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("error")]
+    assert len(lines) == 1, ended.stderr
+    assert lines[0].startswith("error: actor ")
+    assert "does not know --environment.id OnlyHere-v0: NameNotFound" in lines[0]
+    assert "Traceback" not in ended.stderr, ended.stderr
     assert "actor" not in ended.stdout.replace("2 actors", "")
     assert [entry.name for entry in tmp_path.iterdir()] == ["script.py"]
 
