@@ -206,6 +206,8 @@ def test_a_learner_takes_ready_made_gradients_through_ray(tmp_path: Path, capsys
     assert found["senders"]["1"]["parameters"] == 677_943
     assert found["senders"]["1"]["gradients_per_second"] > 0
     assert found["agent_steps_per_gradient"] == 640
+    assert (found["gradients_per_update"], found["staleness"], found["network"]) == (1, "none", "a3c_cnn")
+    assert found["transfer"]["precision"] == "float32"
     assert "gradients/s" in capsys.readouterr().out
 
 

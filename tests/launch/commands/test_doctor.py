@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from namesakes import write_namesakes
 
 from launch.cli import main
 from launch.machine.findings import check_reports, find
@@ -16,10 +17,17 @@ def report(**wrong: Any) -> dict[str, Any]:
     return quick_probe() | {"node": "10.0.0.7", "environment_microseconds": 250.0, "graph_microseconds": 50.0} | wrong
 
 
-def test_this_machine_is_well(tmp_path: Path) -> None:
+def test_this_machine_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_namesakes(tmp_path)
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "doctor.json"
     assert main(["doctor", "--json", str(file)]) == 0
-    (node,) = json.loads(file.read_text())["nodes"]
+    found = json.loads(file.read_text())
+    assert found["findings"] == []
+    # What might be mistaken for the project, and is not: no reason to fail.
+    assert len(found["notes"]) == 4
+    assert f"note: {tmp_path / 'shared.py'} has the name of a package of this project" in found["notes"][-1]
+    (node,) = found["nodes"]
     assert node["environment_microseconds"] > 0
     assert node["games"] > 50
 
