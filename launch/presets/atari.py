@@ -13,15 +13,19 @@ from shared.config import (
     RunConfig,
 )
 
-PONG = RunConfig(
-    # The learning rate falls to 0 over these: a run that is longer by --total-frames learns for longer.
-    total_frames=12_000_000,
-    stop_at_return=18.0,
-    environment=EnvironmentConfig(id="ALE/Pong-v5"),
-    method=MethodConfig(return_lambda=0.95, standardise_advantages=True),
+ATARI = RunConfig(
+    # The learning rate falls to 0 over these, and so does the entropy cost: a run that is longer by --total-frames
+    # learns for longer.
+    total_frames=40_000_000,
+    environment=EnvironmentConfig(id="ALE/Pong-v5", terminal_on_life_loss=True),
+    # With 0.01 or 0.02 from the start Space Invaders all but stops exploring within 0.3 M agent steps; and with 0.03 to
+    # the end every game plays for less than what its best actions do (docs/scores.md).
+    method=MethodConfig(return_lambda=0.95, standardise_advantages=True, entropy_cost=0.03, final_entropy_cost=0.0),
     optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
     actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4),
 )
+
+PONG = replace(ATARI, total_frames=12_000_000, stop_at_return=18.0)
 
 PONG_Q = replace(
     PONG,
@@ -32,16 +36,6 @@ PONG_Q = replace(
     optimizer=replace(PONG.optimizer, learning_rate=3e-4, max_gradient_norm=5.0),
     actor=ActorConfig(environments=8, unroll_length=16),
     evaluation=EvaluationConfig(policy="greedy"),
-)
-
-ATARI = replace(
-    PONG,
-    total_frames=40_000_000,
-    stop_at_return=None,
-    environment=replace(PONG.environment, terminal_on_life_loss=True),
-    # With 0.01 or 0.02 from the start Space Invaders all but stops exploring within 0.3 M agent steps; and with 0.03 to
-    # the end every game plays for less than what its best actions do (docs/scores.md).
-    method=replace(PONG.method, entropy_cost=0.03, final_entropy_cost=0.0),
 )
 
 BREAKOUT = replace(ATARI, environment=replace(ATARI.environment, id="ALE/Breakout-v5"))

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from launch.presets import PRESETS
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder
+from shared.config import flat_settings
 
 ROOT = Path(__file__).parents[3]
 RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
@@ -33,6 +35,18 @@ def test_a_reference_run_is_kept_with_how_it_was_made(config: Path) -> None:
     else:
         row = f"{summary['agent_steps_sampled'] / 1e6:.2f} M agent steps, {summary['frames'] / 1e6:.1f} M frames"
     assert row in scores
+
+
+def test_the_runs_of_pong_are_of_the_preset_that_they_speak_for() -> None:
+    preset = flat_settings(PRESETS["pong"].config)
+    runs = [
+        flat_settings(RunFolder(config.parent).read_config()) for config in RUNS if config.parent.name[:4] == "pong"
+    ]
+    assert len(runs) == 5
+    for run in runs:
+        others = {name for name, value in run.items() if value != preset[name]} - {"seed"}
+        # Pong has no lives to lose.
+        assert others == {"environment.terminal_on_life_loss"}
 
 
 def test_there_are_reference_runs() -> None:
