@@ -93,9 +93,9 @@ def seconds_left(progress: Progress, config: RunConfig) -> float | None:
     return left
 
 
-def _at_most(config: RunConfig) -> str:
+def _at_most(progress: Progress, config: RunConfig) -> str:
     """Goes with the time left, which a run that ends at a return seldom takes."""
-    return "at most " if config.stop_at_return is not None else ""
+    return "at most " if config.stop_at_return is not None and progress.frames_per_second else ""
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:
@@ -109,7 +109,7 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
         f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | return {_number(p.mean_return_100, '.2f')} | "
         f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
-        f"dropped {_dropped(p)} | {statistics}left {_at_most(config)}{duration(seconds_left(p, config))}"
+        f"dropped {_dropped(p)} | {statistics}left {_at_most(p, config)}{duration(seconds_left(p, config))}"
     )
 
 
@@ -139,7 +139,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
         ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", _number(p.evaluation_return, ".2f")),
         ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
         ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
-        ("learner", f"{p.learner_milliseconds:.2f} ms", f"time left {_at_most(config)}".strip(), duration(left)),
+        ("learner", f"{p.learner_milliseconds:.2f} ms", f"time left {_at_most(p, config)}".strip(), duration(left)),
     ]
     for row in rows:
         table.add_row(*row)

@@ -25,7 +25,13 @@ ATARI = RunConfig(
     actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4),
 )
 
-PONG = replace(ATARI, total_frames=12_000_000, stop_at_return=18.0)
+PONG = replace(
+    ATARI,
+    total_frames=12_000_000,
+    stop_at_return=18.0,
+    # It has no lives.
+    environment=EnvironmentConfig(id="ALE/Pong-v5"),
+)
 
 PONG_Q = replace(
     PONG,

@@ -201,13 +201,14 @@ def test_slices_take_ready_made_gradients_through_ray(tmp_path: Path, capsys: py
 
 def test_a_learner_takes_ready_made_gradients_through_ray(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "learner.json"
-    assert main(["bench", "learner", "--actors", "1", "--seconds", "0.5", "--json", str(file)]) == 0
+    settings = "--gradients-per-update 2 --staleness inverse --transfer.precision bfloat16"
+    assert main(["bench", "learner", "--actors", "1", "--seconds", "0.5", *settings.split(), "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert found["senders"]["1"]["parameters"] == 677_943
     assert found["senders"]["1"]["gradients_per_second"] > 0
     assert found["agent_steps_per_gradient"] == 640
-    assert (found["gradients_per_update"], found["staleness"], found["network"]) == (1, "none", "a3c_cnn")
-    assert found["transfer"]["precision"] == "float32"
+    assert (found["gradients_per_update"], found["staleness"], found["network"]) == (2, "inverse", "a3c_cnn")
+    assert found["transfer"]["precision"] == "bfloat16"
     assert "gradients/s" in capsys.readouterr().out
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launch.commands.display import Display, progress_table, starting
+from launch.commands.display import Display, progress_line, progress_table, starting
 from launch.presets import PRESETS
 from launch.run.progress import Progress
 from shared.config import RunConfig
@@ -56,6 +56,18 @@ def test_80_columns_show_every_label_and_number_whole() -> None:
     assert "time left at most" in text
     for part in ("39,999,999 (100.0 %)", "too_old 12,345, unfinished_update 123", "57 µs", "12.34 ms", "20.0%"):
         assert part in text
+
+
+def test_a_run_that_ends_at_a_return_says_at_most_how_long_it_takes() -> None:
+    ends_early = PRESETS["pong"].config
+    ends_late = replace(ends_early, stop_at_return=None)
+    assert "left at most 0:" in progress_line(LARGE, ends_early)
+    assert "at most" not in progress_line(LARGE, ends_late)
+    assert progress_line(Progress(), ends_early).endswith("left -")
+    console = screen()
+    console.print(progress_table(LARGE, ends_late))
+    assert "time left" in shown_by(console)
+    assert "at most" not in shown_by(console)
 
 
 def test_fewer_columns_break_values_before_labels() -> None:
