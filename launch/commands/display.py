@@ -93,9 +93,10 @@ def seconds_left(progress: Progress, config: RunConfig) -> float | None:
     return left
 
 
-def _at_most(progress: Progress, config: RunConfig) -> str:
-    """Goes with the time left, which a run that ends at a return seldom takes."""
-    return "at most " if config.stop_at_return is not None and progress.frames_per_second else ""
+def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
+    """What the time left is called, and the time: a run that ends at a return seldom takes all of it."""
+    left = seconds_left(progress, config)
+    return "left at most" if left is not None and config.stop_at_return is not None else "left", duration(left)
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:
@@ -109,7 +110,7 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
         f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | return {_number(p.mean_return_100, '.2f')} | "
         f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
-        f"dropped {_dropped(p)} | {statistics}left {_at_most(p, config)}{duration(seconds_left(p, config))}"
+        f"dropped {_dropped(p)} | {statistics}{' '.join(_time_left(p, config))}"
     )
 
 
@@ -127,7 +128,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
     stages = p.stage_microseconds
     share = 100.0 * p.frames / config.total_frames
     dropped = sum(p.agent_steps_dropped.values())
-    left = seconds_left(p, config)
+    label, left = _time_left(p, config)
     rows: list[tuple[str, str, str, str]] = [
         ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
         ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
@@ -139,7 +140,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
         ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", _number(p.evaluation_return, ".2f")),
         ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
         ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
-        ("learner", f"{p.learner_milliseconds:.2f} ms", f"time left {_at_most(p, config)}".strip(), duration(left)),
+        ("learner", f"{p.learner_milliseconds:.2f} ms", f"time {label}", left),
     ]
     for row in rows:
         table.add_row(*row)

@@ -1,6 +1,7 @@
 """Runs that cannot start: one line, exit code 2, and no folder."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ if __name__ == "__main__":
     from launch.cli import main
     sys.exit(main(sys.argv[1:]))
 """
+# Lines of Ray's servers and of its C++ code, which a busy machine may add; those of our processes name these otherwise.
+OF_RAY = re.compile(r"(\x1b\[\d+m)?(\(raylet\)|\(pid=gcs_server\)|\[\d{4}-\d\d-\d\d )")
 _DEADLINE_SECONDS = 200
 
 
@@ -44,12 +47,10 @@ def train_by_script(folder: Path, arguments: str) -> subprocess.CompletedProcess
 def test_an_environment_that_only_the_driver_knows_stops_in_one_line(tmp_path: Path, aggregation: str) -> None:
     ended = train_by_script(tmp_path, f"--stop-after-seconds 120 --run-dir runs/a{aggregation}")
     assert ended.returncode == 2, ended.stdout + ended.stderr
-    # Beside ours there may be lines that Ray's own processes write when the machine is busy.
-    lines = [line for line in ended.stderr.splitlines() if line.startswith("error")]
+    lines = [line for line in ended.stderr.splitlines() if not OF_RAY.match(line)]
     assert len(lines) == 1, ended.stderr
     assert lines[0].startswith("error: actor ")
     assert "does not know --environment.id OnlyHere-v0: NameNotFound" in lines[0]
-    assert "Traceback" not in ended.stderr, ended.stderr
     assert "actor" not in ended.stdout.replace("2 actors", "")
     assert [entry.name for entry in tmp_path.iterdir()] == ["script.py"]
 
