@@ -1,6 +1,6 @@
 """The convolutional networks of the papers, in plain TensorFlow: what acting computes can be differentiated later."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
+from shared.convolution import convolution, convolution_of_images, gradients, gradients_of_images
 from shared.errors import setting_error
 from shared.layer_norm import EPSILON, gain_and_bias, gradient_before, normalised
 from shared.linear import Weights, initial_weights, linear
@@ -97,11 +98,15 @@ class ConvolutionalNetwork(Network):
         return [activation for pair in pairs for activation in pair]
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
-        x = self._centred(observations)
+        x = observations
         activations: list[tf.Tensor] = []
         for i, stride in enumerate(self._strides):
             kernel, bias = self._weights(i)
-            stored = self._stored(tf.nn.bias_add(tf.nn.conv2d(x, kernel, stride, "VALID"), bias))
+            if i == 0:
+                x = convolution_of_images(x, self._centred, kernel, bias, stride)
+            else:
+                x = convolution(x, kernel, bias, stride)
+            stored = self._stored(x)
             x = self._activated(i, stored[0])
             activations += stored
         i = len(self._strides)
@@ -110,11 +115,11 @@ class ConvolutionalNetwork(Network):
         return self._output(self._activated(i, stored[0]), (*activations, *stored))
 
     def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
-        x = self._centred(observations)
+        x = observations
         count = len(activations) // len(self._shapes)
         *of_convolutions, of_hidden = (tuple(activations[i : i + count]) for i in range(0, len(activations), count))
         for i, (stride, stored) in enumerate(zip(self._strides, of_convolutions, strict=True)):
-            value = _stored_convolution(x, *self._weights(i), stored, stride, differentiate_input=i > 0)
+            value = _stored_convolution(x, self._centred if i == 0 else None, *self._weights(i), stored, stride)
             x = self._activated(i, value)
         i = len(self._strides)
         features = self._activated(i, _stored_dense(_flat(x), *self._weights(i), of_hidden))
@@ -191,32 +196,26 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 
 def _stored_convolution(
     x: tf.Tensor,
+    floats: Callable[[tf.Tensor], tf.Tensor] | None,
     kernel: tf.Tensor,
     bias: tf.Tensor,
     stored: tuple[tf.Tensor, ...],
     stride: int,
-    *,
-    differentiate_input: bool,
 ) -> tf.Tensor:
-    """relu(conv(x, kernel) + bias), or what it is normalised to, which is known to be `stored`; with its gradient."""
+    """relu(conv(x, kernel) + bias), or what it is normalised to, which is known to be `stored`; with its gradient.
+
+    `floats` is given where `x` are images.
+    """
     # The forward pass would compute what acting has computed already. `custom_gradient` stands in for it: the value is
     # the stored one, and the gradient is that of the layer.
-    strides = [1, stride, stride, 1]
 
     @tf.custom_gradient
     def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:  # noqa: ARG001
         def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
             before = _before_activation(by_output, stored)
-            by_kernel = tf.raw_ops.Conv2DBackpropFilter(
-                input=x, filter_sizes=kernel.shape, out_backprop=before, strides=strides, padding="VALID"
-            )
-            by_input = None
-            # Nothing needs the gradient of the images, the most expensive one of all.
-            if differentiate_input:
-                by_input = tf.raw_ops.Conv2DBackpropInput(
-                    input_sizes=tf.shape(x), filter=kernel, out_backprop=before, strides=strides, padding="VALID"
-                )
-            return by_input, by_kernel, tf.reduce_sum(before, axis=(0, 1, 2))
+            if floats is None:
+                return gradients(x, kernel, before, stride)
+            return None, *gradients_of_images(x, floats, kernel, before, stride)
 
         return tf.identity(stored[0]), gradient
 

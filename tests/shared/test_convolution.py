@@ -1,0 +1,86 @@
+"""Convolutions some images at a time, and by blocks of pixels, against TensorFlow's own."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shared.convolution import convolution, convolution_of_images
+
+RANDOM = np.random.default_rng(0)
+Convolution = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def random_floats(*shape: int) -> tf.Tensor:
+    return tf.constant(RANDOM.normal(size=shape).astype(np.float32))
+
+
+def halves(images: tf.Tensor) -> tf.Tensor:
+    return tf.cast(images, tf.float32) / 255.0 - 0.5
+
+
+def plain(stride: int) -> Convolution:
+    return lambda x, kernel, bias: tf.nn.bias_add(tf.nn.conv2d(x, kernel, stride, "VALID"), bias)
+
+
+def value_and_gradients(layer: Convolution, *arguments: tf.Tensor) -> list[np.ndarray]:
+    """Of the sum of all outputs, each times a weight of its own; by the arguments that are floats."""
+    sources = [x for x in arguments if x.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(sources)
+        value = layer(*arguments)
+        weights = np.random.default_rng(1).normal(size=value.shape).astype(np.float32)
+        total = tf.reduce_sum(value * weights)
+    return [x.numpy() for x in (value, *tape.gradient(total, sources))]
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "kernel", "stride"),
+    [(20, 20, (4, 4), 2), (20, 12, (6, 4), 2), (84, 84, (8, 8), 4), (9, 9, (3, 3), 1), (21, 20, (4, 4), 2),
+     (20, 20, (5, 4), 2), (20, 20, (4, 2), 2)],
+)  # fmt: skip
+def test_a_convolution_and_its_gradients_are_those_of_tensorflow(
+    height: int, width: int, kernel: tuple[int, int], stride: int
+) -> None:
+    arguments = random_floats(3, height, width, 5), random_floats(*kernel, 5, 7), random_floats(7)
+    ours = value_and_gradients(lambda *x: convolution(*x, stride), *arguments)
+    for mine, theirs in zip(ours, value_and_gradients(plain(stride), *arguments), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 70])
+def test_images_some_at_a_time_give_what_all_of_them_give(count: int) -> None:
+    images = tf.constant(RANDOM.integers(0, 256, (count, 16, 16, 4), np.uint8))
+    kernel, bias = random_floats(8, 8, 4, 6), random_floats(6)
+    ours = value_and_gradients(lambda x, k, b: convolution_of_images(x, halves, k, b, 4), images, kernel, bias)
+    theirs = value_and_gradients(lambda x, k, b: plain(4)(halves(x), k, b), images, kernel, bias)
+    for mine, expected in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-3)
+
+
+def convolutions_in_graph(count: int | None) -> list[tf.Operation]:
+    def layer(images: tf.Tensor) -> tf.Tensor:
+        return convolution_of_images(images, halves, tf.ones((8, 8, 4, 6)), tf.zeros(6), 4)
+
+    graph = tf.function(layer, autograph=False).get_concrete_function(tf.TensorSpec((count, 16, 16, 4), tf.uint8)).graph
+    return [operation for operation in graph.get_operations() if operation.type == "Conv2D"]
+
+
+def comes_after(operation: tf.Operation, other: tf.Operation) -> bool:
+    """Whether one operation of a graph waits for another."""
+    before = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+    return other in before or any(comes_after(earlier, other) for earlier in before)
+
+
+def test_images_have_their_turn_one_after_another() -> None:
+    """Side by side their floats would all be in memory at the same time."""
+    first, second, third = convolutions_in_graph(70)
+    assert comes_after(second, first)
+    assert comes_after(third, second)
+
+
+def test_a_batch_of_any_size_and_a_gpu_take_all_images_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(convolutions_in_graph(None)) == 1
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    assert len(convolutions_in_graph(70)) == 1
