@@ -10,7 +10,7 @@ from learner.staleness import Judged, make_staleness
 from learner.tensors import PushResult
 from shared.blocks import block_size
 from shared.config import LearnerConfig, OptimizerConfig
-from shared.graph import Graph, aligned, as_array, tensor_on
+from shared.graph import Graph, aligned, tensor_on, values_of
 from shared.norm import block_norms, norm_of
 from shared.types import Float32Array, GradientPieces
 
@@ -128,7 +128,7 @@ class GradientAccumulator:
 
     def read(self) -> Float32Array:
         """See `Tensors.read`."""
-        return as_array(self.parameters.value())
+        return values_of(self.parameters)
 
     def pieces(self) -> tuple[Any, ...]:
         """See `Tensors.pieces`."""
@@ -140,7 +140,7 @@ class GradientAccumulator:
 
     def read_target(self) -> Float32Array:
         """See `Tensors.read_target`."""
-        return as_array(self.variables["target_parameters"].value())
+        return values_of(self.variables["target_parameters"])
 
     def target_pieces(self) -> tuple[Any, ...]:
         """See `Tensors.target_pieces`."""

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from learner.optimizer import make_optimizer
 from shared.config import OptimizerConfig
-from shared.graph import Graph, as_array
+from shared.graph import Graph, values_of
 from shared.norm import block_norms
 from shared.types import Float32Array
 
@@ -71,7 +71,7 @@ class Slice:
 
     def read(self) -> Float32Array:
         """The parameters, float32 [N]. Read-only; what it shows may change with the next call."""
-        return as_array(self._parameters.value())
+        return values_of(self._parameters)
 
     def keep_target(self) -> None:
         """Copy the parameters into the target network."""
@@ -79,7 +79,7 @@ class Slice:
 
     def read_target(self) -> Float32Array:
         """The target network's, as `read`."""
-        return as_array(self._variables["target_parameters"].value())
+        return values_of(self._variables["target_parameters"])
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All that it remembers, by the names of a checkpoint."""

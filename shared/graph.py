@@ -110,5 +110,11 @@ def as_array(tensor: tf.Tensor) -> Float32Array:
     return tensor.numpy()
 
 
+def values_of(variable: tf.Variable) -> Float32Array:
+    """The values of a variable, as `as_array`: what it shows may change with the next call."""
+    # `variable.value()` looks for gradient tapes first: with caches as cold as a learner's, 270 µs in place of 120.
+    return as_array(tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
+
+
 def _flat(outputs: Any) -> list[tf.Tensor]:
     return [tensor for tensor in tf.nest.flatten(outputs) if tensor is not None]
