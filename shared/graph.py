@@ -28,6 +28,7 @@ class Graph:
         self._function = tf.function(function, input_signature=signature, autograph=False)
         self._signature = [(tuple(spec.shape), spec.dtype) for spec in signature]
         self._concrete: Any = None
+        self._has_gpu = False
         self._captured: list[tf.Tensor] = []
         self._output_dtypes: list[tf.DType] = []
 
@@ -47,7 +48,7 @@ class Graph:
         if self._concrete is None:
             self._trace()
         tensors = [self._tensor(x, *spec) for x, spec in zip(arguments, self._signature, strict=True)]
-        if tf.config.list_logical_devices("GPU"):
+        if self._has_gpu:
             # There the runtime decides what is copied where.
             return _flat(self._concrete(*tensors))
         # The operation that a `tf.function` ends in, without the Python around it.
@@ -58,6 +59,7 @@ class Graph:
     def _trace(self) -> None:
         self._concrete = self._function.get_concrete_function()
         self._captured = self._concrete.captured_inputs
+        self._has_gpu = bool(tf.config.list_logical_devices("GPU"))
         self._output_dtypes = [output.dtype for output in self._concrete.outputs]
 
     @staticmethod
