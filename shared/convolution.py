@@ -1,4 +1,4 @@
-"""Convolutions, and their gradients in the forms that take a CPU least time."""
+"""Convolutions, and their gradients, in forms chosen for the time that they take on a CPU."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,7 +33,7 @@ def gradients(
 def convolution_of_images(
     images: tf.Tensor, floats: Callable[[tf.Tensor], tf.Tensor], kernel: tf.Tensor, bias: tf.Tensor, stride: int
 ) -> tf.Tensor:
-    """The same of uint8 images [N, H, W, C], of which `floats` makes what the kernel is for."""
+    """conv(floats(images), kernel) + bias of uint8 images [N, H, W, C], without padding."""
 
     @tf.custom_gradient
     def layer(kernel: tf.Tensor, bias: tf.Tensor) -> tuple:
@@ -51,11 +51,16 @@ def gradients_of_images(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The gradients of `convolution_of_images` by its kernel and its bias. Nothing needs that by the images."""
     pieces = _in_turn(images, lambda some: _gradient_by_kernel(floats(images[some]), kernel, by_output[some], stride))
-    return tf.add_n(pieces), tf.reduce_sum(by_output, axis=(0, 1, 2))
+    # Added in float32: bfloat16 would round again with each piece.
+    by_kernel = tf.add_n([tf.cast(piece, tf.float32) for piece in pieces])
+    return tf.cast(by_kernel, kernel.dtype), tf.reduce_sum(by_output, axis=(0, 1, 2))
 
 
 def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.Tensor]:
-    """What `work` gives for some images at a time, each begun when the one before has ended; a GPU takes all."""
+    """What `work` gives for some images at a time, each begun when the one before has ended.
+
+    A GPU takes all at once, and so does a graph for any number of images.
+    """
     count = images.shape[0]
     if count is None or tf.config.list_logical_devices("GPU"):
         return [work(slice(None))]

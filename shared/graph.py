@@ -106,14 +106,14 @@ def tensor_on(array: npt.NDArray[np.generic]) -> tf.Tensor:
 
 
 def as_array(tensor: tf.Tensor) -> Float32Array:
-    """The values of a tensor that nothing else holds, read-only and without a copy where that is possible."""
+    """The values of a tensor, read-only, and where that is possible in its own memory."""
     if tensor.device.endswith("CPU:0"):
         return np.asarray(memoryview(tensor))
     return tensor.numpy()
 
 
 def values_of(variable: tf.Variable) -> Float32Array:
-    """The values of a variable, as `as_array`: what it shows may change with the next call."""
+    """The values of a variable, read-only, as `as_array`. They may change when the variable does."""
     # `variable.value()` looks for gradient tapes first: with caches as cold as a learner's, 270 µs in place of 120.
     return as_array(tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
 

@@ -18,7 +18,8 @@ SIZES = {
     "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
 }
 RANDOM = np.random.default_rng(0)
-IMAGES = RANDOM.integers(0, 256, (5, 84, 84, 4), np.uint8)
+# More than are convolved at a time.
+IMAGES = RANDOM.integers(0, 256, (35, 84, 84, 4), np.uint8)
 MEAN = RANDOM.uniform(0, 255, (84, 84, 4)).astype(np.float32)
 
 

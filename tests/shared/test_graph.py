@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shared.graph import ALIGNMENT, Graph, aligned, as_array
+from shared.graph import ALIGNMENT, Graph, aligned, as_array, values_of
 
 
 @pytest.fixture
@@ -71,6 +71,17 @@ def test_a_read_only_array_is_taken(keep: Graph, kept: tf.Variable) -> None:
     np.testing.assert_array_equal(kept.numpy(), array)
 
 
+def test_with_a_gpu_the_runtime_places_what_is_called(
+    keep: Graph, kept: tf.Variable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    # On the CPU the operation is called as it is; here nothing of that is left.
+    monkeypatch.setattr(tf.raw_ops, "StatefulPartitionedCall", None)
+    for value in (1.0, 2.0):
+        keep(np.full(2_000, value, np.float32))
+        np.testing.assert_array_equal(kept.numpy(), np.full(2_000, value))
+
+
 def test_it_runs_eagerly_when_tensorflow_is_told_to(keep: Graph, kept: tf.Variable) -> None:
     tf.config.run_functions_eagerly(True)
     try:
@@ -85,3 +96,14 @@ def test_an_array_of_a_tensor_outlives_it() -> None:
     array = as_array(tf.fill((10_000,), 4.0))
     tf.fill((10_000,), 5.0)
     np.testing.assert_array_equal(array, np.full(10_000, 4.0))
+
+
+def test_the_values_of_a_variable_are_read_only_and_outlive_it() -> None:
+    variable = tf.Variable(np.arange(5, dtype=np.float32))
+    values = values_of(variable)
+    assert not values.flags.writeable
+    variable.assign_add(tf.ones(5))
+    np.testing.assert_array_equal(values_of(variable), np.arange(1, 6))
+    again = values_of(variable)
+    del variable
+    np.testing.assert_array_equal(again, np.arange(1, 6))
