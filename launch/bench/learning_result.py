@@ -148,13 +148,12 @@ def _draw(study: Study, x: XAxis) -> None:
     groups = [band for band in found if band is not None]
     if not groups:
         return
-    from launch.output.pictures import figure, save
-    from launch.results.curve_picture import draw_curves
+    from launch.output.pictures import save
+    from launch.results.curve_picture import curves_figure
 
-    with figure() as (drawn, (axes,)):
-        draw_curves(axes, groups, x, "mean_return_100")
-        for mark in {c.config.stop_at_return for c in study.contenders if c.config.stop_at_return is not None}:
-            axes.axhline(mark, color="black", linestyle=":", linewidth=1)
+    configs = [contender.config for contender in study.contenders]
+    marks = [(c.environment.id, c.stop_at_return) for c in configs if c.stop_at_return is not None]
+    with curves_figure(groups, x, "mean_return_100", marks=marks) as drawn:
         paths = [study.folder / f"curves-{x}.{kind}" for kind in ("png", "svg")]
         save(drawn, paths, contenders=[contender.name for contender in study.contenders], seeds=list(study.seeds))
 

@@ -31,11 +31,13 @@ _STYLE: Any = {
 
 
 @contextmanager
-def figure(width: float = 7.0, height: float = 4.0, columns: int = 1) -> Iterator[tuple[Figure, Sequence[Axes]]]:
-    """A figure with a row of axes. Without pyplot, whose windows and backend are those of the program around this."""
+def figure(
+    width: float = 7.0, height: float = 4.0, columns: int = 1, rows: int = 1
+) -> Iterator[tuple[Figure, Sequence[Axes]]]:
+    """A figure with its axes, row by row. Without pyplot, whose windows and backend are those of the program around."""
     with mpl.rc_context(_STYLE):
         drawn = Figure(figsize=(width, height), layout="constrained")
-        yield drawn, list(drawn.subplots(1, columns, squeeze=False)[0])
+        yield drawn, list(drawn.subplots(rows, columns, squeeze=False).flat)
 
 
 def save(drawn: Figure, paths: Sequence[Path], **made: Any) -> None:

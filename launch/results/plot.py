@@ -1,6 +1,6 @@
 """`tributary plot RUN…`: learning curves; several seeds as a median with quartiles, several games as one figure."""
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -20,12 +20,13 @@ from launch.run.latest import RunPath
 from shared.errors import ConfigurationError, setting_error
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class PlotArguments:
-    """Draw learning curves of one or more runs. Runs that differ in their seed only become one median with a band."""
+    """Draw learning curves of one or more runs. Runs that differ in their seed only become one median with a band, and
+    runs of several environments have a panel for each."""
 
     runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
     """Folders of runs, folders that hold such folders, latest, or zoo:NAME."""
@@ -55,11 +56,10 @@ def plot(arguments: PlotArguments) -> int:
     runs = find_runs(arguments.runs)
     curves = [read_curve(run, arguments.x, arguments.y) for run in runs]
     drawing = _iqm(curves, arguments) if arguments.aggregate == "iqm" else _medians(curves, arguments)
-    from launch.output.pictures import figure, save
+    from launch.output.pictures import save
 
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
-    with figure() as (drawn, (axes,)):
-        drawing.draw(axes)
+    with drawing.picture as drawn:
         save(drawn, paths, runs=[str(run) for run in runs])
     console = Console()
     for line in drawing.lines:
@@ -75,26 +75,24 @@ def plot(arguments: PlotArguments) -> int:
 class _Drawing(NamedTuple):
     """What to draw, to print, and to write of the curves."""
 
-    draw: Callable[["Axes"], None]
+    picture: AbstractContextManager["Figure"]
     lines: list[str]
     groups: list[dict[str, Any]]
 
 
 def _medians(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
     groups = bands(curves)
-    from launch.results.curve_picture import draw_curves
+    from launch.results.curve_picture import curves_figure
 
-    return _Drawing(
-        lambda axes: draw_curves(axes, groups, arguments.x, arguments.y), band_lines(groups), as_json(groups)
-    )
+    return _Drawing(curves_figure(groups, arguments.x, arguments.y), band_lines(groups), as_json(groups))
 
 
 def _iqm(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
     groups = aggregates(curves, arguments.y)
-    from launch.results.curve_picture import draw_aggregates
+    from launch.results.curve_picture import aggregates_figure
 
     return _Drawing(
-        lambda axes: draw_aggregates(axes, groups, arguments.x, arguments.y),
+        aggregates_figure(groups, arguments.x, arguments.y),
         [aggregate_line(group, arguments.x) for group in groups],
         [_aggregate_as_json(group) for group in groups],
     )

@@ -127,16 +127,14 @@ class _Run:
 
 
 def _page(runs: Sequence[_Run]) -> str:
-    from launch.output.pictures import as_svg, figure
-    from launch.results.curve_picture import draw_curves
+    from launch.output.pictures import as_svg
+    from launch.results.curve_picture import curves_figure
 
     title = f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"
     curves = []
     for x in ("frames", "seconds"):
-        with figure(width=5.6, height=3.6) as (drawn, (axes,)):
-            draw_curves(
-                axes, bands([read_curve(r.folder.path, x, "mean_return_100") for r in runs]), x, "mean_return_100"
-            )
+        groups = bands([read_curve(r.folder.path, x, "mean_return_100") for r in runs])
+        with curves_figure(groups, x, "mean_return_100", size=(5.6, 3.6)) as drawn:
             curves.append(as_svg(drawn))
     css = Path(__file__).with_name("report.css").read_text()
     made = provenance()
