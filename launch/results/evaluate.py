@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from actors.environments import environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.hardware import hardware_line
+from launch.output.hardware import hardware_line, usable_cores
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
@@ -75,7 +75,9 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     environment = by_protocol(config.environment, arguments.protocol)
-    config = replace(config, environment=environment)
+    # Nothing else runs, as actors do beside an evaluation in training.
+    actor = replace(config.actor, environment_threads=usable_cores())
+    config = replace(config, environment=environment, actor=actor)
     policy = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
     evaluation = EvaluationConfig(
         episodes=arguments.episodes, environments=config.evaluation.environments, policy=policy

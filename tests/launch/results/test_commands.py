@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import av
+import gymnasium
 import msgspec
 import numpy as np
 import pytest
 from PIL import Image
 
 from actors.environments import VectorEnvironment, environment_spec
+from actors.environments.atari import AtariAdapter
 from actors.evaluator import Evaluator
 from launch.cli import main
 from launch.film.stage import AtariStage
@@ -36,6 +38,27 @@ def test_evaluate_says_by_which_protocol(pong_run: Path, tmp_path: Path) -> None
     assert result["published"]["a3c_ff"]["score"] == 5.6
     assert result.keys() >= MADE_BY
     assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
+
+
+def test_evaluate_steps_games_on_all_cores_and_plays_the_same_ones(
+    pong_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    make_vector = AtariAdapter.make_vector
+
+    def remember(self: AtariAdapter, count: int, asked: int = 1) -> gymnasium.vector.VectorEnv:
+        threads.append(asked)
+        return make_vector(self, count, asked)
+
+    monkeypatch.setattr(AtariAdapter, "make_vector", remember)
+    played = []
+    for cores in (1, 3):
+        monkeypatch.setattr("launch.results.evaluate.usable_cores", lambda cores=cores: cores)
+        file = tmp_path / f"{cores}.json"
+        assert main(f"evaluate {pong_run} --episodes 3 --json {file}".split()) == 0
+        played.append(json.loads(file.read_text())["returns"])
+    assert 3 in threads
+    assert played[0] == played[1]
 
 
 def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_the_weights(
