@@ -60,7 +60,7 @@ def plot(arguments: PlotArguments) -> int:
 
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with drawing.picture as drawn:
-        save(drawn, paths, runs=[str(run) for run in runs])
+        save(drawn, paths, runs=[RunFolder(run).name for run in runs])
     console = Console()
     for line in drawing.lines:
         print_line(console, line)
