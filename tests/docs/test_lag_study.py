@@ -38,7 +38,7 @@ def over_the_run(row: dict[str, Any]) -> float:
 
 def told() -> RunConfig:
     """The settings of the command that the page tells."""
-    (line,) = re.findall(r"^tributary bench lag cartpole .*--total-frames.*$", PAGE, re.M)
+    (line,) = re.findall(r"^tributary bench lag cartpole .*--seeds 1-5$", PAGE, re.M)
     _, _, _, preset, *typed = shlex.split(line, comments=True)
     base = PRESETS[preset].config
     return shared_settings(parse(LagArguments, "bench lag", spelt_out(typed), LagArguments(base)).config, base)

@@ -1,6 +1,7 @@
 """The runs that the scores of docs/scores.md are of are kept, and say what it says."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from launch.presets import PRESETS
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder
+from launch.zoo import FOLDER
 from shared.config import flat_settings
 
 ROOT = Path(__file__).parents[3]
@@ -26,30 +28,21 @@ def test_a_reference_run_is_kept_with_how_it_was_made(config: Path) -> None:
     scores = (ROOT / "docs" / "scores.md").read_text()
     # Evaluations are kept only beside weights with which they can be made again.
     assert not list(config.parent.glob("evaluation-*.json"))
-    if settings.environment.id == "ALE/Pong-v5":
-        reached = summary["confirmed_crossing"]
-        minutes, millions = reached["seconds"] / 60, reached["agent_steps"] / 1e6
-        row = f"| {settings.seed} | {minutes:.1f} | {millions:.2f} M | {reached['frames'] / 1e6:.2f} M | "
-        row += f"{reached['agent_steps'] / reached['seconds']:,.0f} |"
-        assert f"| {reached['evaluation_mean_return']:.2f} |" in scores[scores.index(row) :].splitlines()[0]
-        assert summary["status"] == "return_reached"
-    else:
-        row = f"{summary['agent_steps_sampled'] / 1e6:.2f} M agent steps, {summary['frames'] / 1e6:.1f} M frames"
+    reached = summary["confirmed_crossing"]
+    minutes, millions = reached["seconds"] / 60, reached["agent_steps"] / 1e6
+    row = f"| {settings.seed} | {minutes:.1f} | {millions:.2f} M | {reached['frames'] / 1e6:.2f} M | "
+    row += f"{reached['agent_steps'] / reached['seconds']:,.0f} |"
     assert row in scores
+    assert f"| {reached['evaluation_mean_return']:.2f} |" in scores[scores.index(row) :].splitlines()[0]
+    assert summary["status"] == "return_reached"
 
 
 def test_the_runs_of_pong_are_of_the_preset_that_they_speak_for() -> None:
     preset = flat_settings(PRESETS["pong"].config)
-    runs = [
-        flat_settings(RunFolder(config.parent).read_config()) for config in RUNS if config.parent.name[:4] == "pong"
-    ]
+    runs = [flat_settings(RunFolder(config.parent).read_config()) for config in RUNS]
     assert len(runs) == 5
     for run in runs:
         assert run == preset | {"seed": run["seed"]}
-
-
-def test_there_are_reference_runs() -> None:
-    assert len(RUNS) >= 4
 
 
 def test_evaluations_are_as_they_are_told() -> None:
@@ -64,3 +57,25 @@ def test_evaluations_are_as_they_are_told() -> None:
             assert f"{mean} ± {error}" in scores
             steps = run["agent_steps"]
             assert f"{steps:,}" in scores or f"{steps / 1e6:.2f} M agent steps" in scores
+
+
+_SCORE = re.compile(r"([\d,.]+) ± ([\d,.]+)")
+
+
+def as_written(number: str, value: float) -> bool:
+    """Whether a number is `value`, rounded to as many digits as it is written with."""
+    return number == f"{value:,.{len(number.partition('.')[2])}f}"
+
+
+@pytest.mark.parametrize("game", ["Pong", "Breakout", "Beam Rider", "Q*bert", "Seaquest", "Space Invaders"])
+def test_agents_that_ship_have_the_scores_that_are_told(game: str) -> None:
+    agent = re.sub(r"[^a-z]", "", game.lower())
+    (in_scores,) = re.findall(
+        rf"^\| {re.escape(game)} \| .* ± .*$", (ROOT / "docs" / "scores.md").read_text(), re.MULTILINE
+    )
+    (in_readme,) = re.findall(rf"^\| `zoo:{agent}` \| noop .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    told = _SCORE.findall(in_scores) + _SCORE.findall(in_readme)
+    for protocol, (mean, error) in zip(("noop", "machado", "noop"), told, strict=True):
+        evaluation = json.loads((FOLDER / agent / f"evaluation-{protocol}.json").read_text())
+        assert as_written(mean, evaluation["mean_return"])
+        assert as_written(error, evaluation["standard_error"])
