@@ -50,7 +50,10 @@ _PAGE_HEAD = """\
 Each setting of `tributary train`, by its name on the command line. The defaults are those of `RunConfig`; a preset
 changes some of them (`tributary config PRESET` prints what it has, as [a file](runs.md#settings-in-a-file) for
 `--config`). Counts can be written as 40000000, 40,000,000, 40M or 4e7. `--env`, `--lr` and `--frames` are short for
-`--environment.id`, `--optimizer.learning-rate` and `--total-frames`. This page is made by `make settings`.
+`--environment.id`, `--optimizer.learning-rate` and `--total-frames`. A bool is switched on by its name and off by `no-`
+before its last part: `--environment.no-clip-rewards`, or `--environment.clip-rewards=False`. Several values stand one
+after another (`--network.hidden-sizes 64 64`), options as names and values (`--environment.options length 5`), and
+nothing is typed `None`. This page is made by `make settings`.
 """
 
 
