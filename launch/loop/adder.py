@@ -100,7 +100,7 @@ class Adder:
         return sum(self._finite) >= self._gradients or in_a_row > self._max_non_finite
 
     def _add(self, report: GradientReport | AggregatedReport) -> None:
-        self._crew.reported(report.actor_id)
+        self._crew.reported(report)
         gradient = report.gradient
         # The square of its norm is finite where the learner would find its norm so; one pass, nothing allocated.
         finite = bool(np.isfinite(np.dot(gradient, gradient)))

@@ -105,7 +105,7 @@ class Coordinator:
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
         """Give a report to the learner, and send its actor on its way again."""
         self.messages += 1
-        self._crew.reported(report.actor_id)
+        self._crew.reported(report)
         if isinstance(report, AggregatedReport):
             outcomes = self._learner.submit_sum(report)
         else:

@@ -1,10 +1,12 @@
 """The actors of one executor, kept at work: who fails is replaced, who joins gets its first calls. No Ray in it."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from launch.loop.executor import Change, ChangedWithin, Executor, Failed, Joined, Released, Replaced
 from launch.loop.supervision import RestartPolicy, TrainingStoppedError, Watchdog
 from shared.config import SupervisionConfig
+from shared.types import AggregatedReport, GradientReport
 
 # Between two looks for actors that hang, and for nodes that come and go.
 _CHECK_SECONDS = 1.0
@@ -65,10 +67,10 @@ class Crew:
         self._executor.dispatch(actor_id)
         self._watchdog.dispatched(actor_id, self._clock())
 
-    def reported(self, actor_id: int) -> None:
+    def reported(self, report: GradientReport | AggregatedReport) -> None:
         """Note that an actor has completed its oldest call."""
-        self._watchdog.reported(actor_id, self._clock())
-        self._restarts.proven(actor_id)
+        self._watchdog.reported(report.actor_id, self._clock(), _worked_seconds(report))
+        self._restarts.proven(report.actor_id)
 
     def changed(self, told: ChangedWithin) -> Change:
         """Count what has changed among the actors of one id, and have the others go on.
@@ -193,3 +195,12 @@ class Crew:
             for _ in range(self._calls_per_actor):
                 self.dispatch(actor_id)
         return actor_id
+
+
+def _worked_seconds(report: GradientReport | AggregatedReport) -> float:
+    """Seconds for which the actor of a report played and differentiated; of a sum, its busiest actor."""
+    seconds = defaultdict[int, float](float)
+    for part in report.reports if isinstance(report, AggregatedReport) else (report,):
+        stages = part.stage_seconds
+        seconds[part.actor_id] += stages.environment + stages.acting + stages.gradient
+    return max(seconds.values(), default=0.0)

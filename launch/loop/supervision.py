@@ -6,6 +6,8 @@ from collections.abc import Callable
 from shared.config import SupervisionConfig
 
 _LONGEST_BACKOFF_SECONDS = 60.0
+# An actor's first call is no longer than its others but for graphs that are traced; some environments slow down later.
+_FIRST_FACTOR = 3.0
 
 
 class TrainingStoppedError(Exception):
@@ -30,6 +32,7 @@ class Watchdog:
         self._waiting: dict[int, deque[float]] = {}
         self._working_since: dict[int, float] = {}
         self._longest: dict[int, float] = {}
+        self._first: dict[int, float] = {}
 
     def dispatched(self, actor_id: int, now: float) -> None:
         """The actor was asked for a rollout."""
@@ -38,12 +41,18 @@ class Watchdog:
             self._working_since[actor_id] = now
         waiting.append(now)
 
-    def reported(self, actor_id: int, now: float) -> None:
-        """The actor completed its oldest rollout. It works on the next one from now on, if it was asked for one."""
+    def reported(self, actor_id: int, now: float, worked: float) -> None:
+        """The actor completed its oldest call, and has worked for `worked` seconds in it by its own account.
+
+        It works on the next one from now on, if it was asked for one.
+        """
         self._waiting[actor_id].popleft()
         taken = now - self._working_since[actor_id]
-        # The first one includes the start of a process, and says nothing about how long the others take.
-        self._longest[actor_id] = max(self._longest[actor_id], taken) if actor_id in self._longest else 0.0
+        if actor_id in self._first:
+            self._longest[actor_id] = max(self._longest[actor_id], taken)
+        else:
+            # The time that it took includes the start of a process; what it worked does not.
+            self._first[actor_id], self._longest[actor_id] = worked, 0.0
         self._working_since[actor_id] = now
 
     def outstanding(self, actor_id: int) -> int:
@@ -52,7 +61,7 @@ class Watchdog:
 
     def forget(self, actor_id: int) -> None:
         """Drop everything about an actor that has ended."""
-        for known in (self._waiting, self._working_since, self._longest):
+        for known in (self._waiting, self._working_since, self._longest, self._first):
             known.pop(actor_id, None)
 
     def hung(self, now: float, has_completed: Callable[[int], bool]) -> dict[int, str]:
@@ -66,15 +75,24 @@ class Watchdog:
             silent = now - self._working_since[actor_id]
             if not waiting or silent <= self._deadline(actor_id) or has_completed(actor_id):
                 continue
-            longest = self._longest.get(actor_id)
-            history = "it has not reported yet" if longest is None else f"its longest rollout took {longest:.1f} s"
-            reasons[actor_id] = f"no report for {silent:.0f} s, {history}: it hangs"
+            history, setting = "it has not reported yet", "start-seconds"
+            if actor_id in self._first:
+                longest = max(self._longest[actor_id], self._first[actor_id])
+                history, setting = f"its longest rollout took {longest:.1f} s", "hang-seconds"
+            reasons[actor_id] = (
+                f"no report for {silent:.0f} s, {history}: it hangs; where rollouts take so long, raise "
+                f"--supervision.{setting}"
+            )
         return reasons
 
     def _deadline(self, actor_id: int) -> float:
-        if actor_id not in self._longest:
+        if actor_id not in self._first:
             return self._config.start_seconds
-        return max(self._config.hang_seconds, self._config.hang_factor * self._longest[actor_id])
+        return max(
+            self._config.hang_seconds,
+            self._config.hang_factor * self._longest[actor_id],
+            _FIRST_FACTOR * self._first[actor_id],
+        )
 
 
 class RestartPolicy:

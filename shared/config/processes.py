@@ -104,7 +104,7 @@ class SupervisionConfig:
     hang_factor: float = 20.0
     """An actor hangs when one rollout takes so many times the longest that it has taken so far …"""
     hang_seconds: float = 30.0
-    """… and at least so many seconds."""
+    """… and at least so many seconds, and three times as long as it worked on its first one."""
     start_seconds: float = 180.0
     """Seconds that an actor may take from its start to its first report."""
     max_non_finite: int = 20

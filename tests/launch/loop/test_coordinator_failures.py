@@ -9,7 +9,7 @@ from launch.loop.supervision import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
-from shared.types import WeightSnapshot
+from shared.types import AggregatedReport, GradientReport, StageSeconds, WeightSnapshot
 
 
 def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
@@ -118,11 +118,51 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
         next(events)
     at = clock.now
     assert not any(isinstance(event, Failed) for event in reports_until(at + 20.0))
-    failed = Failed(1, "no report for 21 s, its longest rollout took 2.0 s: it hangs")
+    failed = Failed(
+        1,
+        "no report for 21 s, its longest rollout took 2.0 s: it hangs; where rollouts take so long, raise "
+        "--supervision.hang-seconds",
+    )
     assert [event for event in reports_until(at + 25.0) if not isinstance(event, Outcome)] == [
         failed,
         Replaced(failed, 2),
     ]
+
+
+def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
+    """A report of a call in which the actor worked for so many seconds."""
+    return report(actor_id, sequence, 0)._replace(stage_seconds=StageSeconds(seconds, 0.0, 0.0, 0.0, 0.0))
+
+
+def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=30.0, start_seconds=180.0)
+    events = coordinator.run()
+    # A process starts for 20 s, then plays for 40; a call that only differentiates teaches nothing about the next one.
+    for sequence, (seconds, worked) in enumerate([(60.0, 40.0), (0.1, 0.1), (45.0, 45.0), (45.0, 45.0)], 1):
+        clock.now += seconds
+        executor.completions += [None, working(sequence, worked)]
+        assert next(events) is None
+        assert isinstance(next(events), Outcome)
+    clock.now += 20 * 45.0 + 1.0
+    hung = next(events)
+    assert isinstance(hung, Failed)
+    assert "its longest rollout took 45.0 s: it hangs" in hung.reason
+
+
+def test_a_sum_may_take_as_long_as_its_busiest_actor(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=30.0, start_seconds=180.0)
+    events = coordinator.run()
+    parts = tuple(working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)])
+    executor.completions.append(AggregatedReport(0, np.zeros(2, np.float32), parts, (True,) * 4))
+    assert all(isinstance(next(events), Outcome) for _ in parts)
+    # Three times the 24 s of actor 7.
+    clock.now = 71.0
+    executor.completions.append(None)
+    assert next(events) is None
+    clock.now = 73.0
+    assert isinstance(next(events), Failed)
 
 
 def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunConfig) -> None:
