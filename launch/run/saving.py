@@ -4,6 +4,7 @@ Where something cannot be written, on a full disk for example, that is a warning
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,15 @@ class BestWeights:
             best = self._measure == "evaluation", self._mean_return
             if (measure == "evaluation", mean) <= best:
                 return
-        self._mean_return, self._measure = mean, measure
         part = self._folder.best_weights.with_suffix(".part.npz")
         try:
             np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
             part.replace(self._folder.best_weights)
+            # Only now: what could not be written is not what later weights have to beat.
+            self._mean_return, self._measure = mean, measure
         except OSError as error:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
             self._say(f"warning: the best weights could not be written: {error.strerror}; training goes on")
 
     def read_score(self) -> None:

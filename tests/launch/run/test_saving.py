@@ -1,5 +1,6 @@
 """What a run keeps for later: best weights that a death leaves as they are, checkpoints when they are due."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -55,6 +56,26 @@ def test_best_weights_survive_a_learner_that_died_before_its_next_checkpoint(
     assert best_of(tmp_path) == (5, 20.0, 20.0)
     keep_if_best(resumed, 7, 21.0)
     assert best_of(tmp_path) == (7, 21.0, 21.0)
+
+
+def test_weights_that_could_not_be_written_are_not_what_later_ones_have_to_beat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    best, weights = BestWeights(RunFolder(tmp_path), said.append), np.ones(3, np.float32)
+
+    def disk_is_full(file: Path, **_: object) -> None:
+        file.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    best.keep_if_best(1, 10 * weights, 10.0, "evaluation")
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", disk_is_full)
+        best.keep_if_best(2, 18 * weights, 18.0, "evaluation")
+    assert said == ["warning: the best weights could not be written: No space left on device; training goes on"]
+    assert [file.name for file in tmp_path.iterdir()] == ["best.npz"]
+    best.keep_if_best(3, 15 * weights, 15.0, "evaluation")
+    assert best_of(tmp_path) == (3, 15.0, 15.0)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03"])
