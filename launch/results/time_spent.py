@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shared.config import RunConfig
 from shared.types import StageSeconds
 
@@ -27,10 +29,11 @@ _ADVICE = {
 
 
 class TimeSpent(NamedTuple):
-    """Means over a run, weighted by agent steps and time.
+    """Means over a run.
 
-    `microseconds` are those of an actor per agent step, by stage. `learner_busy` is the share of the time in which the
-    learner took in gradients, None where rows do not say. `dropped` is the share of agent steps in dropped gradients.
+    `microseconds` are those of an actor per agent step, by stage, weighted by the agent steps of each row.
+    `learner_busy` is the share of the time in which the learner took in gradients, None where rows do not say.
+    `dropped` is the share of agent steps in dropped gradients.
     """
 
     microseconds: dict[str, float]
@@ -46,7 +49,8 @@ class TimeSpent(NamedTuple):
 
 def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
     """From a run's rows, at least one; see `read_rows`."""
-    weights = [row["agent_steps_per_second"] for row in rows]
+    seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
+    weights = [row["agent_steps_per_second"] * interval for row, interval in zip(rows, seconds, strict=True)]
     total = sum(weights) or 1.0
     microseconds = {
         stage: sum(

@@ -28,7 +28,7 @@ class Metrics:
         self._learner = learner
         self._evaluation_return: float | None = None if evaluated is None else evaluated["mean_return"]
         self._suspicious_rows = 0
-        self._start_interval(0.0)
+        self.begin(0.0)
 
     @property
     def empty(self) -> bool:
@@ -100,7 +100,7 @@ class Metrics:
 
     def next_interval(self, row: Progress) -> str | None:
         """Start a new interval after `row`. Returns a warning if the rows so far look like a dead network."""
-        self._start_interval(row.elapsed_seconds)
+        self.begin(row.elapsed_seconds)
         dead, explained = row.statistics.get("dead_units", 0.0), row.statistics.get("explained_variance", 1.0)
         suspicious = dead > _DEAD_SHARE and abs(explained) < _UNEXPLAINED
         self._suspicious_rows = self._suspicious_rows + 1 if suspicious else 0
@@ -112,7 +112,8 @@ class Metrics:
             f"try --optimizer.bias-correction, a larger --optimizer.epsilon or a lower --optimizer.learning-rate"
         )
 
-    def _start_interval(self, elapsed_seconds: float) -> None:
+    def begin(self, elapsed_seconds: float) -> None:
+        """Start the interval, anew and empty, after so many seconds of training, those before a resume included."""
         self._started = elapsed_seconds
         self._agent_steps = self._samples = self._gradients = self._updates = 0
         self._learner_seconds = 0.0

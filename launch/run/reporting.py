@@ -49,7 +49,8 @@ class Reporting:
         self.latest = Progress()
 
     def count_from(self, seconds: float) -> None:
-        """Count the time to the next view and the next row from now on, `seconds` of training."""
+        """Count the time to the next view and row, and that of their rates, from now on: `seconds` of training."""
+        self._metrics.begin(seconds)
         self._shown_seconds = self._logged_seconds = seconds
 
     def report_if_due(self, seconds: float) -> None:

@@ -26,12 +26,13 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
     rows = [
         row(10.0, 100.0, {"environment": 60.0, "wait": 40.0}, 5.0),
         row(20.0, 300.0, {"environment": 100.0, "wait": 0.0}, 15.0),
+        row(21.0, 1000.0, {"environment": 100.0, "wait": 0.0}, 0.0),
     ]
     spent = time_spent(rows)
-    assert spent.microseconds["environment"] == (100 * 60 + 300 * 100) / 400
-    assert spent.shares["wait"] == pytest.approx(10 / 100)
+    assert spent.microseconds["environment"] == pytest.approx((1000 * 60 + 3000 * 100 + 1000 * 100) / 5000)
+    assert spent.shares["wait"] == pytest.approx(1000 * 40 / 5000 / 100)
     # 200 gradients of 5 ms in 10 s, and as many of 15 ms in the next.
-    assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 20)
+    assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 21)
 
 
 DROPS = {"agent_steps_dropped": {"too_old": 20}, "actor_restarts": 1}

@@ -11,6 +11,7 @@ from actors.environments import environment_spec, measure_observation_mean
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline_executor import InlineExecutor
+from launch.run.counts import RunCounts
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress
 from launch.run.session import TrainingSession
@@ -179,6 +180,18 @@ def test_n_updates_save_resume_and_n_updates_are_bit_equal_to_2n(
 )
 def test_other_conditions_to_stop(cartpole: RunConfig, tmp_path: Path, changes: dict, status: str) -> None:
     assert session(replace(cartpole, **changes), tmp_path).run()["status"] == status
+
+
+def test_rates_after_a_resume_are_those_of_this_process(cartpole: RunConfig, tmp_path: Path) -> None:
+    # A row at the end, and none before.
+    once = replace(cartpole, total_frames=1_000, log_every_seconds=1e6)
+    session(once, tmp_path).run()
+    resumed = session(replace(once, total_frames=2_000), tmp_path, resume=True)
+    before = resumed.learner.account.ledger.sampled
+    resumed._earlier += RunCounts(elapsed_seconds=3600.0)
+    resumed.run()
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["agent_steps_per_second"] >= (row["agent_steps"] - before) / (row["elapsed_seconds"] - 3600.0) > 0
 
 
 def test_an_interrupt_finishes_and_saves(cartpole: RunConfig, tmp_path: Path) -> None:
