@@ -175,8 +175,9 @@ class Video(NamedTuple):
 class EvaluationResult(NamedTuple):
     """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
 
-    `video` shows one more episode, where the run asks for it. `policy` is how actions were chosen. `games` int64 [E]
-    has one number for episodes that were the same game, from the start to the end; None where nobody looked.
+    `video` shows one more episode, where the run asks for it, and `video_error` says why there is none. `policy` is how
+    actions were chosen. `games` int64 [E] has one number for episodes that were the same game, from the start to the
+    end; None where nobody looked.
     """
 
     version: int
@@ -185,3 +186,4 @@ class EvaluationResult(NamedTuple):
     video: Video | None = None
     policy: EvaluationPolicy = "sampled"
     games: npt.NDArray[np.int64] | None = None
+    video_error: str | None = None

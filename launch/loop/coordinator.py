@@ -27,6 +27,10 @@ class Coordinator:
         calls_per_actor: rollouts asked of one actor at a time.
         supervision: when an actor hangs, and how many may be replaced.
         clock: seconds, monotonic.
+
+    Attributes:
+        evaluations_under_way: those that `evaluate` has asked for.
+        messages: that the learner took in.
     """
 
     def __init__(
@@ -45,6 +49,8 @@ class Coordinator:
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         self._non_finite = 0
+        self._waits_for_evaluations = True
+        self.evaluations_under_way = 0
         self.messages = 0
 
     @property
@@ -65,6 +71,10 @@ class Coordinator:
         """Ask for no further rollouts; `run` ends when what is in flight has been taken in."""
         self._crew.stopping = True
 
+    def give_up_evaluations(self) -> None:
+        """Once the run stops, wait for rollouts only. An evaluation may take minutes, or never end."""
+        self._waits_for_evaluations = False
+
     def evaluate(self, policy: EvaluationPolicy, snapshot: WeightSnapshot | None = None) -> WeightSnapshot:
         """Have weights evaluated, the current ones if none are given; `run` yields the result. Returns the weights.
 
@@ -73,6 +83,7 @@ class Coordinator:
         self._publish()
         snapshot = snapshot or self._learner.snapshot()
         self._executor.evaluate(snapshot, policy)
+        self.evaluations_under_way += 1
         return snapshot
 
     def run(self) -> Iterator[Event | None]:
@@ -84,7 +95,7 @@ class Coordinator:
         """
         self._publish()
         self._crew.start()
-        while self._executor.calls_in_flight or self._crew.expects_others:
+        while self._expects_others:
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport | AggregatedReport):
                 yield from self._take(completion)
@@ -94,6 +105,7 @@ class Coordinator:
                 yield self._crew.changed(completion)
                 yield from self._crew.release_if_done(completion.actor_id)
             elif isinstance(completion, EvaluationResult):
+                self.evaluations_under_way = max(0, self.evaluations_under_way - 1)
                 yield completion
             elif isinstance(completion, Failed):
                 yield self._lose(completion)
@@ -101,6 +113,11 @@ class Coordinator:
                 yield None
             yield from self._crew.attend()
         self._crew.end()
+
+    @property
+    def _expects_others(self) -> bool:
+        given_up = 0 if self._waits_for_evaluations else self.evaluations_under_way
+        return self._executor.calls_in_flight > given_up or self._crew.expects_others
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
         """Give a report to the learner, and send its actor on its way again."""
@@ -126,6 +143,7 @@ class Coordinator:
     def _lose(self, failed: Failed) -> Failed | Replaced:
         if failed.actor_id is None:
             self._executor.replace_evaluator()
+            self.evaluations_under_way = 0
             return Replaced(failed, None)
         self._stop_if_none_can_be_made(failed)
         return self._crew.lose(failed)

@@ -87,7 +87,7 @@ class Crew:
         self.rollouts_lost += told.rollouts_lost
         if isinstance(told.change, Replaced):
             self.actor_restarts += 1
-        elif isinstance(told.change, Failed) and not told.change.node_lost:
+        elif isinstance(told.change, Failed) and not told.change.node_lost and not self.stopping:
             self._count_death(told.change, now)
         self.dispatch(told.actor_id)
         return told.change
@@ -101,7 +101,8 @@ class Crew:
         assert failed.actor_id is not None
         now = self._clock()
         self._end(failed.actor_id)
-        if not failed.node_lost:
+        # A run that stops replaces nobody.
+        if not failed.node_lost and not self.stopping:
             # With its node an actor has no replacement of its own: others start when, and where, there is room again.
             self._due.append((now + self._count_death(failed, now), failed))
         return failed

@@ -62,7 +62,7 @@ class Executor(Protocol):
     `publish` comes before the first `dispatch`, which asks an actor for one rollout, and `next_completion` says how
     the rollout ended. Each call that was dispatched is completed exactly once: by a report, a failure, or a change
     within. The calls of one actor are completed in the order of their dispatch. Nothing is retried behind the user's
-    back, as a retried rollout would be counted twice. After `close` nothing else may be called.
+    back, as a retried rollout would be counted twice. After `close` only `state` may be asked for.
 
     Usually an actor id stands for one actor. Where gradients are added on their way to the learner, it stands for all
     actors of a node or of several nodes: the executor then completes a call by an `AggregatedReport` or a

@@ -209,4 +209,8 @@ class EvaluatorProcess:
             return result
         from launch.film.episode import film_episode
 
-        return result._replace(video=film_episode(self._config, self._spec, snapshot))
+        try:
+            return result._replace(video=film_episode(self._config, self._spec, snapshot))
+        except Exception as error:
+            # What only shows does not cost the evaluation.
+            return result._replace(video_error=typed_line(error))

@@ -125,6 +125,7 @@ class TrainingSession:
             TrainingStoppedError: the run could not go on. It was saved before.
             LearnerLostError: what could be saved is gone. The last checkpoint is what the run can go on from.
         """
+        failure: TrainingStoppedError | None = None
         try:
             if not self._resumed:
                 # Whatever happens from now on, there is something to go on from.
@@ -132,10 +133,13 @@ class TrainingSession:
             self._loop()
         except TrainingStoppedError as error:
             self._say(str(error))
+            failure = error
             raise
         finally:
+            # While the actors are there, which the row counts.
+            self._reporting.log_last()
             self._end_actors()
-            summary = self._finish()
+            summary = self._finish(failure)
         return summary
 
     def _loop(self) -> None:
@@ -169,6 +173,10 @@ class TrainingSession:
     def _stop_if_due(self) -> None:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
+            if self._coordinator.evaluations_under_way and not self._stopping.interrupted:
+                self._say("waiting for the evaluation under way; Ctrl-C ends the run without it")
+        if self._stopping.interrupted:
+            self._coordinator.give_up_evaluations()
 
     def _take(self, event: Event | None) -> None:
         """What to do about one event of the loop; None is a moment in which nothing happened."""
@@ -207,6 +215,8 @@ class TrainingSession:
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
             self._reporting.trackers.write_video(result.video, taken.at.frames)
+        if result.video_error is not None:
+            self._say(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
         # Weights that ended the run are kept, even if others were luckier in an evaluation before.
         self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=taken.confirmed)
 
@@ -233,18 +243,17 @@ class TrainingSession:
         except Exception as error:
             self._say(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
 
-    def _finish(self) -> dict[str, Any]:
-        self._reporting.log_last()
-        finite = True
+    def _finish(self, failure: TrainingStoppedError | None) -> dict[str, Any]:
         try:
             self._save()
         except TrainingStoppedError as error:
-            self._say(str(error))
-            finite = False
+            if str(error) != str(failure):
+                self._say(str(error))
+            failure = error
         new_agent_steps = self.learner.account.ledger.sampled - self._sampled_before
-        failure = self._stopping.saved_last(finite=finite, new_agent_steps=new_agent_steps)
-        if failure is not None:
-            self._say(failure)
+        message = self._stopping.saved_last(failed=failure is not None, new_agent_steps=new_agent_steps)
+        if message is not None:
+            self._say(message)
         summary = run_summary(
             self._stopping.status,
             self.learner,

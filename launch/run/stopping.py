@@ -135,6 +135,11 @@ class StoppingRules:
         """Whether nothing has stopped the run so far."""
         return self.status == "running"
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user has asked the run to finish, be it that it was finishing already."""
+        return self._interrupted.is_set()
+
     def interrupt(self) -> None:
         """The user asks the run to finish."""
         self._interrupted.set()
@@ -158,13 +163,12 @@ class StoppingRules:
         if self.running and self._replays:
             self.status = "arrivals_replayed"
 
-    def saved_last(self, *, finite: bool, new_agent_steps: int) -> str | None:
+    def saved_last(self, *, failed: bool, new_agent_steps: int) -> str | None:
         """The run ends: settle its status. Returns what to say of a run that failed without anybody having said so.
 
-        A run that nothing has stopped has failed, and so has one whose parameters were not `finite` when it was saved,
-        or that has played nothing when its time is up.
+        A run that nothing has stopped has `failed` too, and so has one that has played nothing when its time is up.
         """
-        if not finite or self.running:
+        if failed or self.running:
             self.status = "failed"
         elif self.status == "time_reached" and not new_agent_steps:
             self.status = "failed"

@@ -52,6 +52,35 @@ def test_rollouts_that_a_clean_stop_does_not_wait_for_are_counted(cartpole: RunC
     assert coordinator.rollouts_lost == 2
 
 
+def test_a_stop_waits_for_evaluations_until_they_are_given_up(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=1)
+    executor.completions += [report(0, 1, 0), None, report(0, 2, 1), None]
+    events = coordinator.run()
+    next(events)
+    coordinator.evaluate("sampled")
+    coordinator.stop()
+    # The rollout under way is taken in, and then it waits.
+    assert [type(next(events)) for _ in range(3)] == [type(None), Outcome, type(None)]
+    assert coordinator.evaluations_under_way == 1
+    coordinator.give_up_evaluations()
+    assert list(events) == []
+
+
+def test_given_up_evaluations_leave_no_rollout_behind(cartpole: RunConfig) -> None:
+    executor, learner, coordinator = make(cartpole, actors=2)
+    result = EvaluationResult(1, np.zeros(2, np.float32), EpisodeStats(np.ones(1), np.ones(1, np.int64)))
+    executor.completions += [report(0, 1, 0), result, report(0, 2, 1), report(1, 1, 0)]
+    events = coordinator.run()
+    next(events)
+    coordinator.evaluate("sampled")
+    coordinator.evaluate("greedy")
+    coordinator.stop()
+    coordinator.give_up_evaluations()
+    # One ends in time all the same.
+    assert [type(event) for event in events] == [EvaluationResult, Outcome, Outcome]
+    assert learner.account.ledger.sampled == 3
+
+
 def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=1)
     result = EvaluationResult(1, np.zeros(2, np.float32), EpisodeStats(np.ones(1), np.ones(1, np.int64)))

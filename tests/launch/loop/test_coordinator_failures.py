@@ -24,6 +24,17 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
         next(events)
 
 
+@pytest.mark.parametrize("within", [False, True])
+def test_an_actor_that_dies_while_the_run_stops_does_not_fail_it(cartpole: RunConfig, within: bool) -> None:
+    executor, _, coordinator = make(cartpole, actors=2, max_restarts=0)
+    failed = Failed(1, "gone")
+    executor.completions += [report(0, 1, 0), ChangedWithin(1, failed) if within else failed, report(0, 2, 1)]
+    events = coordinator.run()
+    next(events)
+    coordinator.stop()
+    assert failed in list(events)
+
+
 def test_an_actor_that_cannot_be_made_stops_a_run_that_nobody_has_reported_to(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=2)
     executor.completions += [Failed(1, "does not know its environment", not_made=True)]

@@ -66,6 +66,7 @@ def test_2_actors_and_k_3_account_for_every_agent_step_beyond_a_killed_actor_and
     assert process.returncode == 130, output
     assert "actor 2 replaces actor" in output
     interrupted = summary_of(run)
+    assert rows(run)[-1]["actors_alive"] == 2
     assert interrupted["status"] == "interrupted"
     assert interrupted["actor_restarts"] == 1
     assert interrupted["rollouts_lost_with_actors"] == 1
@@ -240,3 +241,16 @@ def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_aske
     assert confirmed["evaluation_mean_return"] == summary["evaluation"]["mean_return"] >= 15.0
     with np.load(run / "best.npz", allow_pickle=False) as best:
         assert best["version"] == confirmed["update"] == summary["evaluation"]["version"]
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_a_run_whose_evaluation_does_not_end(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    evaluation = "--evaluation.every-frames 200 --evaluation.episodes 100000000 --evaluation.environments 1"
+    process = start(f"{SMALL} {evaluation} --actors 1 --total-frames 2000", run)
+    log = run / "log.txt"
+    wait_for(lambda: log.is_file() and "waiting for the evaluation under way" in log.read_text(), process)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    assert process.returncode == 0, output
+    assert summary_of(run)["status"] == "frames_reached"

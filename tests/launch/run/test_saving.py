@@ -1,6 +1,7 @@
 """What a run keeps for later: best weights that a death leaves as they are, checkpoints when they are due."""
 
 import errno
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -172,4 +173,9 @@ def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path
     parameters.assign(np.full(parameters.shape, np.nan, np.float32))
     with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
         run._save()
+    with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
+        run.run()
     assert not list(tmp_path.glob("checkpoints/*.index"))
+    # The run fails in its first checkpoint, and in its last one again.
+    assert (tmp_path / "log.txt").read_text().count("not finite any more") == 1
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"

@@ -125,17 +125,17 @@ def test_a_loop_that_ends_by_itself_is_a_failure_unless_it_repeats_a_run(
 ) -> None:
     rules = StoppingRules(replace(cartpole, replay_arrivals=replays, executor="inline"), None)
     rules.loop_ended()
-    assert rules.saved_last(finite=True, new_agent_steps=10) is None
+    assert rules.saved_last(failed=False, new_agent_steps=10) is None
     assert rules.status == status
 
 
 @pytest.mark.parametrize(
-    ("finite", "new_agent_steps", "status"), [(True, 5, "time_reached"), (True, 0, "failed"), (False, 5, "failed")]
+    ("failed", "new_agent_steps", "status"), [(False, 5, "time_reached"), (False, 0, "failed"), (True, 5, "failed")]
 )
-def test_a_run_whose_time_is_up_failed_if_it_played_nothing_or_is_not_finite(
-    cartpole: RunConfig, finite: bool, new_agent_steps: int, status: str
+def test_a_run_whose_time_is_up_failed_if_it_played_nothing_or_something_else_failed(
+    cartpole: RunConfig, failed: bool, new_agent_steps: int, status: str
 ) -> None:
     rules = StoppingRules(replace(cartpole, stop_after_seconds=1.0), None)
     assert rules.stops(0, 1.0)
-    said = rules.saved_last(finite=finite, new_agent_steps=new_agent_steps)
+    said = rules.saved_last(failed=failed, new_agent_steps=new_agent_steps)
     assert (rules.status, said is not None) == (status, new_agent_steps == 0)
