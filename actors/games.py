@@ -40,3 +40,20 @@ class Games:
     def ended(self, environment: int) -> int:
         """The number of the game that has just ended in an environment; the first is 0, equal games have one."""
         return self._numbers.setdefault(self._courses[environment].digest(), len(self._numbers))
+
+
+def standard_error(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64] | None) -> float | None:
+    """Of the mean of returns float64 [E], over the distinct games; None for a single one.
+
+    A game that is played again says nothing new: it weighs by how often it was played, and counts once. `games` int64
+    [E] has one number for episodes that were the same game; None: no two were. Of games played once it is s/√E.
+    """
+    if games is None:
+        games = np.arange(len(returns))
+    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    count = len(first)
+    if count < 2:
+        return None
+    weights = times_played / np.sum(times_played)
+    deviations = returns[first] - np.sum(weights * returns[first])
+    return float(np.sqrt(count / (count - 1) * np.sum((weights * deviations) ** 2)))

@@ -99,7 +99,8 @@ class Learner:
     def submit(self, report: GradientReport) -> Outcome:
         """Admit a report, or drop it for a reason; apply an update if it is the K-th since the last.
 
-        The agent steps, frames and episodes of a dropped report were still played, and count as such.
+        The agent steps, frames and episodes of a dropped report were still played, and count as such. Those of a
+        duplicate were counted before: its agent steps are entered once more, as dropped, and its episodes are not.
         """
         started = time.perf_counter()
         lag, rate, factor = self.version - report.version, self.account.learning_rate, self._rate_factor

@@ -6,6 +6,7 @@ from actors.environments import EnvironmentSpec
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.output.whole_file import check_can_be_written
 from launch.run.changes import check_unchanged
 from launch.run.exact import check_exact_resume
 from launch.run.folder import RunFolder
@@ -22,9 +23,12 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
         ConfigurationError: one cannot be, or is of another number of actors.
     """
     if config.record_arrivals is not None:
-        parent = Path(config.record_arrivals).absolute().parent
-        if not parent.is_dir():
-            raise setting_error("record_arrivals", config.record_arrivals, f"there is no folder {parent}")
+        file = Path(config.record_arrivals)
+        if not file.absolute().parent.is_dir():
+            raise setting_error("record_arrivals", file, f"there is no folder {file.absolute().parent}")
+        if file.is_dir():
+            raise setting_error("record_arrivals", file, "is a folder; name a file")
+        check_can_be_written(file, "record_arrivals")
     if config.replay_arrivals is not None and budget is not None:
         recorded = len(Arrivals(config.replay_arrivals).actor_ids)
         if recorded != budget.actors:

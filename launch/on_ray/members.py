@@ -263,7 +263,8 @@ class RayMembers(ABC, Generic[MemberT]):
     def _failed(self, actor_id: int | None, error: RayError) -> Failed:
         if isinstance(error, RayTaskError) and isinstance(error.cause, ActorNotMadeError):
             return Failed(actor_id, str(error.cause), not_made=True)
-        failed = Failed(actor_id, failure_reason(error), raised=isinstance(error, RayTaskError))
+        reason = failure_reason(error, "its evaluation" if actor_id is None else "its rollout")
+        failed = Failed(actor_id, reason, raised=isinstance(error, RayTaskError))
         if self._cluster is None or actor_id is None:
             return failed
         lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._members[actor_id].node)

@@ -133,8 +133,7 @@ class _RemotePart:
         except GetTimeoutError as error:
             raise LearnerLostError(f"{self._name}: no answer for {_ANSWER_SECONDS:g} s, it hangs") from error
         except RayError as error:
-            reason = failure_reason(error).removeprefix("its rollout raised: ")
-            raise LearnerLostError(f"{self._name}: {reason}") from error
+            raise LearnerLostError(f"{self._name}: {failure_reason(error, 'its call')}") from error
 
 
 class SliceProcesses:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from actors.games import standard_error
+
 _RESAMPLES = 10_000
 
 
@@ -43,7 +45,7 @@ def score_summary(
         "distinct_games": len(first),
         "mean_return": mean,
         "median_return": float(np.median(returns)),
-        "standard_error": _standard_error(distinct, times_played) if several else None,
+        "standard_error": standard_error(returns, games),
         "interval_95": bootstrap_interval(distinct, times_played) if several else None,
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
@@ -52,13 +54,6 @@ def score_summary(
         "returns": returns.tolist(),
         "lengths_agent_steps": lengths.tolist(),
     }
-
-
-def _standard_error(values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64]) -> float:
-    """Of the mean of float64 [G], each weighted by how often it was played; of equal weights the usual s/√G."""
-    weights = times_played / np.sum(times_played)
-    deviations = values - np.sum(weights * values)
-    return float(np.sqrt(len(values) / (len(values) - 1) * np.sum((weights * deviations) ** 2)))
 
 
 def bootstrap_interval(

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actors.games import standard_error
 from launch.run.stopping import CONFIRMING_POLICY, Moment, ReturnMark, collapsed_episodes
 from shared.config import EvaluationConfig
 from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot
@@ -200,7 +201,7 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
         "mean_return": float(np.mean(returns)),
         "median_return": float(np.median(returns)),
         "collapsed_episodes": collapsed_episodes(returns, untrained),
-        "standard_error": float(np.std(returns, ddof=1) / np.sqrt(len(returns))) if len(returns) > 1 else None,
+        "standard_error": standard_error(returns, result.games),
     }
 
 

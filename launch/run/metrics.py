@@ -43,13 +43,15 @@ class Metrics:
         self._gradients += 1
         self._learner_seconds += outcome.seconds
         self._stages += report.stage_seconds
-        self._lags[outcome.policy_lag] += 1
         if outcome.updated:
             self._updates += 1
             self._norms.append(outcome.gradient_norm)
-        for name, values in report.episodes.info.items():
-            self._info.setdefault(name, []).extend(values.tolist())
+        # As in the account: the episodes of a duplicate were counted before.
+        if outcome.dropped != "duplicate":
+            for name, values in report.episodes.info.items():
+                self._info.setdefault(name, []).extend(values.tolist())
         if outcome.dropped is None:
+            self._lags[outcome.policy_lag] += 1
             self._statistics.update(report.statistics)
             self._weights += outcome.weight
             self._accepted += 1
@@ -75,6 +77,7 @@ class Metrics:
             frames_per_second=self._agent_steps * frames_per_step / seconds,
             agent_steps_per_second=self._agent_steps / seconds,
             updates_per_second=self._updates / seconds,
+            gradients_per_second=self._gradients / seconds,
             policy_lag_mean=lag_mean(self._lags),
             policy_lag_max=max(self._lags, default=0),
             policy_lag_counts=dict(self._lags),

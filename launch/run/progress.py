@@ -10,11 +10,12 @@ class Progress:
     """The state of a run at one moment. Rates and means are over the last logging interval.
 
     Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
-    `learner_milliseconds` what one gradient costs the learner. `policy_lag_counts` says how many gradients had which
-    lag, `gradients_per_update` is K of the update in progress, and `staleness_weight` is what a gradient counted for,
-    on average. `passes` is in how many gradients an agent step was, on average. `evaluations` are points of those that
-    ended in the interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own,
-    and `info` the environment's, over the episodes that ended.
+    `learner_milliseconds` what one gradient costs the learner, dropped ones included, as in `gradients_per_second`.
+    `policy_lag_counts` says how many accepted gradients had which lag, `gradients_per_update` is K of the update in
+    progress, and `staleness_weight` is what a gradient counted for, on average. `passes` is in how many gradients an
+    agent step was, on average. `evaluations` are points of those that ended in the interval, and `evaluation_return`
+    is the mean of the last so far. `statistics` are the method's own, and `info` the environment's, over the episodes
+    that ended.
     """
 
     frames: int = 0
@@ -26,6 +27,7 @@ class Progress:
     frames_per_second: float = 0.0
     agent_steps_per_second: float = 0.0
     updates_per_second: float = 0.0
+    gradients_per_second: float = 0.0
     policy_lag_mean: float = 0.0
     policy_lag_max: int = 0
     policy_lag_counts: dict[int, int] = field(default_factory=dict)

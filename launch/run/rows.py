@@ -18,6 +18,7 @@ _GROUPS = {
     "frames_per_second": "speed/frames_per_second",
     "agent_steps_per_second": "speed/agent_steps_per_second",
     "updates_per_second": "speed/updates_per_second",
+    "gradients_per_second": "speed/gradients_per_second",
     "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
     "policy_lag_mean": "asynchrony/policy_lag_mean",
     "policy_lag_max": "asynchrony/policy_lag_max",

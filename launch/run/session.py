@@ -200,7 +200,8 @@ class TrainingSession:
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
         self._metrics.add(outcome)
-        self._returns.add(report.actor_id, report.episodes.returns.tolist(), report.unfinished_environments)
+        if outcome.dropped != "duplicate":
+            self._returns.add(report.actor_id, report.episodes.returns.tolist(), report.unfinished_environments)
         if outcome.dropped is not None:
             message = self._dropped_reports.message(str(outcome.dropped), report.actor_id)
             if message is not None:
@@ -289,6 +290,8 @@ class TrainingSession:
             f"learner: {death.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
             f"{lost:,} agent steps again"
         )
+        if self._config.record_arrivals is not None:
+            self._say(f"warning: {self._config.record_arrivals} has the order of arrivals up to here, and no further")
 
     def _first_actor_id(self) -> int:
         """Of new actors. In an exact resume the actors have the ids that they had, and so the same seeds."""

@@ -73,6 +73,8 @@ MISTAKES = {
     "train --replay-arrivals order.txt": "needs --executor inline",
     "train --replay-arrivals order.txt --executor inline": "cannot be read",
     "train --record-arrivals no-such-folder/order.txt": "there is no folder",
+    "train --record-arrivals .": "is a folder; name a file",
+    "train --record-arrivals /proc/order.txt": "cannot be written",
     "evaluate no-such-folder --episodes 0": "--episodes 0: must be at least 1",
     "evaluate no-such-folder": "is not the folder of a run",
 }

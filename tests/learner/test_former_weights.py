@@ -78,7 +78,11 @@ def test_agent_steps_are_counted_once_whatever_a_gradient_weighs(cartpole: RunCo
     assert (refused.dropped, refused.weight) == ("duplicate", 0.0)
     ledger = learner.account.ledger
     assert (ledger.applied, ledger.gradients_applied, dict(ledger.dropped)) == (80, 8, {"duplicate": 10})
-    assert metrics.progress(1.0, 1, 0).staleness_weight == pytest.approx(np.mean(weights), rel=1e-6)
+    seen = metrics.progress(3.0, 1, 0)
+    assert seen.staleness_weight == pytest.approx(np.mean(weights), rel=1e-6)
+    # The lag is that of accepted gradients, as in the summary; the learner's time was that of all nine.
+    assert seen.policy_lag_counts == dict(learner.account.lag_counts) == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert seen.gradients_per_second == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -35,6 +35,11 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
     assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 21)
 
 
+def test_the_learner_is_busy_with_gradients_that_it_drops_too() -> None:
+    spent = time_spent([row(10.0, 100.0, {}, 5.0, gradients_per_second=40.0)])
+    assert spent.learner_busy == pytest.approx(0.2)
+
+
 DROPS = {"agent_steps_dropped": {"too_old": 20}, "actor_restarts": 1}
 
 

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from launch.run.evaluations import Asked, Evaluations, EvaluationSchedule, evaluation_entry, evaluation_line
 from launch.run.stopping import Moment, ReturnMark
@@ -76,6 +77,9 @@ def test_an_evaluation_in_numbers_and_in_words() -> None:
     entry = evaluation_entry(result(3, 0.0)._replace(episodes=returns, games=np.array([0, 1, 1, 2])), -20.0)
     assert (entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]) == (4, 3, 1)
     assert evaluation_line(entry) == "mean return 9.50 over 4 episodes, 3 distinct games (median 19.00, 1 collapsed)"
+    # Three games, of which one weighs twice: as `tributary evaluate` has it.
+    deviations = np.array([18.0 - 9.5, 2 * (20.0 - 9.5), -20.0 - 9.5]) / 4
+    assert entry["standard_error"] == pytest.approx(np.sqrt(3 / 2 * np.sum(deviations**2)))
     unseen = evaluation_entry(result(3, 5.0), None)
     assert (unseen["distinct_games"], unseen["collapsed_episodes"]) == (None, None)
     for entry in (unseen, unseen | {"distinct_games": 4}):
