@@ -229,6 +229,7 @@ class Actor:
         if self._policy.method.needs_next_actions:
             # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
             self._next_acted = self._policy.act(builder.observations, self._memory)
+            acting += clock() - before
         next_actions = None if self._next_acted is None else self._next_acted.actions
         rollout = builder.finish(next_actions, first_state, self._memory)
         if self._taken is not None:

@@ -87,10 +87,9 @@ def actor_critic_loss(
         values, log_probs=log_probs, entropies=entropies, returns=returns, advantages=advantages, mask=mask
     )
     returns, advantages = tf.stop_gradient(returns), tf.stop_gradient(advantages)
-    agent_steps = tf.maximum(tf.reduce_sum(mask), 1.0)
 
     def mean(x: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(mask * x) / agent_steps
+        return masked_mean(x, mask)
 
     drift = None
     if acting_log_probs is None:
@@ -109,8 +108,13 @@ def actor_critic_loss(
     entropy = mean(entropies)
     total = policy + value_cost * value - entropy_cost * entropy
     if reduction == "sum":
-        total *= agent_steps
+        total *= tf.maximum(tf.reduce_sum(mask), 1.0)
     return ActorCriticLoss(total, policy, value, entropy, drift)
+
+
+def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Mean of float32 [...] over agent steps: float32 scalar, 0 where all is masked."""
+    return tf.reduce_sum(mask * x) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
 def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -119,10 +123,9 @@ def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     It makes the policy's gradient as large beside the entropy's while rewards are rare as when they are frequent. Not
     in the paper.
     """
-    agent_steps = tf.maximum(tf.reduce_sum(mask), 1.0)
-    centred = advantages - tf.reduce_sum(mask * advantages) / agent_steps
+    centred = advantages - masked_mean(advantages, mask)
     # 1e-8 only keeps constant advantages finite: they become 0.
-    return centred * tf.math.rsqrt(tf.reduce_sum(mask * tf.square(centred)) / agent_steps + 1e-8)
+    return centred * tf.math.rsqrt(masked_mean(tf.square(centred), mask) + 1e-8)
 
 
 class ActionValueLoss(NamedTuple):
@@ -170,9 +173,8 @@ def action_value_loss(
     else:
         size = tf.abs(difference)
         errors = tf.where(size <= 1.0, tf.square(difference), 2.0 * size - 1.0)
-    summed, agent_steps = tf.reduce_sum(mask * errors), tf.maximum(tf.reduce_sum(mask), 1.0)
-    mean = summed / agent_steps
-    return ActionValueLoss(summed if reduction == "sum" else mean, mean)
+    mean = masked_mean(errors, mask)
+    return ActionValueLoss(tf.reduce_sum(mask * errors) if reduction == "sum" else mean, mean)
 
 
 def chosen(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:

@@ -103,7 +103,8 @@ def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
 
 
 class StageSeconds(NamedTuple):
-    """Wall-clock seconds that an actor spent in each stage of one rollout."""
+    """Wall-clock seconds that an actor spent in each stage of one call: of a rollout that it played and differentiated,
+    or of one more gradient of it, in which it did not play."""
 
     environment: float
     acting: float

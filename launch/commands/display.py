@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 
 from launch.output.lines import print_line
-from launch.output.words import duration
+from launch.output.words import duration, number
 from launch.run.evaluations import evaluation_line
 from launch.run.progress import Progress
 from shared.config import RunConfig
@@ -108,7 +108,7 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
     )
     return (
         f"{duration(p.elapsed_seconds)} | frames {p.frames:,} ({p.frames_per_second:,.0f}/s) | agent steps "
-        f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | return {_number(p.mean_return_100, '.2f')} | "
+        f"{p.agent_steps:,} ({p.agent_steps_per_second:,.0f}/s) | return {number(p.mean_return_100, '.2f')} | "
         f"updates {p.updates:,} | lag {p.policy_lag_mean:.1f}/{p.policy_lag_max} | actors {p.actors_alive} | "
         f"dropped {_dropped(p)} | {statistics}{' '.join(_time_left(p, config))}"
     )
@@ -133,11 +133,11 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
         ("frames", f"{p.frames:,} ({share:.1f} %)", "frames/s", f"{p.frames_per_second:,.0f}"),
         ("agent steps", f"{p.agent_steps:,}", "agent steps/s", f"{p.agent_steps_per_second:,.0f}"),
         ("updates", f"{p.updates:,}", "updates/s", f"{p.updates_per_second:,.1f}"),
-        ("return, last 100", _number(p.mean_return_100, ".2f"), "episodes", f"{p.episodes:,}"),
+        ("return, last 100", number(p.mean_return_100, ".2f"), "episodes", f"{p.episodes:,}"),
         ("policy lag mean/max", f"{p.policy_lag_mean:.2f} / {p.policy_lag_max}", "dropped agent steps", f"{dropped:,}"),
         ("actors alive", f"{p.actors_alive}", "actors replaced", f"{p.actor_restarts}"),
         *_statistics_rows(p),
-        ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", _number(p.evaluation_return, ".2f")),
+        ("learning rate", f"{p.learning_rate:.2e}", "evaluation return", number(p.evaluation_return, ".2f")),
         ("environment", _stage(stages, "environment"), "acting", _stage(stages, "acting")),
         ("gradient", _stage(stages, "gradient"), "synchronise + wait", _stage(stages, "synchronise", "wait")),
         ("learner", f"{p.learner_milliseconds:.2f} ms", f"time {label}", left),
@@ -149,7 +149,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
 
 def _statistics_rows(progress: Progress) -> list[tuple[str, str, str, str]]:
     """Whatever the method reports, two to a row."""
-    cells = [("gradient norm", _number(progress.gradient_norm, ".3f"))]
+    cells = [("gradient norm", number(progress.gradient_norm, ".3f"))]
     cells += [
         (name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f"))
         for name, value in sorted(progress.statistics.items())
@@ -168,7 +168,7 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
         f"{summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
         f"{summary['updates']:,} updates",
         f"mean return of the last {min(100, summary['episodes'])} training episodes: "
-        f"{_number(summary['mean_return_100'], '.2f')}"
+        f"{number(summary['mean_return_100'], '.2f')}"
         if summary["episodes"]
         else "no training episode has ended",
     ]
@@ -194,12 +194,8 @@ def _crossing(crossing: dict[str, Any]) -> str:
     held = "not evaluated" if evaluated is None else f"the evaluation of these weights {evaluated:.2f}"
     return (
         f"after {duration(crossing['seconds'])}, {crossing['agent_steps']:,} agent steps, {crossing['frames']:,} "
-        f"frames: training's last 100 episodes {_number(crossing['mean_return_100'], '.2f')}, {held}"
+        f"frames: training's last 100 episodes {number(crossing['mean_return_100'], '.2f')}, {held}"
     )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _dropped(progress: Progress) -> str:

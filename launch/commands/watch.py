@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import tyro
 from rich.console import Console
@@ -21,7 +21,7 @@ from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
 from launch.output.screen import Screen
-from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
+from launch.results.protocols import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath, run_name
 from launch.run.weights import WeightsName, load_weights
@@ -45,7 +45,7 @@ class WatchArguments:
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     protocol: ProtocolName = "training"
     """As in tributary evaluate."""
-    policy: Literal["as-trained", "sampled", "greedy"] = "as-trained"
+    policy: PolicyName = "as-trained"
     """As in tributary evaluate."""
     weights: WeightsName = "auto"
     """As in tributary evaluate."""
@@ -73,7 +73,7 @@ def watch(arguments: WatchArguments) -> int:
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     environment = by_protocol(config.environment, arguments.protocol)
-    policy_name = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
+    policy_name = policy_of(config, arguments.policy)
     console = Console()
     print_line(console, f"{run_name(arguments.run)} plays {environment.id}: TensorFlow takes a few seconds to load")
     prepare_tensorflow(1, gpu=False)

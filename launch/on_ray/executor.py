@@ -104,11 +104,6 @@ class RayExecutor(RayMembers[_Member]):
     def actors(self) -> int:
         return len(self._members)
 
-    @property
-    def actors_on_lines(self) -> int:
-        """How many actors take their calls over a line, and weights and gradients through shared memory."""
-        return sum(member.line is not None for member in self._members.values())
-
     def publish(self, snapshot: WeightSnapshot) -> None:
         super().publish(snapshot)
         self._weights = None

@@ -14,6 +14,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
+def number(value: float | None, form: str) -> str:
+    """A number in the given format; a dash for one that is not known."""
+    return "-" if value is None else format(value, form)
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """What to say after an unknown name: the nearest one that there is, or all of them if they are few."""
     near = difflib.get_close_matches(name, names, n=1)

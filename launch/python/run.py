@@ -12,14 +12,12 @@ from rich.console import Console
 
 from launch.machine.tensorflow_process import share_tensorflow
 from launch.results.curves import read_rows
-from launch.results.protocols import ProtocolName
+from launch.results.protocols import PolicyName, ProtocolName
 from launch.run.finished import read_summary
 from launch.run.folder import RunFolder
 from launch.run.latest import run_path
 from launch.run.weights import WeightsName
 from shared.config import RunConfig
-
-PolicyName = Literal["as-trained", "sampled", "greedy"]
 
 
 class TrainingFailedError(Exception):

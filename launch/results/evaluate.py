@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -15,7 +15,7 @@ from launch.output.hardware import hardware_line, usable_cores
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.provenance import provenance
-from launch.results.protocols import ProtocolName, by_protocol, describe_protocol, protocol_line
+from launch.results.protocols import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of, protocol_line
 from launch.results.scores import paper_score, reference_score, score_summary
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
@@ -37,7 +37,7 @@ class EvaluateArguments:
     protocol: ProtocolName = "training"
     """training: as the run was trained. noop: up to 30 no-ops, no sticky actions, 30 minutes. machado: sticky actions
     of 0.25, no no-ops, 5 minutes. The last two are for Atari."""
-    policy: Literal["as-trained", "sampled", "greedy"] = "as-trained"
+    policy: PolicyName = "as-trained"
     """Actions sampled from the policy, or its most probable ones. as-trained: as the run's evaluations did."""
     weights: WeightsName = "auto"
     """best: of the best evaluation, or without evaluations of the best training return. latest: of the last checkpoint.
@@ -78,7 +78,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     # Nothing else runs, as actors do beside an evaluation in training.
     actor = replace(config.actor, environment_threads=usable_cores())
     config = replace(config, environment=environment, actor=actor)
-    policy = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
+    policy = policy_of(config, arguments.policy)
     evaluation = EvaluationConfig(
         episodes=arguments.episodes, environments=config.evaluation.environments, policy=policy
     )

@@ -4,10 +4,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from actors.environments import EnvironmentSpec, adapter_of
-from shared.config import EnvironmentConfig
+from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import setting_error
+from shared.types import EvaluationPolicy
 
 ProtocolName = Literal["training", "noop", "machado"]
+PolicyName = Literal["as-trained", "sampled", "greedy"]
 
 
 def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> EnvironmentConfig:
@@ -27,6 +29,11 @@ def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> Environmen
     if changes is None:
         raise setting_error("protocol", protocol, f"is for Atari; {config.id} is evaluated by training's protocol")
     return replace(config, **changes)
+
+
+def policy_of(config: RunConfig, policy: PolicyName) -> EvaluationPolicy:
+    """How actions are chosen: as-trained, as the evaluations of the run's settings choose them."""
+    return config.evaluation.policy if policy == "as-trained" else policy
 
 
 def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: EnvironmentSpec) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance, provenance_text
-from launch.results.protocols import ProtocolName, by_protocol, describe_protocol
+from launch.results.protocols import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
@@ -38,7 +38,7 @@ class RecordArguments:
     """Write score and the network's value below each frame."""
     protocol: ProtocolName = "training"
     """As in tributary evaluate."""
-    policy: Literal["as-trained", "sampled", "greedy"] = "as-trained"
+    policy: PolicyName = "as-trained"
     """As in tributary evaluate."""
     weights: WeightsName = "auto"
     """As in tributary evaluate."""
@@ -75,7 +75,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     environment = by_protocol(config.environment, arguments.protocol)
-    policy_name = config.evaluation.policy if arguments.policy == "as-trained" else arguments.policy
+    policy_name = policy_of(config, arguments.policy)
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from launch.film.stage import make_stage, play_episode

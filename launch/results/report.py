@@ -19,12 +19,13 @@ from launch.output.lines import print_line
 from launch.output.output_file import check_output
 from launch.output.provenance import provenance
 from launch.output.whole_file import whole_file
-from launch.output.words import duration
+from launch.output.words import duration, number
 from launch.results.curves import bands, evaluation_points, read_curve, read_rows
 from launch.results.evaluate import published_scores
 from launch.results.plot import default_output, find_runs
 from launch.results.protocols import protocol_line
 from launch.results.time_spent import held_back, time_spent
+from launch.run.finished import read_manifest, read_object, read_summary
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.progress import lag_summary
@@ -74,12 +75,12 @@ class _Run:
         self.config: RunConfig = self.folder.read_settings("run")
         self.rows = read_rows(self.folder)
         self.spent = time_spent(self.rows)
-        self.manifest = _read(self.folder.manifest)
-        self.summary = _read(self.folder.summary)
+        self.manifest = read_manifest(self.folder)
+        self.summary = read_summary(self.folder)
         # Of an agent that ships, those of this user count.
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
-        self.evaluations = [_read(evaluations[name]) for name in sorted(evaluations)]
+        self.evaluations = [read_object(evaluations[name]) for name in sorted(evaluations)]
         log = self.folder.log
         self.log = log.read_text().splitlines() if log.is_file() else []
 
@@ -161,7 +162,7 @@ def _run_section(run: _Run) -> list[str]:
     figures = run.figures()
     lag, status = figures["policy_lag"], figures["status"].replace("_", " ")
     cards = [
-        (_number(figures["mean_return_100"], ".2f"), "return, mean of the last 100 training episodes"),
+        (number(figures["mean_return_100"], ".2f"), "return, mean of the last 100 training episodes"),
         (f"{figures['frames']:,}", "frames"),
         (f"{figures['agent_steps']:,}", "agent steps"),
         (duration(figures["wall_seconds"]), "trained, h:mm:ss"),
@@ -196,7 +197,7 @@ def _training_evaluations(points: Sequence[dict[str, Any]]) -> list[str]:
         error, median = point["standard_error"], point.get("median_return")
         mean = f"{point['mean_return']:.2f}" + ("" if error is None else f" ± {error:.2f}")
         when = f"{point['frames']:,}", duration(point["elapsed_seconds"])
-        rows.append((which, *when, mean, _number(median, ".2f"), str(point.get("collapsed_episodes", "-"))))
+        rows.append((which, *when, mean, number(median, ".2f"), str(point.get("collapsed_episodes", "-"))))
     head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
     return [f"<h3>{len(points)} evaluations during training</h3>", _table(head, rows)]
 
@@ -283,15 +284,3 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _hardware(runs: Sequence[_Run]) -> str:
     known = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
     return "; ".join(known) or "hardware that its manifest does not name"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}

@@ -17,12 +17,12 @@ _ENDED = {
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:
     """What the run's summary says; empty where there is none that can be read."""
-    return _read_object(folder.summary)
+    return read_object(folder.summary)
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any]:
     """What the run's manifest says; empty where there is none that can be read."""
-    return _read_object(folder.manifest)
+    return read_object(folder.manifest)
 
 
 def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
@@ -55,7 +55,8 @@ def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
     return f"the run ended at {summary.get('frames', 0):,} frames, as {ended}; it goes on to {' or '.join(limits)}"
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """What a file of JSON says; empty where it cannot be read, or is no object."""
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text())
         if isinstance(found, dict):

@@ -199,7 +199,7 @@ def _check_executor(config: RunConfig) -> None:
         raise setting_error("checkpoint.exact", True, "does not keep what rewards are divided by; leave "
             "--environment.normalise-rewards out")  # fmt: skip
     if config.checkpoint.exact and config.executor != "inline":
-        raise setting_error("checkpoint.exact", "True", "is for --executor inline: processes have no fixed order")
+        raise setting_error("checkpoint.exact", True, "is for --executor inline: processes have no fixed order")
     if config.executor == "inline" and config.learner.device == "gpu":
         raise setting_error("learner.device", "gpu", "the inline executor runs on the CPU")
     if config.executor == "inline" and config.evaluation.video:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import RunConfig
+from shared.losses import masked_mean
 from shared.methods.names import METHODS
 from shared.names import EXPLORERS, class_of
 from shared.networks import Head, Network, NetworkOutput
@@ -165,11 +166,6 @@ def make_explorer(
     if name is None:
         return method.explorer(environments, seed, training=training)
     return class_of(EXPLORERS[name])(config, actions, environments, seed, training=training)
-
-
-def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Mean of float32 [...] over agent steps: float32 scalar, 0 where all is masked."""
-    return tf.reduce_sum(mask * x) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
 def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from shared.exploration import EpsilonGreedy
-from shared.losses import action_value_loss, chosen
+from shared.losses import action_value_loss, chosen, masked_mean
 from shared.methods.method import (
     Explorer,
     Method,
@@ -13,7 +13,6 @@ from shared.methods.method import (
     Targets,
     dead_units,
     explained_variance,
-    masked_mean,
 )
 from shared.networks import Head, Network, NetworkOutput
 from shared.returns import lambda_returns
