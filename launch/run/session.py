@@ -173,7 +173,9 @@ class TrainingSession:
     def _stop_if_due(self) -> None:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
-            if self._coordinator.evaluations_under_way and not self._stopping.interrupted:
+            # An exact run saves it as it is.
+            waits = self._coordinator.evaluations_under_way and not self._exact
+            if waits and not self._stopping.interrupted:
                 self._say("waiting for the evaluation under way; Ctrl-C ends the run without it")
         if self._stopping.interrupted:
             self._coordinator.give_up_evaluations()

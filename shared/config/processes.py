@@ -23,7 +23,8 @@ class ActorConfig:
     """M: parts, of agent steps drawn at random, that a rollout is differentiated in. An actor reports E x M gradients
     of each rollout. M divides the environments times the unroll length."""
     calls_in_flight: int = 1
-    """Calls asked of one actor at a time, each for a gradient. 2 hides the learner's latency, and adds a version of lag."""
+    """Calls asked of one actor at a time, one for each gradient. 2 hides the learner's latency, and adds a version of
+    lag."""
     cores: float = 1.0
     """CPU cores that Ray reserves for one actor."""
     device: Literal["auto", "cpu", "gpu"] = "cpu"

@@ -104,10 +104,11 @@ def test_resume_goes_on_where_the_run_stopped(cartpole: RunConfig, tmp_path: Pat
     np.testing.assert_array_equal(resumed.learner.snapshot().parameters, first.learner.snapshot().parameters)
     assert resumed.learner.version == before["updates"]
     assert resumed.learner.account.frames == before["frames"]
+    earlier = resumed.elapsed_seconds
     after = resumed.run()
     assert after["frames"] >= 900
     assert after["updates"] > before["updates"]
-    assert after["wall_seconds"] > before["wall_seconds"]
+    assert after["wall_seconds"] > earlier > first._saving._saved_seconds > 0
     assert after["agent_steps_sampled"] == after["agent_steps_applied"] + sum(after["agent_steps_dropped"].values())
 
 
