@@ -1,5 +1,6 @@
 """What is checked of a run's settings against its environment and its folder, before any worker starts."""
 
+import os
 from pathlib import Path
 
 from actors.environments import EnvironmentSpec
@@ -28,6 +29,8 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
             raise setting_error("record_arrivals", file, f"there is no folder {file.absolute().parent}")
         if file.is_dir():
             raise setting_error("record_arrivals", file, "is a folder; name a file")
+        if file.exists() and not os.access(file, os.W_OK):
+            raise setting_error("record_arrivals", file, "cannot be written")
         check_can_be_written(file, "record_arrivals")
     if config.replay_arrivals is not None and budget is not None:
         recorded = len(Arrivals(config.replay_arrivals).actor_ids)

@@ -49,7 +49,6 @@ class Coordinator:
         self._published_version: int | None = None
         self._published_target_version: int | None = None
         self._non_finite = 0
-        self._waits_for_evaluations = True
         self.evaluations_under_way = 0
         self.messages = 0
 
@@ -72,8 +71,9 @@ class Coordinator:
         self._crew.stopping = True
 
     def give_up_evaluations(self) -> None:
-        """Once the run stops, wait for rollouts only. An evaluation may take minutes, or never end."""
-        self._waits_for_evaluations = False
+        """Wait for no evaluation that is under way: one may take minutes, or never end."""
+        self._executor.drop_evaluations()
+        self.evaluations_under_way = 0
 
     def evaluate(self, policy: EvaluationPolicy, snapshot: WeightSnapshot | None = None) -> WeightSnapshot:
         """Have weights evaluated, the current ones if none are given; `run` yields the result. Returns the weights.
@@ -95,7 +95,7 @@ class Coordinator:
         """
         self._publish()
         self._crew.start()
-        while self._expects_others:
+        while self._executor.calls_in_flight or self._crew.expects_others:
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport | AggregatedReport):
                 yield from self._take(completion)
@@ -113,11 +113,6 @@ class Coordinator:
                 yield None
             yield from self._crew.attend()
         self._crew.end()
-
-    @property
-    def _expects_others(self) -> bool:
-        given_up = 0 if self._waits_for_evaluations else self.evaluations_under_way
-        return self._executor.calls_in_flight > given_up or self._crew.expects_others
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
         """Give a report to the learner, and send its actor on its way again."""

@@ -103,6 +103,10 @@ class Executor(Protocol):
         """
         ...
 
+    def drop_evaluations(self) -> None:
+        """Forget the evaluations under way: they are not completed any more."""
+        ...
+
     def next_completion(self) -> Completion | None:
         """Wait for the call that ends next, whosever it is. None if none does within a moment."""
         ...

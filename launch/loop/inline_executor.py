@@ -79,6 +79,11 @@ class InlineExecutor:
     def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
         self._calls.append(_Call(None, snapshot, policy=policy))
 
+    def drop_evaluations(self) -> None:
+        # The record of a run that is repeated has them.
+        if self._arrivals is None:
+            self._calls = deque(call for call in self._calls if call.actor_id is not None)
+
     def next_completion(self) -> Completion | None:
         if self._arrivals is None:
             return self._run(self._calls.popleft())

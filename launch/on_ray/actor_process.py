@@ -207,9 +207,9 @@ class EvaluatorProcess:
         result = self._evaluator.run(snapshot, policy)
         if not self._config.evaluation.video:
             return result
-        from launch.film.episode import film_episode
-
         try:
+            from launch.film.episode import film_episode
+
             return result._replace(video=film_episode(self._config, self._spec, snapshot))
         except Exception as error:
             # What only shows does not cost the evaluation.

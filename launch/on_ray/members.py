@@ -189,6 +189,9 @@ class RayMembers(ABC, Generic[MemberT]):
         assert self._evaluator is not None
         self._calls[self._evaluator.run(self._published.weights_of(snapshot), policy, *snapshot.pieces)] = Call(None)
 
+    def drop_evaluations(self) -> None:
+        self._calls = {key: call for key, call in self._calls.items() if call.actor_id is not None}
+
     def next_completion(self) -> Completion | None:
         if not self._calls:
             time.sleep(_POLL_SECONDS)
@@ -244,7 +247,7 @@ class RayMembers(ABC, Generic[MemberT]):
     def replace_evaluator(self) -> None:
         assert self._evaluator is not None
         # Its further calls would each end with its death again.
-        self._calls = {key: call for key, call in self._calls.items() if call.actor_id is not None}
+        self.drop_evaluations()
         self._evaluator.close()
 
     def state(self) -> None:

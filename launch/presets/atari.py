@@ -19,7 +19,7 @@ ATARI = RunConfig(
     total_frames=40_000_000,
     environment=EnvironmentConfig(id="ALE/Pong-v5", terminal_on_life_loss=True),
     # With 0.01 or 0.02 from the start Space Invaders all but stops exploring within 0.3 M agent steps; and with 0.03 to
-    # the end every game plays for less than what its best actions do (docs/tuning.md).
+    # the end Breakout plays for half of what its best actions do (docs/tuning.md).
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True, entropy_cost=0.03, final_entropy_cost=0.0),
     optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
     actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4),

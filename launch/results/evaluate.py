@@ -76,7 +76,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     environment = by_protocol(config.environment, arguments.protocol)
     # Nothing else runs, as actors do beside an evaluation in training.
-    actor = replace(config.actor, environment_threads=usable_cores())
+    actor = replace(config.actor, environment_threads=min(usable_cores(), arguments.episodes))
     config = replace(config, environment=environment, actor=actor)
     policy = policy_of(config, arguments.policy)
     evaluation = EvaluationConfig(

@@ -68,11 +68,12 @@ def _learner_busy(rows: Sequence[dict[str, Any]]) -> float | None:
     busy = seconds = before = 0.0
     for row in rows:
         interval, before = row["elapsed_seconds"] - before, row["elapsed_seconds"]
-        if "learner_milliseconds" in row and interval > 0:
-            # Rows of older versions have a lag of each gradient in place of their rate.
-            lags = sum(row.get("policy_lag_counts", {}).values())
-            gradients = row.get("gradients_per_second", lags / interval) * interval
-            busy += 1e-3 * row["learner_milliseconds"] * gradients
+        gradients = row.get("gradients_per_second")
+        if gradients is None and "updates_per_second" in row:
+            # Of an older version. Rows of agents that ship are few: only rates hold for all of the time between two.
+            gradients = row["updates_per_second"] * row.get("gradients_per_update", 1)
+        if "learner_milliseconds" in row and gradients is not None and interval > 0:
+            busy += 1e-3 * row["learner_milliseconds"] * gradients * interval
             seconds += interval
     return min(1.0, busy / seconds) if seconds else None
 

@@ -137,7 +137,7 @@ class TrainingSession:
             raise
         finally:
             # While the actors are there, which the row counts.
-            self._reporting.log_last()
+            self._log_last()
             self._end_actors()
             summary = self._finish(failure)
         return summary
@@ -173,11 +173,10 @@ class TrainingSession:
     def _stop_if_due(self) -> None:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
-            # An exact run saves it as it is.
-            waits = self._coordinator.evaluations_under_way and not self._exact
-            if waits and not self._stopping.interrupted:
+            if self._coordinator.evaluations_under_way and self._config.executor == "ray":
                 self._say("waiting for the evaluation under way; Ctrl-C ends the run without it")
-        if self._stopping.interrupted:
+        # An exact run saves it as it is.
+        if self._stopping.interrupted and not self._exact:
             self._coordinator.give_up_evaluations()
 
     def _take(self, event: Event | None) -> None:
@@ -238,6 +237,12 @@ class TrainingSession:
 
     def _save(self) -> None:
         self._saving.save(window_counts=self._returns.last_count)
+
+    def _log_last(self) -> None:
+        try:
+            self._reporting.log_last()
+        except OSError as error:
+            self._say(f"warning: the last row could not be written: {error.strerror}")
 
     def _end_actors(self) -> None:
         """Whatever an environment or a process raises at its end, the run is saved."""

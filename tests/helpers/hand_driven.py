@@ -8,7 +8,7 @@ from launch.loop.coordinator import Coordinator
 from learner.learner import Learner
 from shared.config import RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
-from shared.types import EpisodeStats, GradientReport, StageSeconds
+from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds
 
 LAYOUT = ParameterLayout(("w",), ((2,),))
 
@@ -37,7 +37,7 @@ class HandDrivenExecutor:
         self.completions: deque = deque()
         self._alive = list(range(actors))
         self._next_id = actors
-        self.calls_in_flight = 0
+        self.calls_in_flight = self.evaluations = 0
         self.completed_unseen: set[int] = set()
         self.wanted = actors
         self.going: list[int] = []
@@ -62,11 +62,18 @@ class HandDrivenExecutor:
     def evaluate(self, snapshot, policy: str) -> None:
         self.tape.append(f"evaluate {snapshot.version} {policy}")
         self.calls_in_flight += 1
+        self.evaluations += 1
+
+    def drop_evaluations(self) -> None:
+        self.calls_in_flight -= self.evaluations
+        self.evaluations = 0
 
     def next_completion(self):
         completion = self.completions.popleft()
         if completion is not None:
             self.calls_in_flight -= 1
+        if isinstance(completion, EvaluationResult):
+            self.evaluations -= 1
         if isinstance(completion, GradientReport):
             self.under_way[completion.actor_id] -= 1
         return completion
@@ -83,6 +90,7 @@ class HandDrivenExecutor:
 
     def replace_evaluator(self) -> None:
         self.tape.append("replace evaluator")
+        self.evaluations = 0
 
     @property
     def actors(self) -> int:

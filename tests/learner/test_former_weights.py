@@ -17,7 +17,7 @@ from shared.graph import as_array
 from shared.layout import ParameterLayout
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
-from shared.types import GradientReport
+from shared.types import EpisodeStats, GradientReport
 
 
 def test_the_ring_keeps_the_newest_and_the_oldest_of_them_stands_in() -> None:
@@ -73,7 +73,8 @@ def test_agent_steps_are_counted_once_whatever_a_gradient_weighs(cartpole: RunCo
     for sequence in range(1, 9):
         metrics.add(learner.submit(report(sequence, version=0)))
         weights.append(1 / max(1, (sequence - 1) // 2))
-    refused = learner.submit(report(8, version=0))
+    again = EpisodeStats(np.array([7.0]), np.array([3]), {"success": np.array([1.0])})
+    refused = learner.submit(report(8, version=0)._replace(episodes=again))
     metrics.add(refused)
     assert (refused.dropped, refused.weight) == ("duplicate", 0.0)
     ledger = learner.account.ledger
@@ -83,6 +84,7 @@ def test_agent_steps_are_counted_once_whatever_a_gradient_weighs(cartpole: RunCo
     # The lag is that of accepted gradients, as in the summary; the learner's time was that of all nine.
     assert seen.policy_lag_counts == dict(learner.account.lag_counts) == {0: 2, 1: 2, 2: 2, 3: 2}
     assert seen.gradients_per_second == pytest.approx(3.0)
+    assert (seen.info, seen.episodes) == ({}, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -68,16 +68,14 @@ def test_a_stop_waits_for_evaluations_until_they_are_given_up(cartpole: RunConfi
 
 def test_given_up_evaluations_leave_no_rollout_behind(cartpole: RunConfig) -> None:
     executor, learner, coordinator = make(cartpole, actors=2)
-    result = EvaluationResult(1, np.zeros(2, np.float32), EpisodeStats(np.ones(1), np.ones(1, np.int64)))
-    executor.completions += [report(0, 1, 0), result, report(0, 2, 1), report(1, 1, 0)]
+    executor.completions += [report(0, 1, 0), report(0, 2, 1), report(1, 1, 0)]
     events = coordinator.run()
     next(events)
     coordinator.evaluate("sampled")
     coordinator.evaluate("greedy")
     coordinator.stop()
     coordinator.give_up_evaluations()
-    # One ends in time all the same.
-    assert [type(event) for event in events] == [EvaluationResult, Outcome, Outcome]
+    assert [type(event) for event in events] == [Outcome, Outcome]
     assert learner.account.ledger.sampled == 3
 
 

@@ -231,6 +231,18 @@ def test_an_evaluator_that_dies_is_replaced_and_evaluation_can_be_asked_for_agai
     assert executor.tape[-1] == "evaluate 7 sampled"
 
 
+def test_an_evaluator_that_died_is_waited_for_no_more(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=1)
+    executor.completions += [report(0, 1, 0), Failed(None, "gone"), report(0, 2, 1)]
+    events = coordinator.run()
+    next(events)
+    coordinator.evaluate("sampled")
+    assert isinstance(next(events), Replaced)
+    assert coordinator.evaluations_under_way == 0
+    coordinator.stop()
+    assert [type(event) for event in events] == [Outcome]
+
+
 def test_what_goes_with_several_actors_under_one_id_is_counted_rollout_by_rollout(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=2)
     executor.completions += [Failed(1, "gone")]

@@ -52,3 +52,12 @@ def test_a_call_that_failed_counts_as_under_way_until_its_actor_is_removed(
     monkeypatch.setattr(members.ray, "get", fail)
     assert executor.next_completion() == Failed(0, "its rollout raised: it is gone")
     assert executor.calls_in_flight == 1
+    executor._calls = {"evaluation": Call(None)}
+    assert executor.next_completion() == Failed(None, "its evaluation raised: it is gone")
+
+
+def test_evaluations_that_are_dropped_leave_the_rollouts(cartpole: RunConfig) -> None:
+    executor = Members(cartpole, environment_spec(cartpole.environment), None)
+    executor._calls = {"first": Call(0), "evaluation": Call(None), "second": Call(0), "other": Call(None)}
+    executor.drop_evaluations()
+    assert list(executor._calls) == ["first", "second"]

@@ -15,7 +15,7 @@ def row(seconds: float, rate: float, stages: dict[str, float], learner: float, *
         "agent_steps_per_second": rate,
         "stage_microseconds": stages,
         "learner_milliseconds": learner,
-        "policy_lag_counts": {"0": 100, "1": 100},
+        "gradients_per_second": 20.0,
         "agent_steps_dropped": {},
         "actor_restarts": 0,
         **others,
@@ -31,13 +31,17 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
     spent = time_spent(rows)
     assert spent.microseconds["environment"] == pytest.approx((1000 * 60 + 3000 * 100 + 1000 * 100) / 5000)
     assert spent.shares["wait"] == pytest.approx(1000 * 40 / 5000 / 100)
-    # 200 gradients of 5 ms in 10 s, and as many of 15 ms in the next.
+    # 20 gradients a second, of 5 ms in the first 10 s and of 15 ms in the next.
     assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 21)
 
 
-def test_the_learner_is_busy_with_gradients_that_it_drops_too() -> None:
-    spent = time_spent([row(10.0, 100.0, {}, 5.0, gradients_per_second=40.0)])
-    assert spent.learner_busy == pytest.approx(0.2)
+def test_how_busy_the_learner_was_is_known_of_older_rows_by_their_updates() -> None:
+    old = [row(seconds, 100.0, {}, 5.0, updates_per_second=2.0, gradients_per_update=8) for seconds in (60.0, 120.0)]
+    for values in old:
+        del values["gradients_per_second"]
+    assert time_spent(old).learner_busy == pytest.approx(5e-3 * 16)
+    del old[0]["updates_per_second"]
+    assert time_spent(old[:1]).learner_busy is None
 
 
 DROPS = {"agent_steps_dropped": {"too_old": 20}, "actor_restarts": 1}

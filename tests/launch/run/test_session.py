@@ -3,11 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from actors.environments import environment_spec, measure_observation_mean
+from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline_executor import InlineExecutor
@@ -18,6 +20,7 @@ from launch.run.session import TrainingSession
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.methods.names import METHODS
+from shared.types import EvaluationResult, WeightSnapshot
 
 
 def parameters_after(config: RunConfig, updates: int) -> bytes:
@@ -200,6 +203,43 @@ def test_an_interrupt_finishes_and_saves(cartpole: RunConfig, tmp_path: Path) ->
     interrupted.interrupt()
     assert interrupted.run()["status"] == "interrupted"
     assert (tmp_path / "checkpoints" / "checkpoint").is_file()
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_interrupt_drops_the_evaluation_that_has_not_begun_unless_it_is_saved(
+    cartpole: RunConfig, tmp_path: Path, exact: bool
+) -> None:
+    config = replace(
+        cartpole,
+        executor="inline",
+        checkpoint=CheckpointConfig(exact=exact),
+        evaluation=EvaluationConfig(every_frames=100, episodes=1, environments=1),
+    )
+    run = session(config, tmp_path, actors=2)
+    evaluate = run._coordinator.evaluate
+
+    def evaluate_and_interrupt(*arguments: Any) -> WeightSnapshot:
+        run.interrupt()
+        return evaluate(*arguments)
+
+    run._coordinator.evaluate = evaluate_and_interrupt
+    assert run.run()["evaluation"] is None
+    kept = [call.actor_id for call in run._executor._calls]
+    assert (None in kept) == exact
+
+
+def test_an_evaluation_without_its_video_is_told(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Evaluator.run
+
+    def without_video(self: Evaluator, *arguments: Any) -> EvaluationResult:
+        return made(self, *arguments)._replace(video_error="RuntimeError: no display")
+
+    monkeypatch.setattr(Evaluator, "run", without_video)
+    evaluation = EvaluationConfig(every_frames=300, episodes=1, environments=1)
+    assert session(replace(cartpole, total_frames=700, evaluation=evaluation), tmp_path).run()["evaluation"]
+    assert "has no video: RuntimeError: no display" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig) -> None:
