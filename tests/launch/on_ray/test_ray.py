@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,10 +25,21 @@ SMALL = (
 )
 LSTM = "--network.recurrent lstm --network.recurrent-units 8"
 _DEADLINE_SECONDS = 120
+_started: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_goes_on() -> Iterator[None]:
+    """A run of 100 million frames, left behind by a test that failed, would slow down all tests after it."""
+    yield
+    while _started:
+        process = _started.pop()
+        process.kill()
+        process.communicate()
 
 
 def start(arguments: str, run: Path, cwd: Path | None = None) -> subprocess.Popen:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         # As the command `tributary`, which does not look for modules where it is typed.
         [sys.executable, "-P", *TRIBUTARY[1:], *arguments.split(), "--stop-measure", "training", "--run-dir", str(run)],
         stdout=subprocess.PIPE,
@@ -35,6 +47,8 @@ def start(arguments: str, run: Path, cwd: Path | None = None) -> subprocess.Pope
         text=True,
         cwd=cwd,
     )
+    _started.append(process)
+    return process
 
 
 def wait_for(condition, process: subprocess.Popen) -> None:
