@@ -116,6 +116,6 @@ def write_arrivals(file: Path, actors: int, arrived: Arrived) -> None:
     part = file.with_name(f"{file.name}.part")
     writer = ArrivalsWriter(part, range(actors))
     for actor_id in arrived.actor_ids.tolist():
-        writer.add(Arrival(actor_id))
+        writer.add(Arrival("report", actor_id))
     writer.close()
     part.replace(file)

@@ -102,7 +102,7 @@ def settings(config: RunConfig, cell: Cell, order: Path) -> RunConfig:
     """
     learner, actor = config.learner, reuse(config, cell.correction)
     factor = rate_factor(cell.gradients_per_update, learner.tuned_gradients_per_update, learner.learning_rate_scaling)
-    ids = np.array([arrival.actor_id for _, arrival in Arrivals(str(order))], np.int32)
+    ids = np.array([arrival.actor_id for arrival in Arrivals(str(order)).all], np.int32)
     oldest = int(policy_lags(ids, cell.gradients_per_update).max())
     return replace(
         config,

@@ -1,11 +1,11 @@
-"""Writes the order in which a run's calls end to a file, while the run goes on."""
+"""Writes to a file what arrives from outside, while a run goes on: reports, evaluations, who fails and who joins."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.loop.arrivals import Arrival, ArrivalsWriter
 from launch.loop.coordinator import Event
-from launch.loop.executor import Failed
+from launch.loop.executor import Failed, Joined, Replaced
 from learner.learner import Outcome
 from shared.types import EvaluationResult
 
@@ -25,12 +25,12 @@ class ArrivalRecord:
         self._writer: ArrivalsWriter | None = ArrivalsWriter(Path(file), actor_ids)
 
     def add(self, event: Event | None) -> None:
-        """Write down whose call ended with this event, if one did."""
-        ended = arrival(event)
-        if self._writer is None or ended is None:
+        """Write down what arrived with this event, if anything did."""
+        arrived = arrival(event)
+        if self._writer is None or arrived is None:
             return
         try:
-            self._writer.add(ended)
+            self._writer.add(arrived)
         except OSError as error:
             # With a gap in it, the order could not be repeated beyond the gap.
             self._writer = None
@@ -46,9 +46,17 @@ class ArrivalRecord:
 
 
 def arrival(event: Event | None) -> Arrival | None:
-    """Whose call ended with this event; None if no call did."""
-    if isinstance(event, Outcome):
-        return Arrival(event.report.actor_id)
-    if isinstance(event, Failed):
-        return Arrival(event.actor_id, lost=True)
-    return Arrival(None) if isinstance(event, EvaluationResult) else None
+    """What arrived with this event; None if nothing did that a repetition needs."""
+    match event:
+        case Outcome():
+            return Arrival("report", event.report.actor_id)
+        case EvaluationResult():
+            return Arrival("evaluation")
+        case Failed():
+            return Arrival("lost-with-node" if event.node_lost else "lost", event.actor_id)
+        case Replaced(replacement_id=None):
+            return Arrival("lost-evaluator")
+        case Replaced(replacement_id=actor_id) | Joined(actor_id):
+            return Arrival("joined", actor_id)
+    # A released actor was asked for nothing more: where it goes on, nothing of it arrives.
+    return None

@@ -5,6 +5,8 @@ from collections import Counter, deque
 from contextlib import suppress
 from pathlib import Path
 
+from launch.loop.executor import Change, Failed, Joined, Released, Replaced
+
 
 class Messages:
     """Appends each message to log.txt with the time, and keeps it until it is shown. Threads may share it.
@@ -43,3 +45,18 @@ class DroppedReports:
             return None
         which = "a report" if count == 1 else f"the {count}th report"
         return f"dropped {which} for the reason {reason}, of actor {actor_id}"
+
+
+def change_message(change: Change) -> str:
+    """What to say of a change among the actors, or of an evaluator that was replaced."""
+    match change:
+        case Failed():
+            return f"actor {change.actor_id}: {change.reason}"
+        case Replaced(failed, replacement_id=None):
+            return f"evaluator: {failed.reason}; another one replaces it"
+        case Replaced(failed, replacement_id):
+            return f"actor {replacement_id} replaces actor {failed.actor_id}"
+        case Joined(actor_id):
+            return f"actor {actor_id} joins"
+        case Released(actor_id):
+            return f"actor {actor_id}: its node is draining; it made its last report"

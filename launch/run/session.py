@@ -1,5 +1,6 @@
 """One training run from start to summary: the coordinator's loop, with logging, checkpoints and stopping around it."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from launch.run.evaluations import Evaluations
 from launch.run.exploit import exploit
 from launch.run.first_weights import first_weights
 from launch.run.folder import RunFolder
-from launch.run.messages import DroppedReports, Messages
+from launch.run.messages import DroppedReports, Messages, change_message
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress, View
 from launch.run.reporting import Reporting
@@ -79,7 +80,10 @@ class TrainingSession:
             self._mark = ReturnMark(config.stop_at_return, config.stop_measure)
         self._stopping = StoppingRules(config, self._mark)
         self._returns = TrainingReturns()
-        self._evaluations = Evaluations(config.evaluation, config.supervision.backoff_seconds, self._mark, self._say)
+        # What a run that is repeated does follows from its record, and from no clock: whatever is waited for is due.
+        repeats = config.replay_arrivals is not None
+        backoff_seconds = 0.0 if repeats else config.supervision.backoff_seconds
+        self._evaluations = Evaluations(config.evaluation, backoff_seconds, self._mark, self._say)
         self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._say)
         if resume:
             self._resume()
@@ -94,6 +98,7 @@ class TrainingSession:
             self._executor,
             calls_per_actor=config.actor.calls_in_flight,
             supervision=config.supervision,
+            clock=itertools.count(0.0, 3600.0).__next__ if repeats else time.monotonic,
         )
         if self._saved_executor is not None:
             self._coordinator.resume(self._executor.restore(self._saved_executor))
@@ -186,17 +191,10 @@ class TrainingSession:
                 self._take_outcome(event)
             case EvaluationResult():
                 self._take_evaluation(event)
-            case Failed():
-                self._say(f"actor {event.actor_id}: {event.reason}")
-            case Replaced(failed, replacement_id=None):
-                self._say(f"evaluator: {failed.reason}; another one replaces it")
-                self._evaluations.evaluator_died(self.elapsed_seconds)
-            case Replaced(failed, replacement_id):
-                self._say(f"actor {replacement_id} replaces actor {failed.actor_id}")
-            case Joined(actor_id):
-                self._say(f"actor {actor_id} joins")
-            case Released(actor_id):
-                self._say(f"actor {actor_id}: its node is draining; it made its last report")
+            case Failed() | Replaced() | Joined() | Released():
+                self._say(change_message(event))
+                if isinstance(event, Replaced) and event.replacement_id is None:
+                    self._evaluations.evaluator_died(self.elapsed_seconds)
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report

@@ -86,7 +86,7 @@ def test_an_order_follows_from_its_recipe(tmp_path: Path) -> None:
     write_arrivals(tmp_path / "order.txt", 8, short)
     read = Arrivals(str(tmp_path / "order.txt"))
     assert read.actor_ids == list(range(8))
-    assert [arrival.actor_id for _, arrival in read] == short.actor_ids.tolist()
+    assert [arrival.actor_id for arrival in read.all] == short.actor_ids.tolist()
     # NumPy's streams, and so a committed recipe, are to stay what they are.
     assert hashlib.sha256(short.actor_ids.tobytes()).hexdigest()[:16] == "39655dce3caeb1c6"
 

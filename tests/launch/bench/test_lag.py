@@ -92,7 +92,7 @@ def test_gradients_are_of_the_versions_of_so_many_actors(cartpole: RunConfig, tm
     config, cell = short(cartpole, 900), Cell(8, 3, "gap", 1.0, seed=1)
     row = played(config, tmp_path, cell)
     order = order_file(tmp_path, MODEL, config, cell)
-    ids = np.array([arrival.actor_id for _, arrival in Arrivals(str(order))], np.int32)
+    ids = np.array([arrival.actor_id for arrival in Arrivals(str(order)).all], np.int32)
     lags = policy_lags(ids[: row["gradients"]], 3)
     assert row["gradients"] == len(lags) > 8 * 4
     assert row["policy_lag_mean"] == pytest.approx(lags.mean())

@@ -9,14 +9,21 @@ from shared.errors import ConfigurationError
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    order = [Arrival(1), Arrival(0), Arrival(1, lost=True), Arrival(None), Arrival(2)]
+    order = [
+        Arrival("report", 1),
+        Arrival("lost", 1),
+        Arrival("joined", 2),
+        Arrival("lost-evaluator"),
+        Arrival("lost-with-node", 0),
+        Arrival("evaluation"),
+    ]
     writer = ArrivalsWriter(tmp_path / "order.txt", [0, 1])
     for arrival in order:
         writer.add(arrival)
     writer.close()
     read = Arrivals(str(tmp_path / "order.txt"))
     assert read.actor_ids == [0, 1]
-    assert list(read) == list(enumerate(order, start=2))
+    assert read.all == order
 
 
 @pytest.mark.parametrize(
@@ -26,6 +33,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (b"actors one\n", "does not begin with its actors"),
         (b"actors 0\nreport\n", "line 2 is 'report'"),
         (b"actors 0\nreport 0\nreport x\n", "line 3 is 'report x'"),
+        (b"actors 0\njoined\n", "line 2 is 'joined'"),
         (b"\xff\xfe", "cannot be read"),
     ],
 )

@@ -143,7 +143,9 @@ def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> No
     os.kill(halted, signal.SIGSTOP)
     at_halt = rows(tmp_path / "ray")[-1]["updates"]
     wait_for(lambda: rows(tmp_path / "ray")[-1]["updates"] > at_halt + 20, process)
-    os.kill(halted, signal.SIGCONT)
+    os.kill(halted, signal.SIGKILL)
+    order = arrivals.read_text
+    wait_for(lambda: "joined 2" in order() and "report 2" in order().partition("joined 2")[2], process)
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
     assert process.returncode == 130, output
@@ -154,12 +156,14 @@ def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> No
         f"{settings} --executor inline --replay-arrivals {arrivals} --record-arrivals {again}", tmp_path / "inline"
     )
     np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
-    for count in ("updates", "gradients_applied", "frames", "agent_steps_applied", "policy_lag_max", "episodes"):
+    counts = ("updates", "gradients_applied", "frames", "agent_steps_applied", "policy_lag_max", "episodes")
+    for count in (*counts, "actor_restarts"):
         assert recorded[count] == repeated[count]
     assert recorded["gradients_applied"] > recorded["updates"]
     lines = arrivals.read_text().splitlines()
     assert lines[0] == "actors 0 1"
-    assert len(lines) == 1 + recorded["messages"]
+    # Besides them one actor that was lost, and another that joined.
+    assert len(lines) == 1 + recorded["messages"] + 2
     assert any(first == second for first, second in pairwise(lines))
     assert again.read_text() == arrivals.read_text()
 

@@ -1,4 +1,4 @@
-"""Which events end a call, and what is left of the order when its file can be written no more."""
+"""Which events are written down, and what is left of the order when its file can be written no more."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from launch.loop.arrivals import ArrivalsWriter
-from launch.loop.executor import Failed, Joined, Replaced
+from launch.loop.executor import Failed, Joined, Released, Replaced
 from launch.run.arrival_record import ArrivalRecord
 from shared.types import EpisodeStats, EvaluationResult
 
@@ -14,13 +14,16 @@ EVALUATED = EvaluationResult(3, np.zeros(2, np.float32), EpisodeStats(np.zeros(1
 FAILED = Failed(1, "it died")
 
 
-def test_only_what_ends_a_call_is_written(tmp_path: Path) -> None:
+def test_what_a_repetition_needs_is_written(tmp_path: Path) -> None:
     file = tmp_path / "order.txt"
     record = ArrivalRecord(str(file), [0, 1], lambda message: pytest.fail(message))
-    for event in (None, FAILED, Replaced(FAILED, 2), Joined(5), EVALUATED):
+    with_node = FAILED._replace(actor_id=0, node_lost=True)
+    evaluator = Replaced(FAILED._replace(actor_id=None), None)
+    for event in (None, FAILED, Replaced(FAILED, 2), with_node, Joined(5), Released(5), evaluator, EVALUATED):
         record.add(event)
     record.close()
-    assert file.read_text().splitlines() == ["actors 0 1", "lost 1", "evaluation"]
+    written = "actors 0 1, lost 1, joined 2, lost-with-node 0, joined 5, lost-evaluator, evaluation"
+    assert ", ".join(file.read_text().splitlines()) == written
 
 
 def test_a_file_that_can_be_written_no_more_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
