@@ -139,7 +139,9 @@ class MLflow:
 
     def __init__(self, folder: Path, config: RunConfig, runs: TrackerRuns) -> None:
         import mlflow
+        from requests.exceptions import ChunkedEncodingError
 
+        self._error, self._broken_off = mlflow.MlflowException, ChunkedEncodingError
         # The client and not mlflow.start_run: that would end the run when the process does, server or no server.
         self._client = mlflow.MlflowClient()
         self._metric = mlflow.entities.Metric
@@ -170,17 +172,29 @@ class MLflow:
         metrics = [self._metric(tag, value, now, row.frames) for tag, value in scalars(row)]
         for point in row.evaluations:
             metrics += [self._metric(tag, value, now, point["frames"]) for tag, value in evaluation_scalars(point)]
-        self._client.log_batch(self._run_id, metrics)
+        self._until_whole(lambda: self._client.log_batch(self._run_id, metrics))
 
     def write_video(self, video: Video, frames: int) -> None:
         with tempfile.TemporaryDirectory(prefix="tributary-video-") as folder:
             # By name in the order of frames.
             file = Path(folder) / f"frames-{frames:012}.gif"
             file.write_bytes(video.gif)
-            self._client.log_artifact(self._run_id, str(file), "evaluation")
+            self._until_whole(lambda: self._client.log_artifact(self._run_id, str(file), "evaluation"))
 
     def close(self) -> None:
-        self._client.set_terminated(self._run_id)
+        self._until_whole(lambda: self._client.set_terminated(self._run_id))
+
+    def _until_whole(self, ask: Callable[[], object]) -> None:
+        """Ask the server for what may be asked twice, and again if its answer breaks off.
+
+        MLflow asks again where no answer begins, and gives up where one does not end: so it is when a server is killed.
+        """
+        try:
+            ask()
+        except self._error as error:
+            if not isinstance(error.__context__, self._broken_off):
+                raise
+            ask()
 
 
 _ASKED_FOR: dict[str, Callable[[Path, RunConfig, TrackerRuns], Tracker]] = {"wandb": WeightsAndBiases, "mlflow": MLflow}

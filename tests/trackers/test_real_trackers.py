@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cutting_proxy import CuttingProxy
 from environments import environment, with_extras
 from mlflow_server import MlflowServer
 from watched_processes import rows as rows_of
@@ -67,9 +68,28 @@ def test_an_outage_costs_nothing_that_the_retries_of_mlflow_outlast(
         summary = training.interrupt()
     finally:
         training.process.kill()
-    assert summary["tracker_rows_left_out"] == {}
+    assert summary["tracker_rows_left_out"] == {}, (folder / "log.txt").read_text()
     assert server.steps(run_id) == frames_of(folder)
     assert [run["info"]["status"] for run in server.runs()] == ["FINISHED"]
+
+
+def test_an_answer_that_breaks_off_costs_no_row(client: Path, server: MlflowServer, tmp_path: Path) -> None:
+    """As when the server is killed while it answers."""
+    folder = tmp_path / "run"
+    # The first carries the settings.
+    with CuttingProxy(server.url, ("/mlflow/runs/log-batch", 3), ("/mlflow/runs/log-batch", 5)) as proxy:
+        arguments = f"{SETTINGS} --executor inline --trackers mlflow --total-frames 1000M --run-dir {folder}"
+        training = Training(client, folder, arguments, MLFLOW_TRACKING_URI=proxy.url)
+        try:
+            training.wait_for(lambda: len(frames_of(folder)) >= 8, "rows")
+            run_id = json.loads((folder / "trackers.json").read_text())["mlflow"]
+            training.wait_for(lambda: len(server.steps(run_id)) >= 6, "rows at the server")
+            summary = training.interrupt()
+        finally:
+            training.process.kill()
+    assert proxy.cut == 2
+    assert summary["tracker_rows_left_out"] == {}, (folder / "log.txt").read_text()
+    assert server.steps(run_id) == frames_of(folder)
 
 
 def test_a_server_that_stays_away_ends_no_run_and_a_resume_goes_on_in_its_run(

@@ -182,6 +182,7 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         MlflowClient=lambda: Store(runs),
         entities=entities,
         set_experiment=lambda name: SimpleNamespace(experiment_id=name),
+        MlflowException=RuntimeError,
     )
     monkeypatch.setitem(sys.modules, "mlflow", stub)
     return runs
