@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from actors.environments import EnvironmentSpec
+from launch.film.stage import make_stage
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
@@ -12,7 +13,7 @@ from launch.run.changes import check_unchanged
 from launch.run.exact import check_exact_resume
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
 from shared.methods.names import METHODS
 from shared.names import NETWORKS
 
@@ -100,6 +101,24 @@ def _finite(bounds: tuple[float, float]) -> bool:
     # Gymnasium writes "no bound" as an infinity, or as the largest float32.
     low, high = bounds
     return -1e30 < low < high < 1e30
+
+
+def check_video(config: RunConfig) -> None:
+    """Draw one picture, where the run's evaluations are to be filmed on this machine.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if not config.evaluation.video or config.address != "local":
+        return
+    try:
+        stage = make_stage(config.environment)
+        try:
+            stage.reset(config.seed)
+        finally:
+            stage.close()
+    except ConfigurationError as error:
+        raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
 
 
 def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:

@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
-from launch.commands.checks import check_arrivals, check_checkpoint, check_network
+from launch.commands.checks import check_arrivals, check_checkpoint, check_network, check_video
 from launch.commands.display import Display, starting, summary_lines
 from launch.commands.interrupts import Interrupts, children_outlive_hangups
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
@@ -87,6 +87,7 @@ def train(arguments: TrainArguments, preset: str) -> int:
     if spec.left_out:
         print_line(console, f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)
+    check_video(config)
     if config.storage is not None:
         check_storage(config.storage, new=arguments.resume is None)
     if arguments.resume is not None:

@@ -3,19 +3,22 @@
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from actors.environments import AtariAdapter, GymnasiumAdapter, VectorEnvironment, atari_game
-from actors.policy import Acted, Policy, State
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 from shared.types import Float32Array
 
+if TYPE_CHECKING:
+    # It imports TensorFlow, which the command that only looks whether there is a picture does without.
+    from actors.policy import Acted, Policy, State
+
 Frame = npt.NDArray[np.uint8]
-Act = Callable[[npt.NDArray[np.generic], State], Acted]
+Act = Callable[[npt.NDArray[np.generic], "State"], "Acted"]
 
 # The NTSC console's.
 _ATARI_FRAMES_PER_SECOND = 60
@@ -154,7 +157,7 @@ def make_stage(config: EnvironmentConfig) -> Stage:
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
-def play_episode(stage: Stage, policy: Policy, act: Act, seed: int) -> Iterator[PlayedStep]:
+def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterator[PlayedStep]:
     """One whole episode, from `seed`. The first step is the picture before any action."""
     observations, frame = stage.reset(seed)
     memory = policy.first_state(1)
@@ -171,7 +174,7 @@ def play_episode(stage: Stage, policy: Policy, act: Act, seed: int) -> Iterator[
 
 
 def _thoughts(
-    policy: Policy, observations: npt.NDArray[np.generic], memory: State
+    policy: "Policy", observations: npt.NDArray[np.generic], memory: "State"
 ) -> tuple[float, Float32Array | None]:
     preferences = policy.preferences(observations, memory)
     return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]

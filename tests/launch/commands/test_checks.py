@@ -1,12 +1,14 @@
-"""What a network cannot see is told before anything starts."""
+"""What a network cannot see, and what cannot be filmed, is told before anything starts."""
 
 from dataclasses import replace
 
+import gymnasium
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import EnvironmentSpec
-from launch.commands.checks import check_network
-from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
+from launch.commands.checks import check_network, check_video
+from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.observations import ImagePart, ObservationParts
 from shared.types import ActionSpec
@@ -52,3 +54,27 @@ def test_what_a_network_cannot_see_is_one_line(spec: EnvironmentSpec, network: d
 def test_numbers_beside_images_may_be_scaled() -> None:
     parts = PARTS._replace(images=PARTS.images[:1])
     check_network(RunConfig(network=NetworkConfig(observation_scaling="running")), replace(BOTH, parts=parts))
+
+
+class Unseen(CartPoleEnv):
+    """Knows of no pictures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_what_cannot_be_filmed_is_one_line_where_it_is_to_be_filmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gymnasium.envs.registration.EnvSpec("Unseen-v0", entry_point=Unseen)
+    monkeypatch.setitem(gymnasium.registry, "Unseen-v0", spec)
+    unseen = RunConfig(
+        environment=EnvironmentConfig(id="Unseen-v0", frame_skip=1), evaluation=EvaluationConfig(video=True)
+    )
+    with pytest.raises(ConfigurationError) as raised:
+        check_video(unseen)
+    assert "--evaluation.video True: --environment.id Unseen-v0: cannot be shown: " in str(raised.value)
+    assert "\n" not in str(raised.value)
+    check_video(replace(unseen, evaluation=EvaluationConfig()))
+    # The nodes of a cluster may draw what this machine cannot.
+    check_video(replace(unseen, address="auto"))
+    for name in ("CartPole-v1", "ALE/Pong-v5"):
+        check_video(replace(unseen, environment=EnvironmentConfig(id=name)))
