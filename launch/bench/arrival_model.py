@@ -114,7 +114,7 @@ def policy_lags(actor_ids: npt.NDArray[np.int32], gradients_per_update: int) -> 
 def write_arrivals(file: Path, actors: int, arrived: Arrived) -> None:
     """Write an order as `--replay-arrivals` takes it. The file is there whole or not at all."""
     part = file.with_name(f"{file.name}.part")
-    writer = ArrivalsWriter(part, range(actors))
+    writer = ArrivalsWriter(part, range(actors), reports_only=True)
     for actor_id in arrived.actor_ids.tolist():
         writer.add(Arrival("report", actor_id))
     writer.close()

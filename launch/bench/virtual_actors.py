@@ -2,13 +2,13 @@
 
 from actors.actor import Actor, PutAside
 from actors.environments import EnvironmentSpec
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.repeating_executor import RepeatingExecutor
 from shared.config import RunConfig
 from shared.types import GradientReport, WeightSnapshot
 
 
-class VirtualActors(InlineExecutor):
-    """An `InlineExecutor` whose actors share the environments, the network and the exploration of its first one.
+class VirtualActors(RepeatingExecutor):
+    """A `RepeatingExecutor` whose actors share the environments, the network and the exploration of its first one.
 
     Each call acts and differentiates with the weights that were published when it was dispatched, as with actors of
     their own, so gradients meet the versions that those of so many actors would. Weights are kept for as long as a call

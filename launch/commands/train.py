@@ -148,16 +148,18 @@ def _train_inline(run: _Run, budget: ThreadBudget) -> int:
     _open_folder(run, budget)
     prepare_tensorflow(1, gpu=False)
     from launch.loop.inline_executor import InlineExecutor
+    from launch.loop.repeating_executor import RepeatingExecutor
     from launch.loop.supervision import TrainingStoppedError
     from launch.run.session import TrainingSession
 
     config, spec = run.config, run.spec
+    kind = InlineExecutor if config.replay_arrivals is None else RepeatingExecutor
     with _kept_if_it_starts(run):
         session = TrainingSession(
             config,
             spec,
             run.folder.path,
-            lambda first_id: InlineExecutor(config, spec, budget.actors, first_id),
+            lambda first_id: kind(config, spec, budget.actors, first_id),
             resume=run.arguments.resume is not None,
         )
         with futures.ThreadPoolExecutor(1) as pool:

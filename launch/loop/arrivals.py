@@ -1,23 +1,33 @@
 """What changed a run from outside, as a text file: with it, an asynchronous run can be repeated step by step.
 
-The first line names the actors that the run began with, `actors 0 1 2`. Each line after it is one arrival, in the
-order in which the run took them in: `report 0`, the call of an actor that has reported; `lost 0`, an actor that failed;
-`lost-with-node 0`, one that went with its node; `joined 3`, an actor that was started, as a replacement or where there
-was room; `evaluation`; `lost-evaluator`. Files of older versions have no `joined`: there each `lost` has a replacement
-at once.
+The first line is `version 2`, the second names the actors that the run began with, `actors 0 1 2`. Each line after them
+is one arrival, in the order in which the run took them in:
+
+- `report 0`: the call of an actor that has reported.
+- `lost 0`, `lost-with-node 0`: an actor failed, or went with its node.
+- `replacement 3`, `joined 3`: an actor was started, in the place of one that failed, or where there was room.
+- `released 0`: an actor on a draining node has made its last report.
+- `evaluation`, `lost-evaluator`.
+
+Files without the first line, of older versions and of the lag study, have no `replacement`: each `lost` has one at
+once.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from shared.errors import setting_error
 
+_VERSION = "version 2"
+_Kind = Literal["report", "lost", "lost-with-node", "replacement", "joined", "released", "evaluation", "lost-evaluator"]
+
 
 class Arrival(NamedTuple):
     """One line: what arrived, and of which actor. `actor_id` is None for what concerns the evaluator."""
 
-    kind: Literal["report", "lost", "lost-with-node", "joined", "evaluation", "lost-evaluator"]
+    kind: _Kind
     actor_id: int | None = None
 
     def __str__(self) -> str:
@@ -31,10 +41,13 @@ class ArrivalsWriter:
     Args:
         file: is overwritten.
         actor_ids: of the actors that the run begins with.
+        reports_only: nobody fails or joins. The file is then that of an older version, to the byte.
     """
 
-    def __init__(self, file: Path, actor_ids: Sequence[int]) -> None:
+    def __init__(self, file: Path, actor_ids: Sequence[int], *, reports_only: bool = False) -> None:
         self._file = file.open("w", buffering=1)
+        if not reports_only:
+            self._file.write(f"{_VERSION}\n")
         self._file.write(f"actors {' '.join(map(str, actor_ids))}\n")
 
     def add(self, arrival: Arrival) -> None:
@@ -47,7 +60,13 @@ class ArrivalsWriter:
 
 
 class Arrivals:
-    """A file of arrivals, read whole and checked. `line(2)` is the first arrival.
+    """A file of arrivals, read whole and checked.
+
+    Attributes:
+        actor_ids: that the run began with.
+        all: the arrivals.
+        first_line: the number of the first one's line.
+        tells_replacements: whether it is of this version.
 
     Raises:
         ConfigurationError: it cannot be read, or is not such a file.
@@ -55,62 +74,84 @@ class Arrivals:
 
     def __init__(self, file: str) -> None:
         try:
-            head, *lines = Path(file).read_text().splitlines() or [""]
+            lines = Path(file).read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
-        word, *ids = head.split() or [""]
+        self.tells_replacements = lines[:1] == [_VERSION]
+        if self.tells_replacements:
+            del lines[0]
+        word, *ids = lines[0].split() if lines else [""]
         if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
             raise setting_error("replay_arrivals", file, "does not begin with its actors; record it by a run")
         self.actor_ids = list(map(int, ids))
-        self.all = [_parse(file, number, line) for number, line in enumerate(lines, start=2)]
+        self.first_line = 3 if self.tells_replacements else 2
+        self.all = [_parse(file, number, line) for number, line in enumerate(lines[1:], self.first_line)]
 
 
 class RecordedOrder:
-    """Goes through the arrivals of a file, one after the other.
+    """Goes through the arrivals of a file, one after the other, and says what they mean for who plays.
 
     Args:
         file: as the setting names it.
+
+    Attributes:
+        reports_before_release: of each actor that will be released, how many reports it has yet to make.
     """
 
     def __init__(self, file: str) -> None:
-        self._arrivals = Arrivals(file).all
+        self._record = Arrivals(file)
         self._position = 0
-        self._joins_left = sum(arrival.kind == "joined" for arrival in self._arrivals)
-        self._tells_joins = bool(self._joins_left)
+        self._replacements_missing = 0
+        released = {arrival.actor_id for arrival in self._record.all if arrival.kind == "released"}
+        self.reports_before_release = Counter({actor_id: 0 for actor_id in released if actor_id is not None})
+        self.reports_before_release.update(
+            arrival.actor_id
+            for arrival in self._record.all
+            if arrival.kind == "report" and arrival.actor_id is not None and arrival.actor_id in released
+        )
+
+    @property
+    def tells_replacements(self) -> bool:
+        """See `Arrivals.tells_replacements`."""
+        return self._record.tells_replacements
 
     @property
     def line(self) -> int:
         """The number of the line that is next."""
-        # The first line names the actors.
-        return self._position + 2
+        return self._record.first_line + self._position
 
     @property
     def next(self) -> Arrival | None:
         """The arrival that is next; None at the end."""
-        return self._arrivals[self._position] if self._position < len(self._arrivals) else None
+        return self._record.all[self._position] if self._position < len(self._record.all) else None
+
+    @property
+    def room(self) -> int:
+        """How many actors wait for their replacement, or join now; see `Executor.room`."""
+        if self.next is None or not self.tells_replacements:
+            return 0
+        return self._replacements_missing + (self.next.kind == "joined")
 
     def advance(self) -> None:
         """Go to the line after that."""
+        match self.next:
+            case Arrival("report", int(actor_id)) if actor_id in self.reports_before_release:
+                self.reports_before_release[actor_id] -= 1
+            case Arrival("released", int(actor_id)):
+                del self.reports_before_release[actor_id]
+            case Arrival("lost"):
+                self._replacements_missing += 1
+            case Arrival("replacement"):
+                self._replacements_missing -= 1
         self._position += 1
-
-    @property
-    def joins_left(self) -> int:
-        """How many actors have yet to be started."""
-        return self._joins_left
-
-    def take_join(self) -> bool:
-        """Whether an actor is to be started now. If the next line says so, it is taken."""
-        if self.next is not None and self.next.kind == "joined":
-            self._joins_left -= 1
-            self.advance()
-            return True
-        return not self._tells_joins
 
 
 def _parse(file: str, number: int, line: str) -> Arrival:
     match line.split():
         case ["evaluation" | "lost-evaluator" as kind]:
             return Arrival(kind)
-        case ["report" | "lost" | "lost-with-node" | "joined" as kind, actor_id] if actor_id.isdecimal():
+        case ["report" | "lost" | "lost-with-node" | "replacement" | "joined" | "released" as kind, actor_id] if (
+            actor_id.isdecimal()
+        ):
             return Arrival(kind, int(actor_id))
     raise setting_error("replay_arrivals", file, f"line {number} is {line!r}: not an arrival")

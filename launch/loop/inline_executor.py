@@ -1,5 +1,6 @@
 """The same loop in one process and one thread: deterministic for a seed. For tests, debugging and small tasks."""
 
+import itertools
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Sequence
@@ -11,9 +12,7 @@ import numpy.typing as npt
 from actors.actor import Actor, ActorState
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
-from launch.loop.arrivals import Arrival, RecordedOrder
-from launch.loop.executor import Completion, Failed
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.executor import Completion
 from shared.config import RunConfig
 from shared.types import EvaluationPolicy, GradientReport, WeightSnapshot
 
@@ -31,9 +30,8 @@ class InlineExecutor:
     """An `Executor` in this thread: runs each call when its completion is asked for, first in first out.
 
     Calls carry the snapshot that was published when they were dispatched, as they do between processes, so policy
-    lag is what it would be if the actors took turns. With `replay_arrivals`, calls run in the order of an earlier run
-    instead, and actors fail and join as they did there, until its record ends. An exception of an actor ends the run:
-    there is no process to replace.
+    lag is what it would be if the actors took turns. An exception of an actor ends the run: there is no process to
+    replace.
 
     Args:
         config: of the run.
@@ -44,16 +42,14 @@ class InlineExecutor:
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
         self._config, self._spec = config, spec
-        self._next_id = first_actor_id
+        self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, Actor] = {}
         for _ in range(actors):
             self._start_actor()
-        self._order = RecordedOrder(config.replay_arrivals) if config.replay_arrivals else None
         self._evaluator: Evaluator | None = None
         self._calls: deque[_Call] = deque()
         self._snapshot: WeightSnapshot | None = None
         self._target: WeightSnapshot | None = None
-        self._waits_for_join = False
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -81,36 +77,10 @@ class InlineExecutor:
         self._calls.append(_Call(None, snapshot, policy=policy))
 
     def drop_evaluations(self) -> None:
-        # The record of a run that is repeated has them.
-        if self._order is None:
-            self._calls = deque(call for call in self._calls if call.actor_id is not None)
+        self._calls = deque(call for call in self._calls if call.actor_id is not None)
 
     def next_completion(self) -> Completion | None:
-        if self._order is None:
-            return self._run(self._calls.popleft())
-        arrival, line = self._order.next, self._order.line
-        if arrival is None:
-            if not self._actors:
-                raise TrainingStoppedError(f"{self._replays}: with its last line no actor is left")
-            # With nothing under way, the coordinator's loop ends too.
-            self._calls.clear()
-            return None
-        if arrival.kind == "joined" and not self._waits_for_join:
-            # Who is to join is started by `add`, before the next completion is asked for.
-            self._waits_for_join = True
-            return None
-        self._waits_for_join = False
-        self._order.advance()
-        call = next((call for call in self._calls if call.actor_id == arrival.actor_id), None)
-        if arrival.kind in ("lost", "lost-with-node") and arrival.actor_id in self._actors:
-            node_lost = arrival.kind == "lost-with-node"
-            return Failed(arrival.actor_id, "lost, as in the run that is repeated", node_lost=node_lost)
-        if call is not None and arrival.kind == "lost-evaluator":
-            return Failed(None, "lost, as in the run that is repeated")
-        if call is not None and arrival.kind in ("report", "evaluation"):
-            self._calls.remove(call)
-            return self._run(call)
-        raise self._misfit(line, arrival)
+        return self._run(self._calls.popleft())
 
     def _run(self, call: _Call) -> Completion:
         if call.actor_id is not None:
@@ -152,12 +122,6 @@ class InlineExecutor:
         self._calls = deque(call for call in self._calls if call.actor_id != actor_id)
 
     def add(self) -> int | None:
-        if self._order is not None:
-            arrival, line = self._order.next, self._order.line
-            if not self._order.take_join():
-                return None
-            if arrival is not None and arrival.kind == "joined" and arrival.actor_id != self._next_id:
-                raise self._misfit(line, arrival)
         return self._start_actor()
 
     def make_actor(self, actor_id: int) -> Actor:
@@ -169,22 +133,13 @@ class InlineExecutor:
         return self._actors[actor_id].run(snapshot, target)
 
     def room(self) -> int:
-        if self._order is None:
-            return 0
-        # One at a time: where a failed actor waits for its replacement, whoever joins next is that.
-        return min(1, self._order.joins_left)
+        return 0
 
     def draining(self) -> Sequence[int]:
         return ()
 
     def replace_evaluator(self) -> None:
-        assert self._order is not None, (
-            "an exception of the inline evaluator ends the run: only a repeated run loses it"
-        )
-        self._calls = deque(call for call in self._calls if call.actor_id is not None)
-        if self._evaluator is not None:
-            self._evaluator.close()
-            self._evaluator = None
+        raise AssertionError("an exception of the inline evaluator ends the run: it is never replaced")
 
     def close(self) -> None:
         for actor in self._actors.values():
@@ -192,19 +147,8 @@ class InlineExecutor:
         if self._evaluator is not None:
             self._evaluator.close()
 
-    @property
-    def _replays(self) -> str:
-        return f"--replay-arrivals {self._config.replay_arrivals}"
-
-    def _misfit(self, line: int, arrival: Arrival) -> TrainingStoppedError:
-        return TrainingStoppedError(
-            f"{self._replays}: line {line} is {str(arrival)!r}, which nothing under way fits: it is the order of a run "
-            f"with other settings"
-        )
-
     def _start_actor(self) -> int:
-        actor_id = self._next_id
-        self._next_id += 1
+        actor_id = next(self._ids)
         self._actors[actor_id] = self.make_actor(actor_id)
         return actor_id
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launch.loop.arrivals import Arrival, ArrivalsWriter
 from launch.loop.coordinator import Event
-from launch.loop.executor import Failed, Joined, Replaced
+from launch.loop.executor import Failed, Joined, Released, Replaced
 from learner.learner import Outcome
 from shared.types import EvaluationResult
 
@@ -46,7 +46,7 @@ class ArrivalRecord:
 
 
 def arrival(event: Event | None) -> Arrival | None:
-    """What arrived with this event; None if nothing did that a repetition needs."""
+    """What arrived with this event; None if nothing did."""
     match event:
         case Outcome():
             return Arrival("report", event.report.actor_id)
@@ -56,7 +56,10 @@ def arrival(event: Event | None) -> Arrival | None:
             return Arrival("lost-with-node" if event.node_lost else "lost", event.actor_id)
         case Replaced(replacement_id=None):
             return Arrival("lost-evaluator")
-        case Replaced(replacement_id=actor_id) | Joined(actor_id):
+        case Replaced(replacement_id=actor_id):
+            return Arrival("replacement", actor_id)
+        case Joined(actor_id):
             return Arrival("joined", actor_id)
-    # A released actor was asked for nothing more: where it goes on, nothing of it arrives.
+        case Released(actor_id):
+            return Arrival("released", actor_id)
     return None

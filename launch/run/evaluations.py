@@ -45,8 +45,9 @@ class EvaluationSchedule:
         self._deaths = 0
 
     def is_due(self, frames: int) -> bool:
-        """Whether a regular one is to be asked for."""
-        return bool(self._every_frames) and not self._under_way and frames - self._since_frames >= self._every_frames
+        """Whether a regular one is to be asked for. None is while another one is under way, or is to be repeated."""
+        busy = bool(self._under_way) or self._repeat_at is not None
+        return bool(self._every_frames) and not busy and frames - self._since_frames >= self._every_frames
 
     def asked(self, evaluation: Asked) -> None:
         """A regular one is under way."""

@@ -1,8 +1,10 @@
 """One training run from start to summary: the coordinator's loop, with logging, checkpoints and stopping around it."""
 
 import itertools
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +82,14 @@ class TrainingSession:
             self._mark = ReturnMark(config.stop_at_return, config.stop_measure)
         self._stopping = StoppingRules(config, self._mark)
         self._returns = TrainingReturns()
-        # What a run that is repeated does follows from its record, and from no clock: whatever is waited for is due.
-        repeats = config.replay_arrivals is not None
-        backoff_seconds = 0.0 if repeats else config.supervision.backoff_seconds
-        self._evaluations = Evaluations(config.evaluation, backoff_seconds, self._mark, self._say)
+        # What a run that is repeated does follows from its record, and from no clock: whatever is waited for is due,
+        # and no deaths come too close to each other.
+        self._repeats = config.replay_arrivals is not None
+        supervision, clock = config.supervision, time.monotonic
+        if self._repeats:
+            supervision = replace(supervision, backoff_seconds=0.0, max_restarts=sys.maxsize)
+            clock = itertools.count(0.0, 3600.0).__next__
+        self._evaluations = Evaluations(config.evaluation, supervision.backoff_seconds, self._mark, self._say)
         self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._say)
         if resume:
             self._resume()
@@ -97,8 +103,8 @@ class TrainingSession:
             self.learner,
             self._executor,
             calls_per_actor=config.actor.calls_in_flight,
-            supervision=config.supervision,
-            clock=itertools.count(0.0, 3600.0).__next__ if repeats else time.monotonic,
+            supervision=supervision,
+            clock=clock,
         )
         if self._saved_executor is not None:
             self._coordinator.resume(self._executor.restore(self._saved_executor))
@@ -166,14 +172,24 @@ class TrainingSession:
             # Whoever reads a row finds the checkpoints that were due by then.
             self._reporting.report_if_due(now)
             self._stop_if_due()
-            if self._exact and not self._stopping.running:
-                # Calls under way are saved as such. If they were taken in here, their actors would not be sent on
-                # as they are in a run that goes on.
+            if self._ends_at_once():
                 break
 
         if self._arrivals is not None:
             self._arrivals.close()
         self._stopping.loop_ended()
+
+    def _ends_at_once(self) -> bool:
+        """Whether nothing more is to be taken in, not even what is under way."""
+        if self._exact and not self._stopping.running:
+            # Calls under way are saved as such. If they were taken in here, their actors would not be sent on as they
+            # are in a run that goes on.
+            return True
+        if not self._repeats:
+            return False
+        # The record goes on as if the user had not asked; or with its last line nobody was left who could go on.
+        nobody_left = not (self._executor.actor_ids or self._executor.calls_in_flight or self._executor.room())
+        return self._stopping.interrupted or nobody_left
 
     def _stop_if_due(self) -> None:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):

@@ -38,10 +38,10 @@ class RunConfig:
     lockstep: bool = False
     """Take reports in the order in which they were asked for: a run of processes is then reproducible, and slower."""
     record_arrivals: str | None = None
-    """File to write the order to in which reports arrive. Not with --resume."""
+    """File to write the order to in which reports arrive, and actors fail and join. Not with --resume."""
     replay_arrivals: str | None = None
     """With --executor inline: file of such an order. Takes reports in it, and so repeats that run with the same
-    settings to the bit, until the order ends. Not with --resume."""
+    settings to the bit, until the order ends, however long it takes. Not with --resume."""
     address: str = "local"
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
     nodes: tuple[str, ...] = ()
@@ -148,6 +148,12 @@ def _check_method_and_network(config: RunConfig) -> None:
 def _check_replay(config: RunConfig) -> None:
     if config.replay_arrivals is not None and config.executor != "inline":
         raise setting_error("replay_arrivals", config.replay_arrivals, "needs --executor inline")
+    if config.replay_arrivals is not None and config.transfer.precision != "float32":
+        raise setting_error(
+            "transfer.precision",
+            config.transfer.precision,
+            "rounds between processes; one process does not, and cannot repeat such a run (--replay-arrivals)",
+        )
 
 
 def _check_nodes(config: RunConfig) -> None:

@@ -13,6 +13,7 @@ from shared.config import (
     MethodConfig,
     NetworkConfig,
     RunConfig,
+    TransferConfig,
     flat_settings,
 )
 from shared.config.checks import at_least, between, positive
@@ -60,6 +61,10 @@ def test_a_number_between_two_others_may_be_either(value: float, passes: bool) -
         ),
         ({"exploration": ExplorationConfig(name="noisy")}, "--exploration.name noisy: no such explorer; the imported"),
         ({"replay_arrivals": "order.txt"}, "needs --executor inline"),
+        (
+            {"replay_arrivals": "order.txt", "executor": "inline", "transfer": TransferConfig(precision="bfloat16")},
+            "--transfer.precision bfloat16: rounds between processes",
+        ),
         ({"aggregation": "node"}, "there is nothing to add"),
         (
             {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2, max_policy_lag=1)},

@@ -12,7 +12,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     order = [
         Arrival("report", 1),
         Arrival("lost", 1),
-        Arrival("joined", 2),
+        Arrival("replacement", 2),
+        Arrival("joined", 3),
+        Arrival("released", 3),
         Arrival("lost-evaluator"),
         Arrival("lost-with-node", 0),
         Arrival("evaluation"),

@@ -22,7 +22,8 @@ def test_what_a_repetition_needs_is_written(tmp_path: Path) -> None:
     for event in (None, FAILED, Replaced(FAILED, 2), with_node, Joined(5), Released(5), evaluator, EVALUATED):
         record.add(event)
     record.close()
-    written = "actors 0 1, lost 1, joined 2, lost-with-node 0, joined 5, lost-evaluator, evaluation"
+    written = "version 2, actors 0 1, lost 1, replacement 2, lost-with-node 0, joined 5, released 5"
+    written += ", lost-evaluator, evaluation"
     assert ", ".join(file.read_text().splitlines()) == written
 
 
@@ -42,4 +43,4 @@ def test_a_file_that_can_be_written_no_more_is_one_warning(tmp_path: Path, monke
         f"warning: {file} could not be written: No space left on device; the order is kept up to here, and training "
         f"goes on"
     ]
-    assert file.read_text() == "actors 0 1\n"
+    assert file.read_text() == "version 2\nactors 0 1\n"
