@@ -117,7 +117,7 @@ def killed_learner(run: GroupedRun, random_state: random.Random) -> None:
     run.wait_for(lambda: run.log().count(line) > before, "another learner")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_run_in_two_levels_meets_every_fault_and_finishes_with_an_exact_account(run: GroupedRun) -> None:
     random_state = random.Random(_SEED)
     actor = "ActorProcess.serve"

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     made = Head(tmp_path_factory.mktemp("head"))
     yield made
-    made.process.communicate(timeout=60)
+    made.process.communicate(timeout=240)
 
 
 def test_a_job_is_listed_watched_stopped_and_saved_by_the_words_of_any_run(head: Head, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from ports import free_port
 from watched_training import Training
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 _DEADLINE_SECONDS = 120
 SETTINGS = (

@@ -22,7 +22,7 @@ def head(tmp_path: Path) -> Iterator[Head]:
     """Two nodes of a core each."""
     made = Head(tmp_path, cores=(1, 1))
     yield made
-    made.process.communicate(timeout=60)
+    made.process.communicate(timeout=240)
 
 
 def config_of(run: Path) -> dict[str, Any]:

@@ -112,6 +112,9 @@ def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     log = run / "log.txt"
     with Terminal(command("inline", run, endless)) as terminal:
         terminal.until(lambda: log.is_file() and "is to confirm it" in log.read_text())
+        # It is asked for after that line, and begins after what was asked for before it: no sign tells when.
+        said = time.monotonic()
+        terminal.until(lambda: time.monotonic() > said + 2)
         terminal.type("\x03")
         terminal.until(lambda: "Ctrl-C again leaves at once" in terminal.output)
         assert terminal.process.poll() is None

@@ -1,13 +1,13 @@
 """Runs that cannot start: one line, exit code 2, and no folder."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from namesakes import write_namesakes
+from ray_lines import without_ray
 
 from actors.environments import environment_spec
 from launch.cli import main
@@ -28,8 +28,6 @@ if __name__ == "__main__":
     from launch.cli import main
     sys.exit(main(sys.argv[1:]))
 """
-# Lines of Ray's servers and of its C++ code, which a busy machine may add; those of our processes name these otherwise.
-OF_RAY = re.compile(r"(\x1b\[\d+m)?(\(raylet\)|\(pid=gcs_server\)|\[\d{4}-\d\d-\d\d )")
 _DEADLINE_SECONDS = 200
 
 
@@ -47,7 +45,7 @@ def train_by_script(folder: Path, arguments: str) -> subprocess.CompletedProcess
 def test_an_environment_that_only_the_driver_knows_stops_in_one_line(tmp_path: Path, aggregation: str) -> None:
     ended = train_by_script(tmp_path, f"--stop-after-seconds 120 --run-dir runs/a{aggregation}")
     assert ended.returncode == 2, ended.stdout + ended.stderr
-    lines = [line for line in ended.stderr.splitlines() if not OF_RAY.match(line)]
+    lines = without_ray(ended.stderr)
     assert len(lines) == 1, ended.stderr
     assert lines[0].startswith("error: actor ")
     assert "does not know --environment.id OnlyHere-v0: NameNotFound" in lines[0]

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from launch.on_ray.placement import LARGE_NODE_CORES, Node, place
@@ -77,6 +77,7 @@ def test_draining_nodes_are_nobodys() -> None:
 NODES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 4), st.booleans(), st.booleans()), min_size=1, max_size=9)
 
 
+@settings(deadline=None)
 @given(NODES, st.integers(1, 12), st.sampled_from(["auto", 1, 3, "2:5"]), st.sampled_from([0.5, 1.0, 2.0]))
 def test_no_core_is_in_two_shares_and_all_shares_have_room(
     sizes: list[tuple[int, int, bool, bool]], count: int, actors: int | str, actor_cores: float

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launch.on_ray.placement import Node, place
@@ -91,6 +91,7 @@ def test_the_nodes_of_a_group_whose_first_is_lost_join_others_when_it_ends() -> 
     assert groups(list("bcd"), [["c", "d"]], None) == [["c", "d"], ["b"]]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.integers(0, 60), st.none() | st.integers(2, 9))
 def test_every_node_is_in_one_group_and_none_is_larger_than_it_may_be(old: int, new: int, most: int | None) -> None:
     before = groups([f"{n}" for n in range(old)], [], most)
