@@ -18,11 +18,7 @@ class RepeatingExecutor(InlineExecutor):
     What the coordinator does about actors that are lost or join follows from its rules, as it did in the run that is
     repeated. Where these rules went by the cluster or by a clock, this executor answers so that the same comes of them.
 
-    Args:
-        config: of the run.
-        spec: of its environment.
-        actors: how many to start.
-        first_actor_id: ids count up from here.
+    Args: those of `InlineExecutor`.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:

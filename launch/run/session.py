@@ -187,7 +187,7 @@ class TrainingSession:
             return True
         if not self._repeats:
             return False
-        # The record goes on as if the user had not asked; or with its last line nobody was left who could go on.
+        # Once the user has asked, nobody is asked for what the record has next. Or nobody was left at its end.
         nobody_left = not (self._executor.actor_ids or self._executor.calls_in_flight or self._executor.room())
         return self._stopping.interrupted or nobody_left
 

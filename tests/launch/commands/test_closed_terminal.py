@@ -105,16 +105,35 @@ def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path
     check_that_it_goes_on(run)
 
 
+# The training environments are made before the first checkpoint, those of the evaluator when it begins.
+WATCHED = """
+from pathlib import Path
+import gymnasium
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+HERE = Path(__file__).parent
+
+class Watched(CartPoleEnv):
+    def __init__(self, **options):
+        super().__init__(**options)
+        if (HERE / "run" / "checkpoints" / "update-0.index").exists():
+            (HERE / "evaluates").touch()
+
+gymnasium.register("Watched-v0", entry_point=Watched, max_episode_steps=500)
+"""
+
+
 def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     run = tmp_path / "run"
+    (tmp_path / "watched.py").write_text(WATCHED)
     # The evaluation under way, which a clean end waits for, takes longer than anybody would.
     endless = "--total-frames 100M --evaluation.episodes 10000000 --stop-at-return 1"
+    endless += " --environment.id watched:Watched-v0 --environment.vectorization sync"
     log = run / "log.txt"
-    with Terminal(command("inline", run, endless)) as terminal:
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    with Terminal(command("inline", run, endless), environment={"PYTHONPATH": path}) as terminal:
         terminal.until(lambda: log.is_file() and "is to confirm it" in log.read_text())
-        # It is asked for after that line, and begins after what was asked for before it: no sign tells when.
-        said = time.monotonic()
-        terminal.until(lambda: time.monotonic() > said + 2)
+        terminal.until((tmp_path / "evaluates").exists)
         terminal.type("\x03")
         terminal.until(lambda: "Ctrl-C again leaves at once" in terminal.output)
         assert terminal.process.poll() is None
