@@ -20,7 +20,8 @@ from hosts import Network
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-_DEADLINE_SECONDS = 120.0
+# Ray's autoscaler waits 45 seconds before it starts a lost host again; where that fails it begins anew.
+_DEADLINE_SECONDS = 300.0
 TRAIN = (
     "tributary train cartpole --address auto --evaluation.every-frames 0 --stop-at-return None --stop-measure training "
     "--total-frames 1000M --log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10 --run-dir runs/net"
@@ -81,6 +82,10 @@ class RayCluster:
                 return json.loads(line)
         return {"actors_alive": 0, "updates": 0}
 
+    def logs(self) -> str:
+        """What the run says of its actors, and Ray's autoscaler of the hosts."""
+        return self.on_head("cat runs/net/log.txt; tail -n 100 /tmp/ray/session_latest/logs/monitor*").stdout
+
     def alive(self) -> int:
         text = self.on_head("python -c \"import ray; ray.init('auto', logging_level='error'); "
                             "print('nodes', sum(n['Alive'] for n in ray.nodes()))\"").stdout  # fmt: skip
@@ -102,7 +107,7 @@ def wait_for(condition: Callable[[], object], what: Callable[[], str] | str) -> 
         time.sleep(1.0)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
     cluster.ray("up", "-y", "--no-config-cache", str(cluster.file))
     wait_for(lambda: cluster.alive() == 3, "three nodes")
@@ -122,7 +127,7 @@ def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
             assert training.poll() is None, training.communicate()[0].decode()[-3000:]
             return cluster.row()["actors_alive"] == actors
 
-        wait_for(seen, lambda: f"{actors} actors: {cluster.row()} {cluster.on_head('cat runs/net/log.txt').stdout}")
+        wait_for(seen, lambda: f"{actors} actors: {cluster.row()} {cluster.logs()}")
         updates = cluster.row()["updates"]
         wait_for(lambda: cluster.row()["updates"] > updates, "progress")
 
