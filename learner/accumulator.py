@@ -191,16 +191,20 @@ class GradientAccumulator:
         wanted = tf.cast(numbers.gradients_per_update, tf.int32) if self._fixed_k is None else self._fixed_k
         return tf.cond(
             pending >= wanted,
-            lambda: self._apply_sum(judged.weight, numbers),
+            lambda: self._apply_sum(judged.weight, numbers, pending),
             lambda: tf.stack([1.0, 0.0, norm, judged.weight]),
         )
 
-    def _apply_sum(self, weight: tf.Tensor, numbers: _Numbers) -> tf.Tensor:
+    def _apply_sum(self, weight: tf.Tensor, numbers: _Numbers, pending: tf.Tensor) -> tf.Tensor:
         # Reading comes before resetting, and resetting before applying: without these dependencies a graph may run
         # them in any order.
         k = numbers.gradients_per_update if self._fixed_k is None else float(self._fixed_k)
         scale, mean_weight = sum_scale(self._weights.read_value() if self._weighs else None, k, mean=self._mean)
         gradient = self.accumulated.read_value() * scale
+        if self._mean and self._fixed_k is not None:
+            # Of more than K gradients, if some waited when a sum of K came: as after a resume that adds them on nodes.
+            count = tf.cast(pending, tf.float32)
+            gradient = tf.cond(count > k, lambda: gradient * (k / count), lambda: gradient)
         with tf.control_dependencies([gradient]):
             reset = [self.accumulated.assign(tf.zeros_like(gradient)), self.pending.assign(0)]
             if self._weighs:
@@ -222,5 +226,5 @@ class GradientAccumulator:
         if self._staleness is None:
             update()
         else:
-            self._staleness.around_update(self.parameters, numbers.learning_rate, update)
+            self._staleness.around_update(self.parameters, numbers.learning_rate * mean_weight, update)
         return tf.stack([1.0, 1.0, norm, judged.weight])

@@ -32,16 +32,18 @@ def rate_factor(gradients_per_update: int, tuned_gradients_per_update: int, scal
 class LagControl:
     """Chooses K, the gradients that make an update, so that gradients are L updates old on average.
 
-    The *flight* of a gradient is how many gradients were applied between the weights that it was computed with and
-    those that it met. With N gradients in flight its mean is N - 1, whatever K is and however fast each actor is, since
-    every other gradient arrives once, on average, during a flight. Updates of K make a flight F a lag of F/K, so the
-    law is
+    The *flight* of a gradient is how many gradients arrived between the weights that it was computed with and those
+    that it met. With N gradients in flight its mean is N - 1, whatever K is and however fast each actor is, since every
+    other gradient arrives once, on average, during a flight. Updates of K make a flight F a lag of F/K, so the law is
 
         K = F/L, or the whole number that is nearest to it as a ratio, within bounds,
 
     with F the running mean of flights over the last max(64, 2F) gradients. As F does not depend on K, nothing is fed
     back, and nothing can swing. K stays as it is until another one is nearer by 5 % (hysteresis), and changes only
     between two updates. Where K is at its least, and gradients in flight are too few for L, the lag is below L.
+
+    Gradients that are dropped have flown as well. Were only those measured that a limit on the lag lets through, F
+    would be no more than that limit times K, and K stay where most are dropped.
 
     All of it follows from the versions of the gradients in the order of their arrival: no clock, no number of actors.
 
@@ -55,29 +57,29 @@ class LagControl:
         self.gradients_per_update = least
         self.mean_flight = 0.0
         self._seen = 0
-        self._applied = self._pending = 0
-        # Of each of the newest versions, how many gradients had been applied when it was made.
-        self._applied_at: deque[int] = deque([0], maxlen=_MOST_VERSIONS)
+        self._arrived = self._pending = 0
+        # Of each of the newest versions, how many gradients had arrived when it was made.
+        self._arrived_at: deque[int] = deque([0], maxlen=_MOST_VERSIONS)
 
-    def admit(self, lag: int) -> None:
-        """Take in an accepted gradient whose weights were so many updates old."""
-        flight = self._applied - self._applied_at[-1 - min(lag, len(self._applied_at) - 1)]
+    def arrive(self, lag: int) -> None:
+        """Take in a gradient whose weights were so many updates old, whether it is accepted or dropped."""
+        flight = self._arrived - self._arrived_at[-1 - min(lag, len(self._arrived_at) - 1)]
         self._seen += 1
         window = min(self._seen, max(_LEAST_WINDOW, _WINDOW_FLIGHTS * self.mean_flight))
         self.mean_flight += (flight - self.mean_flight) / window
         self._pending += 1
 
     def update(self) -> None:
-        """Take in that all admitted gradients have been applied; choose the K of the next update."""
-        self._applied += self._pending
+        """Take in that there was an update; choose the K of the next one."""
+        self._arrived += self._pending
         self._pending = 0
-        self._applied_at.append(self._applied)
+        self._arrived_at.append(self._arrived)
         best = self._nearest()
         if self._distance(best) + _HYSTERESIS < self._distance(self.gradients_per_update):
             self.gradients_per_update = best
 
     def forget_pending(self) -> None:
-        """Take in that the gradients admitted since the last update will not be applied."""
+        """Take in that the gradients that arrived since the last update will not be applied."""
         self._pending = 0
 
     def state(self) -> dict[str, Any]:
@@ -86,17 +88,17 @@ class LagControl:
             "gradients_per_update": self.gradients_per_update,
             "mean_flight": self.mean_flight,
             "seen": self._seen,
-            "applied": self._applied,
+            "applied": self._arrived,
             "pending": self._pending,
-            "applied_at": list(self._applied_at),
+            "applied_at": list(self._arrived_at),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`. K is brought within the bounds, which may be others now."""
         self.gradients_per_update = min(max(state["gradients_per_update"], self._least), self._most)
         self.mean_flight = state["mean_flight"]
-        self._seen, self._applied, self._pending = state["seen"], state["applied"], state["pending"]
-        self._applied_at = deque(state["applied_at"], maxlen=_MOST_VERSIONS)
+        self._seen, self._arrived, self._pending = state["seen"], state["applied"], state["pending"]
+        self._arrived_at = deque(state["applied_at"], maxlen=_MOST_VERSIONS)
 
     def _nearest(self) -> int:
         """The K within bounds whose lag is nearest to the target, as a ratio."""

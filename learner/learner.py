@@ -17,6 +17,9 @@ from shared.config import RunConfig
 from shared.layout import ParameterLayout
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
+# Reports that have flown from weights of this run, as far as one can tell: those that are accepted among them.
+_WITH_A_LAG = (None, "too_old", "non_finite")
+
 
 class Outcome(NamedTuple):
     """What `Learner.submit` did with a report.
@@ -165,8 +168,8 @@ class Learner:
         self.account.record(report, dropped, lag)
         if dropped is None:
             self._parameters.merge_moments(report.observation_moments, report.return_moments)
-            if self._control is not None:
-                self._control.admit(lag)
+        if self._control is not None and dropped in _WITH_A_LAG:
+            self._control.arrive(lag)
 
     def _close(self, sampled: int, *, updated: bool) -> None:
         """Account for an update, if there was one, and refresh the target network if its time has come."""

@@ -106,7 +106,10 @@ class Staleness(ABC):
         """Take in that this gradient is finite and goes into an update. Most have nothing to remember."""
 
     def around_update(self, parameters: tf.Variable, learning_rate: tf.Tensor, update: Callable[[], None]) -> None:  # noqa: ARG002
-        """Have `update` change the parameters, at the learning rate of the schedule; take in how far they moved."""
+        """Have `update` change the parameters, and take in how far they moved.
+
+        `learning_rate`, a float32 scalar, is that of the schedule times the mean weight of the gradients.
+        """
         update()
 
 
@@ -121,9 +124,11 @@ class Inverse(Staleness):
 class Gap(Staleness):
     """See `gap_weight`.
 
-    The size of an average update is C = η₀ √(mean of ‖Δθ‖²/η²), with η₀ the learning rate at the start and η that of
-    each update: an average update at the rate of the start. So as the rate falls, and former weights come to be near,
-    old gradients come to count in full. The running mean has a decay of 0.999, and is corrected for its start at 0.
+    The size of an average update is C = η₀ √(mean of ‖Δθ‖²/(η w)²), with η₀ the learning rate at the start, η that of
+    each update and w its mean weight: an average update at the rate of the start, had its gradients counted in full.
+    With w left out, small weights would make a small C, and that still smaller weights. As the rate falls, and former
+    weights come to be near, old gradients come to count in full. The running mean has a decay of 0.999, and is
+    corrected for its start at 0.
     """
 
     def __init__(self, learning_rate: float) -> None:
@@ -145,11 +150,12 @@ class Gap(Staleness):
         before = parameters.read_value()
         with tf.control_dependencies([before]):
             update()
-        square = tf.square(euclidean_norm(parameters.read_value() - before))
+        moved = euclidean_norm(parameters.read_value() - before)
 
         def remember() -> tf.Tensor:
             self._decay_power.assign(self._decay_power * _STEP_DECAY)
-            change = square / tf.square(learning_rate) - self._mean_square
+            # The square of a small rate is 0 long before the rate is.
+            change = tf.square(moved / learning_rate) - self._mean_square
             return self._mean_square.assign_add((1.0 - _STEP_DECAY) * change)
 
         tf.cond(learning_rate > 0.0, remember, self._mean_square.read_value)

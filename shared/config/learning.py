@@ -188,6 +188,11 @@ class OptimizerConfig:
         positive("optimizer.max_gradient_norm", self.max_gradient_norm)
 
 
+# More gradients of one update than any run has; of lags that are targets, the least and the most.
+_MOST_GRADIENTS = 1_000_000
+_TARGETS = (0.001, 1_000_000)
+
+
 @dataclass(frozen=True)
 class LearnerConfig:
     """How gradients become updates."""
@@ -227,6 +232,10 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         at_least("learner.gradients_per_update", self.gradients_per_update, 1)
+        if self.gradients_per_update > _MOST_GRADIENTS:
+            raise setting_error(
+                "learner.gradients_per_update", self.gradients_per_update, f"must be at most {_MOST_GRADIENTS:,}"
+            )
         at_least("learner.max_policy_lag", self.max_policy_lag, 0)
         positive("learner.target_policy_lag", self.target_policy_lag)
         least, most = self.gradients_per_update_bounds
@@ -242,7 +251,7 @@ class LearnerConfig:
                 "learner.compensation_decay", self.compensation_decay, "must be at least 0 and less than 1"
             )
         if self.target_policy_lag is not None:
-            self._check_target()
+            self._check_target(self.target_policy_lag)
         at_least("learner.shards", self.shards, 1)
         if self.shards > 1 and self.keeps_versions:
             raise setting_error(
@@ -263,7 +272,10 @@ class LearnerConfig:
         """Whether updates run on a GPU if there is one."""
         return self.device != "cpu" and self.shards == 1
 
-    def _check_target(self) -> None:
+    def _check_target(self, target: float) -> None:
+        least, most = _TARGETS
+        if not least <= target <= most:
+            raise setting_error("learner.target_policy_lag", target, f"must be from {least} to {most:,} updates")
         if self.gradients_per_update != 1:
             raise setting_error(
                 "learner.gradients_per_update",

@@ -61,5 +61,5 @@ class Naive:
         self.theta = self.theta - step
         self.versions.append(self.theta.copy())
         if rate:
-            self.step_squares.append(float(step @ step) / rate**2)
+            self.step_squares.append(float(step @ step) / (rate * np.mean(self.weights)) ** 2)
         self.pending, self.weights = [], []

@@ -77,8 +77,14 @@ def test_agent_steps_are_counted_once_whatever_a_gradient_weighs(cartpole: RunCo
     refused = learner.submit(report(8, version=0)._replace(episodes=again))
     metrics.add(refused)
     assert (refused.dropped, refused.weight) == ("duplicate", 0.0)
+    nothing = learner.submit(report(9, gradient=np.full(5, np.nan, np.float32)))
+    assert (nothing.dropped, nothing.weight) == ("non_finite", 0.0)
     ledger = learner.account.ledger
-    assert (ledger.applied, ledger.gradients_applied, dict(ledger.dropped)) == (80, 8, {"duplicate": 10})
+    assert (ledger.applied, ledger.gradients_applied, dict(ledger.dropped)) == (
+        80,
+        8,
+        {"duplicate": 10, "non_finite": 10},
+    )
     seen = metrics.progress(3.0, 1, 0)
     assert seen.staleness_weight == pytest.approx(np.mean(weights), rel=1e-6)
     # The lag is that of accepted gradients, as in the summary; the learner's time was that of all nine.

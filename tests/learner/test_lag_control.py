@@ -25,7 +25,7 @@ def simulate(control: LagControl, actors: list[int], calls: int = 1, seed: int =
         arrival = virtual.next()
         lags.append(version - arrival.version)
         ks.append(control.gradients_per_update)
-        control.admit(lags[-1])
+        control.arrive(lags[-1])
         pending += 1
         if pending == control.gradients_per_update:
             control.update()
@@ -62,6 +62,23 @@ def test_a_sudden_crowd_is_followed_within_ten_gradients_of_each_actor() -> None
     assert 26 <= ks[6399] <= 36
 
 
+def test_the_first_flights_are_averaged_as_they_are() -> None:
+    control = LagControl(1.0, 1, 1024)
+    for flight, mean in ((0, 0.0), (1, 0.5), (2, 1.0)):
+        control.arrive(flight)
+        control.update()
+        assert control.mean_flight == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(("mean", "window"), [(8.0, 64), (500.0, 1000)])
+def test_the_mean_is_over_two_of_each_that_is_in_flight_and_64_at_least(mean: float, window: int) -> None:
+    control = LagControl(1.0, 1, 1024)
+    # Version 1 was made when 2,000 gradients had arrived: one of version 0 has flown for all of them.
+    control.restore(control.state() | {"mean_flight": mean, "seen": 9000, "applied": 2000, "applied_at": [0, 2000]})
+    control.arrive(1)
+    assert control.mean_flight == pytest.approx(mean + (2000 - mean) / window)
+
+
 def test_k_stays_at_its_bounds_where_the_target_is_beyond_them() -> None:
     lags, ks = simulate(LagControl(16.0, 1, 1024), steps((8,), 2000))
     assert set(ks) == {1}
@@ -96,7 +113,7 @@ def test_k_is_within_bounds_and_resumes_to_the_bit(lags: list[int], target: floa
 
     def run(control: LagControl, part: list[int]) -> None:
         for lag in part:
-            control.admit(lag)
+            control.arrive(lag)
             pending = control.state()["pending"]
             if pending >= control.gradients_per_update:
                 control.update()
@@ -150,6 +167,27 @@ def test_the_learner_averages_the_gradients_of_each_update_at_the_rate_of_its_k(
     ledger = learner.account.ledger
     assert ledger.gradients_applied + ledger.gradients_pending == 500
     assert ledger.sampled == ledger.applied + ledger.pending == 500
+
+
+@pytest.mark.parametrize(("actors", "target", "limit"), [(100, 4.0, 6), (30, 4.0, 6), (64, 2.0, 3)])
+def test_a_limit_on_the_lag_does_not_hide_what_flies_from_the_control(
+    cartpole: RunConfig, actors: int, target: float, limit: int
+) -> None:
+    """At K = 1 nearly all gradients are too old, and those that are not say nothing of how many fly."""
+    config = replace(cartpole, learner=replace(LEARNER, target_policy_lag=target, max_policy_lag=limit), optimizer=SGD)
+    learner, virtual = Learner(config, LAYOUT, np.zeros(2, np.float32)), VirtualActors(0)
+    virtual.resize(actors, 0)
+    lags, dropped = [], 0
+    for sequence in range(1, 8_001):
+        arrival = virtual.next()
+        outcome = learner.submit(report(arrival.actor_id, sequence, arrival.version))
+        virtual.dispatch(arrival.actor_id, learner.version)
+        if sequence > 4_000:
+            lags.append(outcome.policy_lag)
+            dropped += outcome.dropped == "too_old"
+    assert np.mean(lags) == pytest.approx(target, rel=0.25)
+    # Every eighth actor takes five times as long, and is too old nearly each time.
+    assert dropped < 0.1 * len(lags)
 
 
 def test_a_resumed_learner_goes_on_with_its_k_in_the_middle_of_an_update(cartpole: RunConfig) -> None:

@@ -154,6 +154,17 @@ def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path
     assert other.submit(report(6)).dropped == "duplicate"
 
 
+def test_a_snapshot_after_a_resume_is_of_the_time_of_its_update(cartpole: RunConfig, tmp_path: Path) -> None:
+    learner = make_learner(cartpole)
+    learner.submit(report(1))
+    learner.snapshot()
+    checkpoints(learner, tmp_path).save(learner.version)
+    other = make_learner(cartpole)
+    checkpoints(other, tmp_path).restore()
+    other.submit(report(2))
+    assert other.snapshot().frames == other.account.frames == 2 * learner.account.frames
+
+
 def test_a_checkpoint_has_the_names_that_those_of_earlier_revisions_have(cartpole: RunConfig) -> None:
     learner = q_learner(cartpole)
     assert set(learner.state()) == {

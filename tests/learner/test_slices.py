@@ -1,5 +1,6 @@
 """A learner in slices makes what a learner in one piece makes, to the bit, and so does its checkpoint."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,16 +76,27 @@ def q_learner(config: RunConfig, shards: int) -> Learner:
     return sliced_learner(replace(config, method=method, optimizer=RMSPROP), shards=shards, gradients_per_update=2)
 
 
-def test_a_checkpoint_of_any_number_of_slices_goes_on_with_any_other(cartpole: RunConfig, tmp_path: Path) -> None:
-    """With a target network, and in the middle of an update."""
-    whole = q_learner(cartpole, 1)
+def weighing(config: RunConfig, shards: int) -> Learner:
+    learner: dict[str, Any] = {"gradients_per_update": 4, "staleness": "inverse"}
+    return sliced_learner(replace(config, optimizer=RMSPROP), shards=shards, **learner)
+
+
+MAKERS = pytest.mark.parametrize("make", [q_learner, weighing])
+
+
+@MAKERS
+def test_a_checkpoint_of_any_number_of_slices_goes_on_with_any_other(
+    cartpole: RunConfig, tmp_path: Path, make: Callable[[RunConfig, int], Learner]
+) -> None:
+    """In the middle of an update, with a target network, or with gradients that have weights."""
+    whole = make(cartpole, 1)
     submit(whole, 1, 9)
     assert whole.account.ledger.pending
     before = contents(whole)
     submit(whole, 9, 20)
-    assert whole.target_updates
+    assert bool(whole.target_updates) is (make is q_learner)
     for saved, resumed in ((2, 1), (1, 4), (4, 2)):
-        first, second = q_learner(cartpole, saved), q_learner(cartpole, resumed)
+        first, second = make(cartpole, saved), make(cartpole, resumed)
         submit(first, 1, 9)
         assert contents(first) == before
         folder = tmp_path / f"{saved}-{resumed}"
@@ -94,13 +106,16 @@ def test_a_checkpoint_of_any_number_of_slices_goes_on_with_any_other(cartpole: R
         assert contents(second) == before
         submit(second, 9, 20)
         assert contents(second) == contents(whole)
-        for of in (Learner.snapshot, Learner.target_snapshot):
+        for of in (Learner.snapshot, *([Learner.target_snapshot] if make is q_learner else [])):
             np.testing.assert_array_equal(of(second).parameters, of(whole).parameters)
 
 
-def test_gradients_that_wait_are_forgotten_in_every_slice(cartpole: RunConfig) -> None:
-    whole, cut = (q_learner(cartpole, shards) for shards in (1, 3))
-    better = q_learner(cartpole, 2)
+@MAKERS
+def test_gradients_that_wait_are_forgotten_in_every_slice(
+    cartpole: RunConfig, make: Callable[[RunConfig, int], Learner]
+) -> None:
+    whole, cut = (make(cartpole, shards) for shards in (1, 3))
+    better = make(cartpole, 2)
     submit(better, 30, 40)
     better.gather()
     theirs = {name: variable.numpy() for name, variable in better.variables().items()}

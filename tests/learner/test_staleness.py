@@ -116,6 +116,24 @@ def test_with_an_optimizer_that_takes_out_scale_a_constant_weight_still_shortens
     np.testing.assert_allclose(moved[1], moved[0] / 4, rtol=1e-3)
 
 
+def test_a_gap_is_measured_in_updates_that_count_in_full() -> None:
+    """Equal gradients of lag 8: eight steps of weight w are a gap of 8 w such updates, so that w = 1/(1 + 8 w)."""
+    made = GradientAccumulator(np.zeros(P, np.float32), LearnerConfig(staleness="gap"), SGD)
+    ring, weight = VersionRing(100), 1.0
+    for version in range(400):
+        ring.keep(version, made.parameters.numpy())
+        weight = made.push(np.ones(P, np.float32), RATE, former=ring.at(max(0, version - 8))).weight
+    assert weight == pytest.approx((np.sqrt(33) - 1) / 16, rel=1e-2)
+
+
+def test_a_rate_whose_square_is_no_number_leaves_the_weights_finite() -> None:
+    made = GradientAccumulator(START.astype(np.float32), LearnerConfig(staleness="gap"), SGD)
+    for rate in (RATE, 1e-30, RATE):
+        result = made.push(np.ones(P, np.float32), rate, former=tf.zeros(P))
+        assert 0.0 < result.weight <= 1.0
+    assert np.isfinite(made.parameters.numpy()).all()
+
+
 @pytest.mark.parametrize("kind", ["gap", "adaptive"])
 def test_a_non_finite_gradient_changes_nothing_that_is_remembered(kind: str) -> None:
     made, _ = accumulator(kind, 3, "mean", RMSPROP)

@@ -1,10 +1,12 @@
 """Gradients that a node has added, as the learner takes them: to the bit, and each judged by itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from learners import make_learner, report
 
-from shared.config import RunConfig
+from shared.config import MethodConfig, OptimizerConfig, RunConfig
 from shared.types import AggregatedReport, GradientReport
 
 
@@ -53,3 +55,29 @@ def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None
     assert [o.dropped for o in learner.submit_sum(aggregated(again))] == ["duplicate", "duplicate"]
     assert learner.account.ledger.sampled == 50
     learner.account.ledger.check()
+
+
+def test_the_mean_is_of_all_gradients_where_some_waited_when_a_sum_came(cartpole: RunConfig) -> None:
+    """As after a resume of a run whose gradients came one by one by one that adds them on nodes."""
+    sgd = OptimizerConfig(name="sgd", learning_rate=0.1, schedule="constant", max_gradient_norm=None)
+    learner = make_learner(replace(cartpole, optimizer=sgd), gradients_per_update=4, accumulation="mean")
+    before = learner.snapshot().parameters
+    ones = np.ones(5, np.float32)
+    for actor_id in range(3):
+        learner.submit(report(1, actor_id=actor_id, gradient=4 * ones))
+    learner.submit_sum(aggregated([report(2, actor_id=actor_id, gradient=ones) for actor_id in range(4)]))
+    assert (learner.version, learner.account.ledger.gradients_applied) == (1, 7)
+    np.testing.assert_allclose(before - learner.snapshot().parameters, 0.1 * (3 * 4 + 4) / 7, rtol=1e-5)
+
+
+def test_the_target_is_copied_before_a_sum_where_its_reports_crossed_the_interval(cartpole: RunConfig) -> None:
+    """Reports of 10 agent steps, and an interval of 25: the third crosses it, before the update of the fourth."""
+    config = replace(cartpole, method=MethodConfig(name="q_learning", target_interval_agent_steps=25))
+    learner = make_learner(config, gradients_per_update=4)
+    start = learner.snapshot().parameters.copy()
+    learner.submit_sum(aggregated([report(1, actor_id=actor_id) for actor_id in range(4)]))
+    assert learner.target_updates == 1
+    target = learner.target_snapshot()
+    assert target is not None
+    np.testing.assert_array_equal(target.parameters, start)
+    assert not np.array_equal(learner.snapshot().parameters, start)

@@ -97,6 +97,8 @@ def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: s
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
+        ({"gradients_per_update": 2**31}, "--learner.gradients-per-update 2147483648: must be at most 1,000,000"),
+        ({"target_policy_lag": 1e-320, "accumulation": "mean"}, "must be from 0.001 to 1,000,000 updates"),
         ({"target_policy_lag": 0.0, "accumulation": "mean"}, "--learner.target-policy-lag 0.0: must be greater than 0"),
         (
             {"target_policy_lag": 1.0, "accumulation": "mean", "gradients_per_update": 4},
