@@ -95,8 +95,14 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     import_modules(config.modules)
     name = config.registered_id
     if name not in gymnasium.registry:
-        near = difflib.get_close_matches(name, gymnasium.registry, n=3, cutoff=0.5)
-        near += difflib.get_close_matches(f"ALE/{name}-v5", gymnasium.registry, n=2, cutoff=0.6)
+        # Gymnasium's older names of games skip frames themselves, which is refused.
+        known = [
+            known
+            for known, spec in gymnasium.registry.items()
+            if known.startswith("ALE/") or spec.entry_point != "ale_py.env:AtariEnv"
+        ]
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near += difflib.get_close_matches(f"ALE/{name}-v5", known, n=1, cutoff=0.6)
         advice = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else "see gymnasium.registry for the ids"
         if not config.modules:
             advice += "; or name the module that registers it: --environment.import MODULE"

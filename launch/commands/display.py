@@ -16,6 +16,12 @@ from launch.run.progress import Progress
 from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0
+# What a run that has ended at a limit needs in order to go on.
+_FURTHER = {
+    "frames_reached": " --total-frames N",
+    "return_reached": " --stop-at-return N",
+    "time_reached": " --stop-after-seconds N",
+}
 
 
 class Display:
@@ -185,7 +191,7 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
         f"curves:       tributary plot {run}, or tensorboard --logdir {run}",
         f"evaluate:     tributary evaluate {run}",
         f"video, page:  tributary record {run}; tributary report {run}",
-        f"continue:     tributary train --resume {run}",
+        f"continue:     tributary train --resume {run}{_FURTHER.get(summary['status'], '')}",
     ]
 
 

@@ -34,6 +34,8 @@ def in_one_line(printed: str, command: str, known: Collection[str]) -> str:
         # Of several types the last one says what is wrong; None is the other.
         several = re.match(r"no type matching .* could be instantiated from .*- <class '\w+'>: (.+)", problem)
         problem = several[1] if several else problem
+        if problem.startswith("Failed to parse key-value pairs"):
+            problem = "takes names and values, one after another, like length 5"
         return f"{option} {problem}{', or None' if several and 'NoneType' in parsing[2] else ''}"
     chosen = re.search(r"invalid choice '(.*?)' for argument '(--[\w.-]+)'\. Expected one of \((.*?)\)", line)
     if chosen:

@@ -1,7 +1,7 @@
 """Lines like `train [PRESET] [SETTINGS]`: which preset they start from, and their help."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +121,12 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
     return bool({"-h", "--help"} & set(arguments))
 
 
-def help_page(command: str, purpose: str, preset: str, base: Any, kind: type) -> str:
-    """The short help of a command whose arguments are the dataclass `kind`: settings with the values of `base`."""
+def help_page(command: str, purpose: str, preset: str, base: Any, kind: type, *, without: Collection[str] = ()) -> str:
+    """The short help of a command whose arguments are the dataclass `kind`: settings with the values of `base`, but
+    for those that are nothing to it, `without`."""
     words = f"{purpose} The settings that most runs change, with the values of the preset {preset}:"
     more = filled(f"tributary {command} --help-all shows every setting; docs/settings.md has them on one page.")
-    return _HELP.format(command=command, purpose=filled(words), settings=short_help(base, kind), more=more)
+    return _HELP.format(command=command, purpose=filled(words), settings=short_help(base, kind, without), more=more)
 
 
 def with_full_help(arguments: Sequence[str]) -> list[str]:

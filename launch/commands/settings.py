@@ -6,7 +6,7 @@
 import ast
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -139,16 +139,21 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def short_help(config: RunConfig, command: type) -> str:
-    """What `tributary train --help` shows: the settings in `MOST_USED` with the values of `config`, and the options of
-    the command itself, which are the fields of the dataclass `command`."""
+def short_help(config: RunConfig, command: type, without: Collection[str] = ()) -> str:
+    """What `tributary train --help` shows: the settings in `MOST_USED` with the values of `config`, but for those in
+    `without`, and the options of the command itself, which are the fields of the dataclass `command`."""
     known = {setting.name: setting for setting in settings(config)}
     short = {option: f", or {alias}" for alias, option in ALIASES.items()}
-    shown = [known[name] for name in MOST_USED]
+    shown = [known[name] for name in MOST_USED if name not in without]
     rows = [(f"{s.option} ({_shown(s.default)}){short.get(s.option, '')}", s.help) for s in shown]
     # The option --config is the field config_file: config is the settings themselves.
-    typed = [(name.removesuffix("_file"), text) for name, (_, text) in _described(command).items() if name != "config"]
-    rows += [(f"--{name.replace('_', '-')}", text) for name, text in typed]
+    defaults = {field.name: field.default for field in fields(command)}
+    for name, (_, text) in _described(command).items():
+        if name != "config":
+            default = defaults[name]
+            # Flags are off, and what has no value is left out: there is nothing to tell.
+            value = f" ({_shown(default)})" if isinstance(default, str | int | float) and default is not False else ""
+            rows.append((f"--{name.removesuffix('_file').replace('_', '-')}{value}", text))
     return "\n".join(f"  {name}\n{filled(_first_sentence(text), indent=6)}" for name, text in rows)
 
 

@@ -17,6 +17,7 @@ from launch.output.lines import print_line
 from launch.run.job_note import JobNote, note_of
 from launch.run.latest import RunPath
 from launch.run.lock import holder_of
+from launch.run.seeds_note import is_resumable
 from shared.errors import ConfigurationError, setting_error
 
 _POLL_SECONDS = 0.2
@@ -94,5 +95,8 @@ def _wait(ended: Callable[[], bool], folder: Path, console: Console) -> int:
     except KeyboardInterrupt:
         print_line(console, "it still finishes")
         return EXIT_FAILED
-    print_line(console, f"ended: {folder}; tributary train --resume {folder} goes on")
+    # Runs elsewhere, whose folder is not here, are of `tributary train` too.
+    resumable = not folder.exists() or is_resumable(folder)
+    command = f"tributary train --resume {folder}" if resumable else "the command that began it"
+    print_line(console, f"ended: {folder}; {command} goes on")
     return EXIT_DONE

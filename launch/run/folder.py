@@ -116,7 +116,9 @@ class RunFolder:
         Raises:
             ConfigurationError: it is not free.
         """
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.is_file():
+            raise setting_error("run_dir", self.path, "is a file; name a folder")
+        if self.path.exists() and any(self.path.iterdir()):
             raise setting_error(
                 "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {self.path}"
             )

@@ -39,7 +39,7 @@ class FolderLock:
             # Not truncated when it is opened: what is in it is of the one that holds it.
             self._file: IO[str] = (folder / LOCK_FILE).open("a+")
         except OSError as error:
-            raise ConfigurationError(f"run folder {folder} cannot be written to: {error.strerror}") from error
+            raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
         for attempt in range(_TRIES):
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,13 +48,13 @@ class FolderLock:
                 if attempt == _TRIES - 1:
                     self._file.close()
                     raise ConfigurationError(
-                        f"run folder {folder} is in use by another process; stop that first: tributary stop {folder}"
+                        f"folder {folder} is in use by another process; stop that first: tributary stop {folder}"
                     ) from None
                 time.sleep(_LOOK_SECONDS)
             except OSError as error:
                 self._file.close()
                 raise ConfigurationError(
-                    f"run folder {folder} cannot be locked ({error.strerror}), so two runs could write to it: name one "
+                    f"folder {folder} cannot be locked ({error.strerror}), so two runs could write to it: name one "
                     f"on a file system with locks (for Lustre: mounted with flock)"
                 ) from error
         self._file.truncate(0)

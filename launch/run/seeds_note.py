@@ -36,6 +36,11 @@ def write_seeds(folder: Path, several: SeveralSeeds) -> None:
     write_json(folder / _SEEDS, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from})
 
 
+def is_resumable(folder: Path) -> bool:
+    """Whether `tributary train --resume` takes it: the folder of a run, or of several seeds, but not of a study."""
+    return (folder / "config.json").is_file() or (folder / _SEEDS).is_file()
+
+
 def read_seeds(folder: Path, *, trust_imports: bool) -> SeveralSeeds | None:
     """What was written; None for a folder that is not of several seeds.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launch.commands.display import Display, progress_line, progress_table, starting
+from launch.commands.display import Display, progress_line, progress_table, starting, summary_lines
 from launch.presets import PRESETS
 from launch.run.progress import Progress
 from shared.config import RunConfig
@@ -102,6 +102,17 @@ def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
     lines = shown_by(console).splitlines()
     assert lines[0] == "starting 2 actors…"
     assert [line.partition(" | ")[0] for line in lines[1:]] == ["0:00:04", "0:00:19"]
+
+
+@pytest.mark.parametrize(
+    ("status", "more"),
+    [("frames_reached", " --total-frames N"), ("return_reached", " --stop-at-return N"), ("failed", "")],
+)
+def test_what_goes_on_with_a_run_names_the_limit_that_ended_it(status: str, more: str) -> None:
+    numbers = dict.fromkeys(("wall_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates"), 1)
+    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
+    *_, last = summary_lines({"status": status, "episodes": 0, **numbers, **nothing}, "runs/one")
+    assert last == f"continue:     tributary train --resume runs/one{more}"
 
 
 class Broken(io.StringIO):

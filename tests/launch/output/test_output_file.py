@@ -36,7 +36,7 @@ def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         check_output(Path("/proc/x.gif"), (".gif",))
     # A folder in its place stands for a file that this user may not write to.
     (tmp_path / LOCK_FILE).mkdir()
-    with pytest.raises(ConfigurationError, match=f"^run folder {tmp_path} cannot be written to: Is a directory$"):
+    with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be written to: Is a directory$"):
         FolderLock(tmp_path)
 
 

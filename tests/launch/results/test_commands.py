@@ -210,7 +210,7 @@ def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -
         ("evaluate nowhere", "is not the folder of a run"),
         ("record RUN --output film.avi", "must end in .mp4 or .gif"),
         ("record RUN --output nowhere/film.mp4", "in a folder that exists"),
-        ("plot", "plot RUN"),
+        ("plot", "RUN: is missing"),
         ("plot nowhere", "is not the folder of a run, and holds none"),
         ("plot RUN --y score", ", agent_steps,"),
         ("export RUN --output RUN", "exists"),
