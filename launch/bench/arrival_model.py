@@ -1,6 +1,7 @@
 """The order in which the reports of many actors arrive at one learner, drawn from the queue of `tributary plan`."""
 
 import heapq
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launch.loop.arrivals import Arrival, ArrivalsWriter
-from shared.errors import setting_error
+from shared.config.checks import at_least, between, positive
 
 _DRAWS = 4096
 
@@ -40,14 +41,11 @@ class ArrivalModel:
 
     def __post_init__(self) -> None:
         for name in ("rollout_seconds", "straggler_factor"):
-            if not getattr(self, name) > 0:
-                raise setting_error(f"model.{name}", getattr(self, name), "must be greater than 0")
+            positive(f"model.{name}", getattr(self, name))
         for name in ("learner_seconds", "spread"):
-            if not getattr(self, name) >= 0:
-                raise setting_error(f"model.{name}", getattr(self, name), "must be at least 0")
+            at_least(f"model.{name}", getattr(self, name), 0.0)
         for name in ("gradient_share", "stragglers"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise setting_error(f"model.{name}", getattr(self, name), "must be from 0 to 1")
+            between(f"model.{name}", getattr(self, name), 0.0, 1.0)
 
     def call_seconds(self, epochs: int = 1, minibatches: int = 1) -> list[float]:
         """The mean of each of the E x M calls of a rollout: the first one plays, each differentiates one part of M."""
@@ -74,7 +72,8 @@ def arrivals(
     random = np.random.default_rng([seed, actors])
     factors: list[float] = []
     means = model.call_seconds(epochs, minibatches)
-    first_slow = actors - round(model.stragglers * actors)
+    # One at least, where there are to be some.
+    first_slow = actors - math.ceil(model.stragglers * actors)
     calls = [0] * actors
 
     def seconds(actor: int) -> float:

@@ -1,7 +1,6 @@
 """Many actors as one run or as several, and what so many agent steps a second cost: from predictions of one learner."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -93,8 +92,10 @@ def bills(
     while waiting > _WAITS:
         each = agent_steps_per_second / runs
         if rate(_MOST_ACTORS) >= each:
-            # The fewest actors that are enough.
-            actors = 1 + bisect_left(range(1, _MOST_ACTORS + 1), each, key=rate)
+            # The fewest that are enough. Not by bisection: with a node more, groups may be fewer, and slower in all. No
+            # actor makes more than one that is alone.
+            least = max(1, int(each / rate(1)))
+            actors = next(count for count in range(least, _MOST_ACTORS + 1) if rate(count) >= each)
             waiting = 1.0 - rate(actors) / (actors * rate(1))
             cores = runs * cores_of(actors, actors_per_node)
             per_hour = cores * core_hour

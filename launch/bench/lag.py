@@ -2,8 +2,10 @@
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, TypeVar, cast
 
@@ -13,7 +15,7 @@ from rich.console import Console
 
 from actors.environments import environment_spec
 from launch.bench.arrival_model import ArrivalModel
-from launch.bench.lag_cells import CORRECTIONS, Cell, Correction, crossed
+from launch.bench.lag_cells import CORRECTIONS, Cell, Correction, crossed, settings_but_order
 from launch.bench.lag_result import result_of, show, write
 from launch.bench.lag_study import LagStudy
 from launch.commands.arguments import parse
@@ -24,12 +26,30 @@ from launch.commands.seeds import parse_seeds
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
+from launch.output.words import duration
 from launch.presets import PRESETS
 from launch.presets.written import set_of_one_run
 from shared.config import RunConfig
 from shared.errors import setting_error
+from shared.methods.names import METHODS
 
 _COMMAND = "bench lag [PRESET]"
+# What each run has of its own, and what gives it.
+_OF_CELLS = {
+    "actors": "--virtual-actors",
+    "seed": "--seeds",
+    "learner.gradients_per_update": "--gradients-per-update",
+    "learner.staleness": "--corrections",
+}
+# Every run is played in one process and to its last frame, and evaluated there.
+_MEAN_NOTHING = (
+    "executor",
+    "address",
+    "stop_at_return",
+    "stop_measure",
+    "stop_after_seconds",
+    "evaluation.every_frames",
+)
 _Value = TypeVar("_Value", int, float)
 
 
@@ -73,7 +93,8 @@ def lag_line(arguments: Sequence[str]) -> int:
     base = LagArguments(PRESETS[preset].config)
     if asks_for_help(rest):
         purpose = " ".join(str(LagArguments.__doc__).split())
-        print(help_page(_COMMAND, purpose, preset, base.config, LagArguments), end="")
+        page = help_page(_COMMAND, purpose, preset, base.config, LagArguments, without=(*_OF_CELLS, *_MEAN_NOTHING))
+        print(page, end="")
         return EXIT_DONE
     return lag(parse(LagArguments, _COMMAND, with_full_help(rest), base), preset)
 
@@ -90,14 +111,23 @@ def lag(arguments: LagArguments, preset: str) -> int:
         raise setting_error("processes", arguments.processes, "must be at least 1")
     config = shared_settings(arguments.config, PRESETS[preset].config)
     check_network(config, environment_spec(config.environment))
+    for cell in cells:
+        settings_but_order(config, cell)
+        if cell.correction == "clipped" and METHODS[config.method.name].target_network:
+            raise setting_error(
+                "corrections", "clipped", f"{config.method.name} has no probabilities to take a ratio of"
+            )
     study = LagStudy(arguments.output or _default_folder(preset, config, arguments.model), config, arguments.model)
     console = Console()
     with Interrupts() as interrupts, study.opened():
         left = study.left(cells)
         print_line(console, f"study: {study.folder}, {len(left)} of {len(cells)} runs to do")
         with interrupts.watched():
+            started = time.monotonic()
             for number, row in enumerate(study.play(left, arguments.processes, lambda: interrupts.asked), start=1):
-                print_line(console, f"{number} of {len(left)}: {_told(row)}")
+                seconds = (time.monotonic() - started) / number * (len(left) - number)
+                more = f"; the rest takes about {duration(seconds)}" if number < len(left) else ""
+                print_line(console, f"{number} of {len(left)}: {_told(row)}{more}")
         if study.rows():
             result = result_of(study)
             write(study, result)
@@ -147,21 +177,18 @@ def shared_settings(config: RunConfig, preset: RunConfig) -> RunConfig:
     Raises:
         ConfigurationError: one of those is given, or one that is not for such runs.
     """
-    for given, before, name, instead in (
-        (config.actors, preset.actors, "actors", "--virtual-actors"),
-        (config.seed, preset.seed, "seed", "--seeds"),
-        (
-            config.learner.gradients_per_update,
-            preset.learner.gradients_per_update,
-            "learner.gradients_per_update",
-            "--gradients-per-update",
-        ),
-        (config.learner.staleness, preset.learner.staleness, "learner.staleness", "--corrections"),
-    ):
-        if given != before:
+    for name, instead in _OF_CELLS.items():
+        given = attrgetter(name)(config)
+        if given != attrgetter(name)(preset):
             raise setting_error(name, given, f"is given by {instead} here")
     for name in set_of_one_run(config):
         raise setting_error(name, getattr(config, name), "is of one run, and here are several")
+    for name in _MEAN_NOTHING:
+        given = attrgetter(name)(config)
+        if given is not None and given != attrgetter(name)(preset):
+            raise setting_error(
+                name, given, "means nothing here: all runs play all frames in one process, leave it out"
+            )
     if config.learner.target_policy_lag is not None:
         raise setting_error("learner.target_policy_lag", config.learner.target_policy_lag, "is not for bench lag")
     if config.actor.calls_in_flight != 1:

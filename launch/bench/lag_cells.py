@@ -95,28 +95,35 @@ def _most_gradients(config: RunConfig, actor: ActorConfig, actors: int) -> int:
     return actor.gradients_per_rollout * (int(agent_steps / least) + actors + 2)
 
 
-def settings(config: RunConfig, cell: Cell, order: Path) -> RunConfig:
-    """The settings of a cell's run. K gradients are averaged, and the learning rate follows K by the settings' rule.
+def settings_but_order(config: RunConfig, cell: Cell) -> RunConfig:
+    """The settings of a cell's run, but for the order of arrivals and what follows from it.
 
-    Where former weights are kept, they are as many as the oldest gradient needs.
+    K gradients are averaged, and the learning rate follows K by the settings' rule.
+
+    Raises:
+        ConfigurationError: the settings are none that this correction, or such a K, can be had with.
     """
-    learner, actor = config.learner, reuse(config, cell.correction)
+    learner = config.learner
     factor = rate_factor(cell.gradients_per_update, learner.tuned_gradients_per_update, learner.learning_rate_scaling)
-    ids = np.array([arrival.actor_id for arrival in Arrivals(str(order)).all], np.int32)
-    oldest = int(policy_lags(ids, cell.gradients_per_update).max())
     return replace(
         config,
         actors=cell.actors,
         seed=cell.seed,
         executor="inline",
-        replay_arrivals=str(order),
-        actor=actor,
+        actor=reuse(config, cell.correction),
         optimizer=replace(config.optimizer, learning_rate=config.optimizer.learning_rate * cell.rate * factor),
         learner=replace(
             learner,
             gradients_per_update=cell.gradients_per_update,
             accumulation="mean",
             staleness="none" if cell.correction == "clipped" else cell.correction,
-            staleness_versions=oldest + 1,
         ),
     )
+
+
+def settings(config: RunConfig, cell: Cell, order: Path) -> RunConfig:
+    """The settings of a cell's run. Where former weights are kept, they are as many as the oldest gradient needs."""
+    whole = settings_but_order(config, cell)
+    ids = np.array([arrival.actor_id for arrival in Arrivals(str(order)).all], np.int32)
+    oldest = int(policy_lags(ids, cell.gradients_per_update).max())
+    return replace(whole, replay_arrivals=str(order), learner=replace(whole.learner, staleness_versions=oldest + 1))

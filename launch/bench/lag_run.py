@@ -3,7 +3,6 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from launch.bench.throughput import DRIFT
 from launch.bench.virtual_actors import VirtualActors
 from launch.loop.coordinator import Coordinator
 from launch.loop.supervision import TrainingStoppedError
+from launch.output.provenance import revision
 from launch.run.folder import centres_observations
 from launch.run.progress import lag_summary
 from learner.learner import Learner, Outcome
@@ -25,14 +25,13 @@ from shared.config import RunConfig
 _MARKS = 10
 
 
-def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]) -> dict[str, Any] | None:
-    """Train by a cell's settings for all frames, evaluate the last weights, and return the row; None if `stopped`.
+def play(config: RunConfig, cell: Cell, order: Path) -> dict[str, Any]:
+    """Train by a cell's settings for all frames, evaluate the last weights, and return the row.
 
     Args:
         config: what all cells share.
         cell: what this run has of its own.
         order: file of the arrivals.
-        stopped: whether somebody has asked to stop. It is looked at after each gradient.
     """
     started = time.monotonic()
     config = settings(config, cell, order)
@@ -53,8 +52,6 @@ def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]
                 curve.append(account.mean_return)
             if account.frames >= config.total_frames:
                 break
-            if stopped():
-                return None
     except TrainingStoppedError as error:
         failure = str(error)
     finally:
@@ -73,11 +70,13 @@ def play(config: RunConfig, cell: Cell, order: Path, stopped: Callable[[], bool]
         **{name: statistics[name] / lags.total() for name in DRIFT if name in statistics},
         "learning_rate": config.optimizer.learning_rate,
         "agent_steps": account.ledger.sampled,
+        "agent_steps_dropped": dict(account.ledger.dropped),
         "gradients": lags.total(),
         "updates": learner.version,
         "failure": failure,
         "weights_sha256": hashlib.sha256(learner.snapshot().parameters.tobytes()).hexdigest()[:16],
         "arrivals_sha256": hashlib.sha256(order.read_bytes()).hexdigest()[:16],
+        "revision": revision(),
         "seconds": round(time.monotonic() - started, 2),
     }
 

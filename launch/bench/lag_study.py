@@ -20,11 +20,12 @@ from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output.json_file import drop_half_line, write_json
 from launch.output.output_file import make_folder
 from launch.output.provenance import provenance
-from launch.run.lock import FolderLock
+from launch.run.lock import LOCK_FILE, FolderLock
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 
 _POLL_SECONDS = 0.5
+_RECIPE = "study.json"
 
 
 class LagStudy(NamedTuple):
@@ -78,21 +79,11 @@ class LagStudy(NamedTuple):
     def play(self, cells: Sequence[Cell], processes: int, stopped: Callable[[], bool]) -> Iterator[dict[str, Any]]:
         """Play cells, so many at a time, and yield the row of each as it ends, until `stopped`.
 
-        A run that is stopped leaves no row: it is played from its beginning another time, and comes out the same.
+        They are played in other processes, which can be ended at any moment. A run that is stopped leaves no row: it is
+        played from its beginning another time, and comes out the same.
         """
         # By this process alone: two that write one file at once would spoil it.
         planned = [(self.config, cell, self.order(cell)) for cell in cells]
-        if processes == 1:
-            prepare_tensorflow(1, gpu=False)
-            from launch.bench.lag_run import play
-
-            for run in planned:
-                row = play(*run, stopped)
-                if row is None:
-                    return
-                self.add(row)
-                yield row
-            return
         with _pool(processes) as pool:
             left: set[Future[dict[str, Any]]] = {pool.submit(_play_in_worker, *run) for run in planned}
             while left and not stopped():
@@ -111,8 +102,10 @@ class LagStudy(NamedTuple):
 
     def _check_recipe(self) -> None:
         recipe = _recipe(self.config, self.model)
-        file = self.folder / "study.json"
+        file = self.folder / _RECIPE
         if not file.is_file():
+            if any(path.name != LOCK_FILE for path in self.folder.iterdir()):
+                raise setting_error("output", self.folder, "has other files, and no study; name a folder of its own")
             write_json(file, recipe | provenance())
             return
         before, defaults = json.loads(file.read_text()), _recipe(RunConfig(), ArrivalModel())
@@ -160,8 +153,7 @@ def _end_with_parent() -> None:
 
 
 def _play_in_worker(config: RunConfig, cell: Cell, order: Path) -> dict[str, Any]:
+    # It imports TensorFlow, which the process that waits does without.
     from launch.bench.lag_run import play
 
-    row = play(config, cell, order, lambda: False)
-    assert row is not None, "it is stopped by ending its process"
-    return row
+    return play(config, cell, order)

@@ -164,7 +164,7 @@ def _check(arguments: PlanArguments) -> None:
         (given,) = (name for name, value in asked.items() if value is not None)
         (other,) = asked.keys() - {given}
         raise setting_error(given, asked[given], f"makes a bill together with --{other.replace('_', '-')}")
-    if not all(part.strip().isdecimal() for part in arguments.check.split(",") if part.strip()):
+    if not all(part.strip().isdecimal() and int(part) for part in arguments.check.split(",") if part.strip()):
         raise setting_error("check", arguments.check, "must be numbers like 1,2,4")
     check_output(arguments.output, (".png", ".svg"))
 

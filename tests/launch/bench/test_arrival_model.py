@@ -58,6 +58,12 @@ def test_where_the_learner_is_full_actors_take_turns() -> None:
     assert many.std() < 0.05
 
 
+def test_where_some_are_to_be_slow_one_is_at_least() -> None:
+    orders = [arrivals(replace(MODEL, stragglers=share), 3, 200, seed=1).actor_ids for share in (0.0, 0.125)]
+    reports = [np.bincount(ids, minlength=3) for ids in orders]
+    assert reports[1][2] < reports[0][2] / 2
+
+
 def test_stragglers_report_less_and_later() -> None:
     model = replace(MODEL, stragglers=0.125)
     ids = arrivals(model, 16, 4_000, seed=1).actor_ids

@@ -18,8 +18,10 @@ import pytest
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.bench.arrival_model import ArrivalModel, policy_lags
+from launch.bench.lag import shared_settings
 from launch.bench.lag_cells import CORRECTIONS, Cell, Correction, crossed, order_file, settings
 from launch.bench.lag_run import play
+from launch.bench.process_cpu import cpu_seconds
 from launch.bench.throughput import DRIFT
 from launch.bench.virtual_actors import VirtualActors
 from launch.cli import main
@@ -34,9 +36,7 @@ MODEL = ArrivalModel()
 
 
 def played(config: RunConfig, folder: Path, cell: Cell) -> dict[str, Any]:
-    row = play(config, cell, order_file(folder, MODEL, config, cell), lambda: False)
-    assert row is not None
-    return row
+    return play(config, cell, order_file(folder, MODEL, config, cell))
 
 
 def short(config: RunConfig, frames: int = 600) -> RunConfig:
@@ -83,6 +83,8 @@ def test_the_drift_is_that_of_the_gradients_that_were_taken(
     row = played(config, tmp_path, Cell(8, 1, "clipped", 1.0, seed=1))
     taken = [made.report.statistics for made in outcomes if made.dropped is None]
     assert 0 < len(taken) < len(outcomes)
+    lost = [made.report.agent_steps for made in outcomes if made.dropped is not None]
+    assert row["agent_steps_dropped"] == {"too_old": sum(lost)}
     for name in DRIFT:
         assert row[name] == pytest.approx(np.mean([statistics[name] for statistics in taken]))
 
@@ -128,6 +130,15 @@ def test_each_virtual_actor_has_its_own_unfinished_rollout(cartpole: RunConfig, 
             firsts.append(first.gradient)
     assert len(firsts) == 4
     assert len({gradient.tobytes() for gradient in firsts}) == 4
+
+
+def test_the_rate_of_a_cell_follows_its_k_and_nothing_ends_its_run_early(cartpole: RunConfig, tmp_path: Path) -> None:
+    order = order_file(tmp_path, MODEL, cartpole, Cell(8, 4, "none", 3.0, 1))
+    rate = settings(cartpole, Cell(8, 4, "none", 3.0, 1), order).optimizer.learning_rate
+    assert rate == pytest.approx(3.0 * 2.0 * cartpole.optimizer.learning_rate)
+    ends = replace(cartpole, stop_at_return=3.0, stop_after_seconds=1.0)
+    shared = shared_settings(ends, ends)
+    assert (shared.stop_at_return, shared.stop_after_seconds) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +200,11 @@ def test_a_study_goes_on_where_it_was_killed_and_a_row_is_repeated_to_the_bit(
     (folder / "study.json").write_text(json.dumps(recipe))
     assert main(f"{study} --seeds 1".split()) == 0
     assert f"study: {folder}, 0 of 2 runs to do" in capsys.readouterr().out
-    # Another study is not mixed with it.
+    # Another study is not mixed with it, and none begins among the files of something else.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").touch()
+    assert main(f"{SMALL} --output {tmp_path / 'run'}".split()) == 2
+    assert f"--output {tmp_path / 'run'}: has other files, and no study" in capsys.readouterr().err
     assert main(f"{study} --seeds 1 --model.stragglers 0.5".split()) == 2
     assert "has a study with stragglers 0.0, and not 0.5; name another folder" in capsys.readouterr().err
 
@@ -217,6 +232,32 @@ def test_a_killed_study_and_one_in_processes_have_the_rows_of_any_other(tmp_path
     assert by_cell("killed") == by_cell("alone")
 
 
+@pytest.mark.slow
+def test_an_interrupt_ends_a_study_at_once_also_in_an_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what is said of going on is right for a study, which no `train --resume` takes."""
+    folder = tmp_path / "study"
+    line = f"{SMALL} --corrections none --rates 1 --seeds 1 --total-frames 8 --output {folder}"
+    command = [sys.executable, "-m", "launch.cli", *line.split(), "--evaluation.episodes", "10000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as bench:
+        # TensorFlow and the training take 5 seconds of CPU or so, and the evaluation never ends.
+        deadline = time.monotonic() + 180
+        while cpu_seconds(bench.pid).get("other", 0.0) < 12:
+            assert bench.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert main(["bench", *line.split()[1:]]) == 2
+        error = capsys.readouterr().err
+        assert f"folder {folder} is in use by another process" in error
+        assert main(["stop", str(folder)]) == 0
+        assert f"ended: {folder}; the command that began it goes on" in capsys.readouterr().out.replace("\n", " ")
+        assert bench.stdout is not None
+        assert "interrupted: runs that have ended are kept" in bench.stdout.read()
+        assert bench.wait(timeout=60) == 130
+    assert not (folder / "rows.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
@@ -226,6 +267,12 @@ def test_a_killed_study_and_one_in_processes_have_the_rows_of_any_other(tmp_path
         ("cartpole --learner.gradients-per-update 2", "is given by --gradients-per-update here"),
         ("cartpole --learner.staleness gap", "is given by --corrections here"),
         ("cartpole --learner.target-policy-lag 2 --learner.accumulation mean", "is not for bench lag"),
+        ("cartpole-q --corrections none,clipped", "q_learning has no probabilities to take a ratio of"),
+        ("cartpole --learner.shards 2 --corrections none,gap", "leave --learner.shards out"),
+        ("cartpole --model.spread inf", "--model.spread inf: must be at least 0"),
+        ("cartpole --executor inline", "--executor inline: means nothing here"),
+        ("cartpole --stop-at-return 10", "means nothing here"),
+        ("cartpole --evaluation.every-frames 1k", "means nothing here"),
         ("cartpole --actor.calls-in-flight 2", "the model has one call of an actor"),
         ("cartpole --virtual-actors 0,2", "must be numbers above 0"),
         ("cartpole --virtual-actors 1.5", "must be numbers above 0"),
@@ -234,7 +281,7 @@ def test_a_killed_study_and_one_in_processes_have_the_rows_of_any_other(tmp_path
         ("cartpole --corrections none,old", "must be some of none,inverse,gap,delay_compensated,clipped"),
         ("cartpole --seeds 1,1", "must name each seed once"),
         ("cartpole --processes 0", "must be at least 1"),
-        ("cartpole --model.stragglers 2", "must be from 0 to 1"),
+        ("cartpole --model.stragglers 2", "must be between 0 and 1"),
         ("cartpole --json no-such-folder/x.json", "in a folder that exists"),
     ],
 )

@@ -12,7 +12,7 @@ from rich.console import Console
 from launch.bench.division import bills, cores_of, divisions
 from launch.bench.plan import PlanArguments, Way, cluster_ways, divided
 from launch.bench.plan_result import show
-from launch.bench.queueing import Costs, Tree, group_tree, policy_lag, predict, saturation
+from launch.bench.queueing import Costs, Prediction, Tree, group_tree, policy_lag, predict, saturation
 from launch.cli import main
 
 
@@ -51,6 +51,12 @@ def test_a_second_call_hides_the_wait_and_adds_lag() -> None:
     assert one.gradients_per_second < two.gradients_per_second <= 3 / 0.1
     assert (one.policy_lag, two.policy_lag) == (2.0, 5.0)
     assert predict(Costs(0.1, 0.02), 5, gradients_per_update=2).policy_lag == 2.0
+
+
+def test_a_second_call_hides_as_much_of_a_wait_as_its_actor_computes() -> None:
+    """0.18 s for an aggregator and the learner, of which an actor's other call hides 0.1: one gradient in 0.18 s."""
+    found = predict(Costs(0.1, 0.06, head=0.12), 1, calls_in_flight=2, tree=Tree(1))
+    assert found.gradients_per_second == pytest.approx(1 / 0.18)
 
 
 def test_throughput_never_falls_with_actors_and_never_passes_a_bound() -> None:
@@ -217,6 +223,19 @@ def test_an_idle_learner_is_no_reason_for_a_second_run() -> None:
     assert (only.runs, only.prediction.actors, only.cores) == (1, 31, 34)
 
 
+def test_a_bill_is_of_the_fewest_actors_also_where_more_of_them_are_slower() -> None:
+    """With one node more the groups are larger and fewer, and their heads hold back."""
+
+    def run_of(actors: int) -> Prediction:
+        return predict(Costs(0.25, 4e-4, 2e-5, head=3e-3), actors, 16, tree=group_tree(actors, 15, 15))
+
+    rates = [run_of(actors).gradients_per_second for actors in range(1, 800)]
+    asked = max(rates[:735])
+    assert run_of(736).gradients_per_second < 0.98 * asked, "the case that this is about"
+    (first, *_) = bills(run_of, asked, 1.0, 15, core_hour=1.0)
+    assert first.prediction.actors == 1 + next(i for i, rate in enumerate(rates) if rate >= asked) <= 735
+
+
 def test_a_plan_is_divided_by_each_way_that_it_shows() -> None:
     arguments = PlanArguments(gradients_per_update=4, envs=10, unroll=10, agent_steps_per_second=5e4, core_hour=0.04)
     ways = cluster_ways(arguments, 1e-3, LEARNER)
@@ -235,10 +254,11 @@ def test_a_plan_is_divided_by_each_way_that_it_shows() -> None:
     [
         ("--core-hour 0.05", "--core-hour 0.05: makes a bill together with --agent-steps-per-second"),
         ("--agent-steps-per-second 1M", "makes a bill together with --core-hour"),
+        ("--check 1,0", "--check 1,0: must be numbers like 1,2,4"),
         ("--core-hour 0 --agent-steps-per-second 5", "--core-hour 0.0: must be greater than 0"),
     ],
 )
-def test_half_a_bill_is_refused(settings: str, problem: str, capsys: pytest.CaptureFixture) -> None:
+def test_half_a_bill_and_other_mistakes_are_refused(settings: str, problem: str, capsys: pytest.CaptureFixture) -> None:
     assert main(["plan", *settings.split()]) == 2
     error = capsys.readouterr().err
     assert problem in error
