@@ -105,7 +105,7 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
         ConfigurationError: there is none.
     """
     if not paths:
-        raise ConfigurationError("name at least one run folder: tributary plot RUN…")
+        raise ConfigurationError("RUN: is missing; name at least one run folder, or latest")
     found: list[Path] = []
     for path in paths:
         inside = [path] if (path / "config.json").is_file() else sorted(p.parent for p in path.glob("*/config.json"))
