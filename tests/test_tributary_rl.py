@@ -50,7 +50,7 @@ def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> 
     assert tributary.Run(run).config.optimizer.learning_rate == 1e-3
     assert (run / "evaluation-training.json").is_file()
     # `on_row=print`.
-    assert "'frames_per_second'" in ended.stdout
+    assert re.search(r"'frames': 3\d\d\d,", ended.stdout)
 
 
 def test_a_trainable_without_ray_tune_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,13 +107,14 @@ def test_a_run_goes_on_and_another_starts_from_it(run: tributary.Run, tmp_path: 
     assert again.summary["frames"] >= 1_000
 
 
+# The ids nearest to one that is mistyped are games: others, which tests register in one process only, are not told.
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"preset": "pnog"}, "train pnog"),
     ({"preset": "cartpole", "seed": -1}, "train cartpole --seed -1"),
     ({"preset": "cartpole", "settings": {"method.n_step": 33}}, "train cartpole --method.n-step 33"),
-    ({"preset": "cartpole", "settings": {"environment.id": "Nothing-v0"}}, "train cartpole --env Nothing-v0"),
+    ({"preset": "cartpole", "settings": {"environment.id": "ALE/Pnog-v5"}}, "train cartpole --env ALE/Pnog-v5"),
     ({"preset": "cartpole", "settings": {"environment.id": "ALE/Pong-v5"}}, "train cartpole --env ALE/Pong-v5"),
-    ({"preset": "Nothing-v0"}, "train Nothing-v0"),
+    ({"preset": "ALE/Pnog-v5"}, "train ALE/Pnog-v5"),
     ({"start_from": "no-such-folder"}, "train --start-from no-such-folder"),
     ({"resume": "zoo:pong"}, "train --resume zoo:pong"),
     ({"config": "none.toml"}, "train --config none.toml"),

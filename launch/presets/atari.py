@@ -5,7 +5,6 @@ from dataclasses import replace
 from shared.config import (
     ActorConfig,
     EnvironmentConfig,
-    EvaluationConfig,
     ExplorationConfig,
     MethodConfig,
     NetworkConfig,
@@ -33,15 +32,15 @@ PONG = replace(
     environment=EnvironmentConfig(id="ALE/Pong-v5"),
 )
 
+# As PQN has it (Gallici et al. 2024, arXiv 2407.04811): no target network, LayerNorm, and λ = 0.65.
 PONG_Q = replace(
     PONG,
     stop_at_return=10.0,
-    method=MethodConfig(name="q_learning", return_lambda=0.9),
+    network=NetworkConfig(layer_norm=True),
+    method=MethodConfig(name="q_learning", target_network=False, return_lambda=0.65),
     # The paper's final ε of 0.5 in three tenths of the environments would hold the mean training return below 0.
     exploration=ExplorationConfig(final_epsilons=(0.05, 0.02, 0.01), annealing_frames=1_000_000),
     optimizer=replace(PONG.optimizer, learning_rate=3e-4, max_gradient_norm=5.0),
-    actor=ActorConfig(environments=8, unroll_length=16),
-    evaluation=EvaluationConfig(policy="greedy"),
 )
 
 BREAKOUT = replace(ATARI, environment=replace(ATARI.environment, id="ALE/Breakout-v5"))
