@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from launch.loop.crew import Crew
-from launch.loop.executor import Change, ChangedWithin, Executor, Failed
+from launch.loop.executor import AtWork, Change, ChangedWithin, Executor, Failed
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
+# Signs of life within the silence after which whoever waits for a sum takes its process for hung.
+_SIGNS = 4
 # The gradient itself does not travel with its report: it is in the sum.
 _NO_GRADIENT = np.empty(0, np.float32)
 
@@ -42,6 +44,7 @@ class Adder:
         self._gradients, self._max_non_finite = gradients, supervision.max_non_finite
         # Whether too many were lost is for the learner's process to judge, which counts all of them.
         self._crew = Crew(executor, 1, replace(supervision, max_restarts=sys.maxsize), clock)
+        self._clock, self._patience = clock, supervision.hang_seconds / _SIGNS
         self._version: int | None = None
         self._idle: list[int] = []
         self._changes: deque[ChangedWithin] = deque()
@@ -49,14 +52,19 @@ class Adder:
         self._finite: list[bool] = []
         self._sum: Float32Array | None = None
 
-    def collect(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> AggregatedReport | ChangedWithin:
+    def collect(
+        self, snapshot: WeightSnapshot, target: WeightSnapshot | None
+    ) -> AggregatedReport | ChangedWithin | AtWork:
         """Wait for a whole sum, or for an actor that is lost, replaced, joins or goes: then the sum so far is kept.
+
+        So it is where neither comes for a quarter of --supervision.hang-seconds. The actors are watched over here, by
+        what their rollouts take; whoever waits for the sum has only to see that this process lives.
 
         An actor that has reported starts again at once, with the newest weights that are here: `snapshot`, or those
         of the call before. The one that completes the sum waits for the next call, which brings the weights that the
         learner makes of it. The actor id of a result is 0.
         """
-        first = self._version is None
+        first, began = self._version is None, self._clock()
         if snapshot.version != self._version:
             self._version = snapshot.version
             self._executor.publish(snapshot)
@@ -77,10 +85,15 @@ class Adder:
             elif isinstance(completion, ChangedWithin):
                 self._tell(self._crew.changed(completion))
                 self._tell(*self._crew.release_if_done(completion.actor_id))
+            elif isinstance(completion, AtWork):
+                self._crew.hear_from(completion)
+                self._tell(*self._crew.release_if_done(completion.actor_id))
             elif isinstance(completion, Failed):
                 self._tell(self._crew.lose(completion))
             for change in self._crew.attend():
                 self._tell(change)
+            if not self._changes and not self._is_complete() and self._clock() - began >= self._patience:
+                return AtWork(0, bool(self._executor.actor_ids))
         if self._changes:
             return self._changes.popleft()
         assert self._sum is not None

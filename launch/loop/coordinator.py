@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from launch.loop.crew import Crew
-from launch.loop.executor import Change, ChangedWithin, Executor, Failed, Replaced
+from launch.loop.executor import AtWork, Change, ChangedWithin, Executor, Failed, Replaced
 from launch.loop.supervision import TrainingStoppedError
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
@@ -104,6 +104,10 @@ class Coordinator:
                 self._stop_if_none_can_be_made(completion.change)
                 yield self._crew.changed(completion)
                 yield from self._crew.release_if_done(completion.actor_id)
+            elif isinstance(completion, AtWork):
+                self._crew.hear_from(completion)
+                yield from self._crew.release_if_done(completion.actor_id)
+                yield None
             elif isinstance(completion, EvaluationResult):
                 self.evaluations_under_way = max(0, self.evaluations_under_way - 1)
                 yield completion

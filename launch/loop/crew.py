@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from launch.loop.executor import Change, ChangedWithin, Executor, Failed, Joined, Released, Replaced
+from launch.loop.executor import AtWork, Change, ChangedWithin, Executor, Failed, Joined, Released, Replaced
 from launch.loop.supervision import RestartPolicy, TrainingStoppedError, Watchdog
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, GradientReport
@@ -91,6 +91,19 @@ class Crew:
             self._count_death(told.change, now)
         self.dispatch(told.actor_id)
         return told.change
+
+    def hear_from(self, sign: AtWork) -> None:
+        """Take in that several actors under one id are watched over where they are, and have them go on.
+
+        A sum that they are at is waited for by a run that stops and on a node that drains, too.
+        """
+        now = self._clock()
+        self._watchdog.at_work(sign.actor_id, now)
+        if not sign.expects_one:
+            self.dispatch(sign.actor_id)
+            return
+        self._executor.dispatch(sign.actor_id)
+        self._watchdog.dispatched(sign.actor_id, now)
 
     def lose(self, failed: Failed) -> Failed:
         """End an actor that failed, and note when its replacement may start.

@@ -53,20 +53,31 @@ class ChangedWithin(NamedTuple):
     rollouts_lost: int = 0
 
 
-Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChangedWithin
+class AtWork(NamedTuple):
+    """A sign of life from who adds for several actors that share the id `actor_id`: no sum is whole yet.
+
+    `expects_one`: actors are at work on it. Else there is none now, so that it may take any time.
+    """
+
+    actor_id: int
+    expects_one: bool
+
+
+Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChangedWithin | AtWork
 
 
 class Executor(Protocol):
     """Where rollouts run. Its user keeps to this order, and it keeps the promises of each method.
 
     `publish` comes before the first `dispatch`, which asks an actor for one rollout, and `next_completion` says how
-    the rollout ended. Each call that was dispatched is completed exactly once: by a report, a failure, or a change
-    within. The calls of one actor are completed in the order of their dispatch. Nothing is retried behind the user's
-    back, as a retried rollout would be counted twice. After `close` only `state` may be asked for.
+    the rollout ended. Each call that was dispatched is completed exactly once: by a report, a failure, a change
+    within, or a sign of life. The calls of one actor are completed in the order of their dispatch. Nothing is
+    retried behind the user's back, as a retried rollout would be counted twice. After `close` only `state` may be
+    asked for.
 
     Usually an actor id stands for one actor. Where gradients are added on their way to the learner, it stands for all
-    actors of a node or of several nodes: the executor then completes a call by an `AggregatedReport` or a
-    `ChangedWithin`.
+    actors of a node or of several nodes: the executor then completes a call by an `AggregatedReport`, a
+    `ChangedWithin` or an `AtWork`.
     """
 
     @property

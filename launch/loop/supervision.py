@@ -55,6 +55,11 @@ class Watchdog:
             self._first[actor_id], self._longest[actor_id] = worked, 0.0
         self._working_since[actor_id] = now
 
+    def at_work(self, actor_id: int, now: float) -> None:
+        """A call was answered by a sign of life alone: how long rollouts take is not known from it."""
+        self._waiting[actor_id].popleft()
+        self._working_since[actor_id] = now
+
     def outstanding(self, actor_id: int) -> int:
         """Rollouts that the actor was asked for and has not reported."""
         return len(self._waiting.get(actor_id, ()))

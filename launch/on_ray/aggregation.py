@@ -18,7 +18,7 @@ import ray
 
 from actors.environments import EnvironmentSpec
 from launch.loop.adder import Adder
-from launch.loop.executor import ChangedWithin, Completion, Executor
+from launch.loop.executor import AtWork, ChangedWithin, Completion, Executor
 from launch.on_ray.actor_process import ActorProcess, Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import RayExecutor
@@ -47,7 +47,7 @@ class Aggregator:
         self._precision = config.transfer.precision
         self._adder = Adder(executor, gradients, config.supervision, clock)
 
-    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin:
+    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin | AtWork:
         """See `Adder.collect`; the gradient of the sum is encoded, as it travels."""
         result = self._adder.collect(_snapshot(weights), None if target is None else _snapshot(target))
         if not isinstance(result, AggregatedReport):
@@ -120,7 +120,7 @@ class AggregatingExecutor(RayMembers[BranchT]):
     ) -> None:
         super().__init__(config, spec, cluster)
         self._gradients, self._part = gradients, part
-        # Those whose last call ended with a change within: gradients that were added before it wait in their sums.
+        # Those whose last call ended without a sum: gradients that were added before it wait there.
         self._unfinished: set[int] = set()
 
     @property
@@ -131,10 +131,10 @@ class AggregatingExecutor(RayMembers[BranchT]):
         weights, target = self._published.weights(), self._published.new_target_object(actor_id)
         self._calls[self._members[actor_id].handle.collect.remote(weights, target)] = Call(actor_id)
 
-    def _completion(self, call: Call, result: AggregatedReport | ChangedWithin) -> Completion:
+    def _completion(self, call: Call, result: AggregatedReport | ChangedWithin | AtWork) -> Completion:
         assert call.actor_id is not None
         result = result._replace(actor_id=call.actor_id)
-        if isinstance(result, ChangedWithin):
+        if not isinstance(result, AggregatedReport):
             self._unfinished.add(call.actor_id)
             return result
         self._unfinished.discard(call.actor_id)

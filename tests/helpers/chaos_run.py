@@ -94,7 +94,9 @@ class ChaosRun:
         return found
 
     def pids(self, kind: str) -> list[int]:
-        return sorted(pid for pid, command in self.processes().items() if command.startswith(f"ray::{kind}"))
+        """Without those that a signal has stopped: they are at work no more, and gone as soon as that is found."""
+        found = (pid for pid, command in self.processes().items() if command.startswith(f"ray::{kind}"))
+        return sorted(pid for pid in found if not is_stopped(pid))
 
     def one_of(self, kind: str, random_state: random.Random) -> int:
         """The id of one of these processes, as soon as all are there: those that are on their way out are not meant."""
@@ -138,6 +140,14 @@ class ChaosRun:
         damaged[len(damaged) // 2] ^= 0xFF
         data.write_bytes(damaged)
         return newest
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has stopped this process; not where it has ended."""
+    with suppress(OSError):
+        # "pid (name) state …"; a name may have brackets and spaces.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def actor_fault(run: ChaosRun, act: Callable[[], object], line: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from launch.loop.adder import Adder
-from launch.loop.executor import ChangedWithin, Failed, Joined, Released, Replaced
+from launch.loop.executor import AtWork, ChangedWithin, Failed, Joined, Released, Replaced
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 
@@ -153,6 +153,33 @@ def test_an_actor_that_hangs_is_replaced_though_the_others_report() -> None:
     assert isinstance(hung, Failed)
     assert hung.actor_id in (1, 2)
     assert "it hangs" in hung.reason
+
+
+def test_a_sum_that_takes_long_is_kept_and_a_sign_of_life_comes_instead() -> None:
+    node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=20.0)
+    assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == AtWork(0, expects_one=True)
+    assert node.collect(5.0, version=8) == AtWork(0, expects_one=True)
+    assert node.actors.tape == ["publish 8"]
+    summed = node.collect(4.0, report(2, 1, 2.0, 2.0))
+    assert isinstance(summed, AggregatedReport)
+    assert [r.actor_id for r in summed.reports] == [1, 2]
+
+
+def test_who_adds_on_a_node_judges_its_actors_and_not_who_adds_for_several_nodes() -> None:
+    """All actors of a node are silent for as long as hangs: the node replaces them, the group leaves the node be."""
+    group = Node(actors=1, k=2, start_seconds=60.0, hang_seconds=20.0)
+    summed = AggregatedReport(1, np.array([1.0, 1.0], np.float32), (report(11, 1), report(12, 1)), (True, True))
+    assert isinstance(group.collect(summed), AggregatedReport)
+    for _ in range(4):
+        assert group.collect(5.0, AtWork(1, expects_one=False)) == AtWork(0, expects_one=True)
+        assert group.actors.tape[-1] == "dispatch 1"
+    told = ChangedWithin(1, Failed(11, "it hangs"), 1)
+    assert group.collect(4.0, told) == ChangedWithin(0, told.change, 1)
+    # A node that says nothing at all does hang.
+    assert isinstance(group.collect(summed), AggregatedReport)
+    assert {group.collect(5.0) for _ in range(4)} == {AtWork(0, expects_one=True)}
+    hung = group.collect(1.0).change
+    assert (hung.actor_id, "it hangs" in hung.reason) == (1, True)
 
 
 def test_whoever_joins_or_drains_is_told_and_the_sum_is_kept() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hand_driven import Clock, make, report
 
-from launch.loop.executor import ChangedWithin, Failed, Replaced
+from launch.loop.executor import AtWork, ChangedWithin, Failed, Released, Replaced
 from launch.loop.supervision import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import RunConfig
@@ -266,6 +266,57 @@ def test_one_lost_among_several_under_one_id_is_counted_and_the_others_go_on(car
     executor.completions += [ChangedWithin(0, Failed(7, "gone too"))]
     with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
         next(events)
+
+
+def test_several_under_one_id_are_asked_again_as_long_as_they_are_at_work_and_the_run_goes_on(
+    cartpole: RunConfig,
+) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor.completions += [report(0, 1, 0)]
+    events = coordinator.run()
+    assert isinstance(next(events), Outcome)
+    for _ in range(3):
+        clock.now += 4.0
+        executor.completions.append(AtWork(0, expects_one=False))
+        assert next(events) is None
+        assert executor.tape[-1] == "dispatch 0"
+    # Nothing at all for six seconds.
+    clock.now += 6.0
+    executor.completions.append(None)
+    hung = next(event for event in events if event is not None)
+    assert isinstance(hung, Failed)
+    assert "no report for 6 s" in hung.reason
+
+
+@pytest.mark.parametrize("draining", [False, True])
+def test_a_sum_under_way_is_waited_for_at_the_end_unless_nobody_is_at_work_on_it(
+    cartpole: RunConfig, draining: bool
+) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock)
+    executor.completions += [report(0, 1, 0)]
+    events = coordinator.run()
+    assert isinstance(next(events), Outcome)
+    if draining:
+        executor.going, executor.wanted = [0], 0
+        clock.now += 2.0
+        executor.completions.append(None)
+        assert next(events) is None
+    else:
+        coordinator.stop()
+    executor.tape.clear()
+    for _ in range(2):
+        executor.completions.append(AtWork(0, expects_one=True))
+        assert next(events) is None
+    assert executor.tape == ["dispatch 0", "dispatch 0"]
+    executor.completions.append(AtWork(0, expects_one=False))
+    if draining:
+        assert next(events) == Released(0)
+        assert executor.tape[2:] == ["remove 0"]
+    else:
+        assert list(events) == [None]
+        assert executor.tape[2:] == []
 
 
 def test_a_process_that_starts_among_several_may_take_as_long_as_any(cartpole: RunConfig) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actors.environments import environment_spec
-from launch.loop.executor import ChangedWithin, Failed
+from launch.loop.executor import AtWork, ChangedWithin, Failed
 from launch.on_ray import aggregation, members
 from launch.on_ray.cluster import ClusterView
 from launch.on_ray.groups import GroupAggregator, GroupsExecutor
@@ -138,7 +138,14 @@ def test_a_group_whose_head_drains_is_named_and_gets_no_new_nodes(cartpole: RunC
     assert executor._members[5].handle.told == [{"2": 4}]
 
 
-def test_what_a_group_can_lose_is_its_rollouts_and_all_that_waits_in_sums(cartpole: RunConfig) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [ChangedWithin(0, Failed(7, "gone"), 1), AtWork(0, expects_one=True)],
+    ids=["something_changed", "nothing_came"],
+)
+def test_what_a_group_can_lose_is_its_rollouts_and_all_that_waits_in_sums(
+    cartpole: RunConfig, told: ChangedWithin | AtWork
+) -> None:
     executor, _ = executor_over(cartpole, "1", "2", "3")
     # Each node's actors, and of each node a sum but for its last gradient; less those of the node that waits.
     nodes = 2 * (ACTORS + NODE - 1)
@@ -148,8 +155,7 @@ def test_what_a_group_can_lose_is_its_rollouts_and_all_that_waits_in_sums(cartpo
     assert executor.rollouts_under_way(5) == nodes + K - NODE
     (call,) = executor._calls.values()
     executor._calls.clear()
-    told = ChangedWithin(0, Failed(7, "gone"), 1)
-    assert executor._completion(call, told) == ChangedWithin(5, Failed(7, "gone"), 1)
+    assert executor._completion(call, told) == told._replace(actor_id=5)
     assert executor.rollouts_under_way(5) == nodes + K - NODE
     # The next sum is whole, and whoever completed it waits.
     executor._completion(call, AggregatedReport(0, np.zeros(2, np.float32), (), ()))
