@@ -32,6 +32,11 @@ ROWS: list[dict[str, Any]] = [json.loads(line) for line in (DOCS / "lag-study" /
 # The same recipe at other learning rates, and with an eighth of the actors slower.
 RATES = [json.loads(line) for line in (DOCS / "lag-study" / "rates.jsonl").read_text().splitlines()]
 STRAGGLERS = [json.loads(line) for line in (DOCS / "lag-study" / "stragglers.jsonl").read_text().splitlines()]
+# Games by an earlier preset.
+GAMES = {
+    name: [json.loads(line) for line in (DOCS / "lag-study" / f"{name}.jsonl").read_text().splitlines()]
+    for name in ("pong", "breakout")
+}
 # Pong by the preset for games.
 PONG_DRIFT = [json.loads(line) for line in (DOCS / "lag-study" / "pong-drift.jsonl").read_text().splitlines()]
 
@@ -107,6 +112,24 @@ def test_orders_of_arrival_follow_from_the_recipe(tmp_path: Path) -> None:
                 assert hashlib.sha256(file.read_bytes()).hexdigest()[:16] == row["arrivals_sha256"], cell.name
                 seen.add(file)
     assert len(seen) >= 10
+
+
+def test_the_table_of_games_is_that_of_their_rows() -> None:
+    returns = {
+        (game, row["actors"], row["correction"], row["rate"], row["seed"]): row["evaluation_mean_return"]
+        for game, rows in GAMES.items()
+        for row in rows
+    }
+    section = PAGE.partition("### Pong and Breakout")[2].partition("###")[0]
+    told = 0
+    for actors, correction, rate, *cells in re.findall(
+        r"^\| ([\d,]+) \| [\d.]+ \| (\w+), ×(\d) \| (.+) \| (.+) \| (.+) \|$", section, re.M
+    ):
+        for (game, seed), cell in zip([("pong", 1), ("pong", 2), ("breakout", 1)], cells, strict=True):
+            key = (game, int(actors.replace(",", "")), correction, float(rate), seed)
+            assert cell == (f"{returns[key]:.2f}" if key in returns else "not run"), key
+            told += key in returns
+    assert told == len(returns)
 
 
 def test_the_tables_of_how_far_the_policy_moves_are_those_of_their_rows() -> None:
