@@ -64,8 +64,7 @@ class Crew:
         """Ask an actor for one more rollout, unless the run stops or its node is draining."""
         if self.stopping or actor_id in self._draining:
             return
-        self._executor.dispatch(actor_id)
-        self._watchdog.dispatched(actor_id, self._clock())
+        self._ask(actor_id)
 
     def reported(self, report: GradientReport | AggregatedReport) -> None:
         """Note that an actor has completed its oldest call."""
@@ -97,13 +96,9 @@ class Crew:
 
         A sum that they are at is waited for by a run that stops and on a node that drains, too.
         """
-        now = self._clock()
-        self._watchdog.at_work(sign.actor_id, now)
-        if not sign.expects_one:
-            self.dispatch(sign.actor_id)
-            return
-        self._executor.dispatch(sign.actor_id)
-        self._watchdog.dispatched(sign.actor_id, now)
+        self._watchdog.at_work(sign.actor_id, self._clock())
+        ask = self._ask if sign.expects_one else self.dispatch
+        ask(sign.actor_id)
 
     def lose(self, failed: Failed) -> Failed:
         """End an actor that failed, and note when its replacement may start.
@@ -149,6 +144,10 @@ class Crew:
         are not: they end with their process.
         """
         self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
+
+    def _ask(self, actor_id: int) -> None:
+        self._executor.dispatch(actor_id)
+        self._watchdog.dispatched(actor_id, self._clock())
 
     def _end(self, actor_id: int) -> None:
         self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
