@@ -13,6 +13,7 @@ import numpy as np
 
 from launch.output.words import nearest
 from launch.presets import PRESETS
+from launch.presets.removed import without_removed
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
@@ -92,7 +93,7 @@ def read_config_file(path: Path) -> ConfigFile:
             f"{path}: unknown preset {preset}{nearest(str(preset), PRESETS)}; see tributary presets"
         )
     try:
-        found = named(settings)
+        found = named(without_removed(settings) if whole else settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     if whole:

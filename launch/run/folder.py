@@ -13,6 +13,7 @@ from actors.environments import EnvironmentSpec
 from launch import zoo
 from launch.output.json_file import write_json
 from launch.output.output_file import make_folder
+from launch.presets.removed import without_removed
 from launch.run.lock import FolderLock
 from launch.run.ownership import is_own, sign
 from shared.config import RunConfig
@@ -238,7 +239,10 @@ class RunFolder:
         if not file.is_file():
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
-            return msgspec.json.decode(file.read_bytes(), type=RunConfig)
+            settings = msgspec.json.decode(file.read_bytes())
+            if isinstance(settings, dict):
+                settings = without_removed(settings)
+            return msgspec.convert(settings, RunConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
 
