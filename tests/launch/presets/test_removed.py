@@ -21,5 +21,5 @@ def test_a_removed_setting_is_read_at_its_default_only(name: str) -> None:
 
 def test_a_removed_value_is_refused() -> None:
     assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
-    with pytest.raises(ConfigurationError, match="--aggregation group: .*removed in version"):
+    with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):
         without_removed({"aggregation": "group"})
