@@ -45,7 +45,7 @@ COMMANDS: dict[str, Command] = {
         ("stop", "RUN", "launch.commands.stop:stop", "ask a run to finish and save, as Ctrl-C in its terminal does"),
         ("export", "RUN", "launch.results.export:export", "write the network as a Keras model and a SavedModel"),
         ("sweep", "FILE", "launch.sweep.command:sweep", "search settings: many runs, on Ray Tune"),
-        ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning, lag, learner"),
+        ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning, learner"),
         ("parity", "", "launch.parity.command:parity", "answer questions about TensorFlow's numbers by experiment"),
         ("plan", "", "launch.bench.plan:plan", "predict what a cluster of so many actors would give"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
@@ -71,7 +71,6 @@ _BENCHES: dict[str, Command] = {
         ),
         ("scaling", "launch.bench.scaling:scaling", "throughput against the number of actors, and what limits it"),
         ("learning", "launch.bench.learning:learning_line", "time and frames to a return, or the return after a time"),
-        ("lag", "launch.bench.lag:lag_line", "return against policy lag, of up to a thousand actors played by one"),
         ("learner", "launch.bench.learner:bench_learner", "gradients per second that one learner takes in"),
     )
 }
