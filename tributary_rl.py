@@ -73,7 +73,7 @@ def train(
         start_from: run whose best weights the new one starts with; its settings are the defaults without a preset.
         on_row: called with each row of numbers as metrics.jsonl has it. When it returns False, the run is stopped.
         progress: print the run's lines.
-        trust_imports: import the modules that the settings of a run name which somebody else made.
+        trust_imports: import the modules that the settings of an earlier run name, and run their code.
 
     Raises:
         ConfigurationError: a mistake in the settings, in the words of the command line.

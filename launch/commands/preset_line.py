@@ -11,7 +11,7 @@ from launch.output.words import nearest
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import preset_for
 from launch.presets.written import ConfigFile, read_config_file
-from launch.run.folder import RunFolder
+from launch.run.folder import check_imports
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.imports import import_modules
@@ -82,13 +82,14 @@ def base_settings(named: str | None, file: ConfigFile | None, arguments: Sequenc
 
     Raises:
         ConfigurationError: no preset is for the environment, the file has settings that cannot be, or a module cannot
-            be imported, or may not: the file is of a run that somebody else made.
+            be imported, or may not be; see `check_imports`.
     """
-    import_modules(named_modules(arguments))
+    modules = named_modules(arguments)
+    import_modules(modules)
     if file is not None and file.whole:
         config = file.over(RunConfig())
         if "--trust-imports" not in arguments:
-            RunFolder(file.path.parent).check_imports(config, "config")
+            check_imports(config.environment, modules, "config", str(file.path))
         return named or file.preset or DEFAULT_PRESET, config
     if file is not None:
         import_modules(file.modules)

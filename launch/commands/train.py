@@ -64,8 +64,8 @@ class TrainArguments:
     """Train in a process of its own, with --address as a Ray job, which outlives this terminal; tributary runs, attach
     and stop find it."""
     trust_imports: bool = False
-    """With --resume or --start-from: import the modules that the settings of a run name which somebody else made. That
-    runs their code."""
+    """With --resume, --start-from or --config: import the modules that the settings of that run name, and run their
+    code. A module that the same command names, by --environment.import for example, needs no such permission."""
     json: Path | None = None
     """File to write the summary to, besides the run folder's summary.json."""
 

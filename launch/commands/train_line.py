@@ -1,6 +1,6 @@
 """The line `tributary train …`: which preset or run it starts from, and what it changes there."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from launch.commands.preset_line import (
     asks_for_help,
     base_settings,
     help_page,
+    named_modules,
     spelt_out,
     take_config_file,
     take_preset,
@@ -61,14 +62,20 @@ def train_line(arguments: Sequence[str]) -> int:
             rest = [run if argument == url else argument.replace(url, run) for argument in rest]
         folder = RunFolder(run_path(run))
         folder.check_goes_on()
-        several = read_seeds(folder.path, trust_imports=trust)
+        several = read_seeds(folder.path, trust_imports=trust, named_modules=named_modules(rest))
         preset = DEFAULT_PRESET if several is None else several.preset
-        base = folder.read_config(trust_imports=trust) if several is None else several.config
+        if several is None:
+            base = folder.read_config(trust_imports=trust, named_modules=named_modules(rest))
+        else:
+            base = several.config
         # The nodes that it had may be another run's by now.
         base = replace(base, nodes=())
     elif start is not None and not from_preset:
         other = RunFolder(run_path(start))
-        preset, base = other.outputs.name, settings_to_start_from(other, trust_imports=trust)
+        preset, base = (
+            other.outputs.name,
+            settings_to_start_from(other, trust_imports=trust, named_modules=named_modules(rest)),
+        )
         base = base if file is None else file.over(base)
     else:
         preset, base = base_settings(named, file, rest)
@@ -119,11 +126,11 @@ def _detach(arguments: Sequence[str], parsed: TrainArguments, preset: str, *, se
     return train_as_job(typed, folder, parsed.config, several=several)
 
 
-def settings_to_start_from(folder: RunFolder, *, trust_imports: bool) -> RunConfig:
+def settings_to_start_from(folder: RunFolder, *, trust_imports: bool, named_modules: Collection[str] = ()) -> RunConfig:
     """The settings of a run for a new one that starts from its weights. What belongs to the one run stays its own.
 
     Raises:
         ConfigurationError: the folder is not a run's, or its settings cannot be read.
     """
-    config = folder.read_config("start_from", trust_imports=trust_imports)
+    config = folder.read_config("start_from", trust_imports=trust_imports, named_modules=named_modules)
     return for_another_run(config)

@@ -35,7 +35,7 @@ class Agent:
         folder: of the run.
         weights: which of its weights.
         seed: of the actions that it samples.
-        trust_imports: import the modules that a run of somebody else names.
+        trust_imports: import the modules that the settings of the run name, and run their code.
     """
 
     def __init__(self, folder: RunFolder, weights: WeightsName, seed: int, *, trust_imports: bool = False) -> None:

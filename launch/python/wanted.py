@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launch.commands.preset_line import base_settings, preset_or_environment
+from launch.commands.preset_line import base_settings, named_modules, preset_or_environment
 from launch.commands.train_line import settings_to_start_from
 from launch.commands.training_process import training_process
 from launch.presets import DEFAULT_PRESET, PRESETS
@@ -54,7 +54,9 @@ class WantedRun:
                     raise setting_error(name, value, f"--resume {resume} has its settings and its folder; leave it out")
             folder = RunFolder(run_path(str(resume)))
             folder.check_goes_on()
-            self.preset, base = DEFAULT_PRESET, folder.read_config(trust_imports=trust_imports)
+            modules = named_modules(_environment_line(settings))
+            base = folder.read_config(trust_imports=trust_imports, named_modules=modules)
+            self.preset = DEFAULT_PRESET
         else:
             if preset is not None:
                 preset, environment_id = preset_or_environment(preset)
@@ -93,7 +95,9 @@ class WantedRun:
         file = None if config is None else read_config_file(Path(config))
         if self._start_from is not None and preset is None and (file is None or file.preset is None):
             other = RunFolder(self._start_from)
-            base = settings_to_start_from(other, trust_imports=bool(self._typed))
+            base = settings_to_start_from(
+                other, trust_imports=bool(self._typed), named_modules=named_modules(_environment_line(settings))
+            )
             return other.outputs.name, base if file is None else file.over(base)
         return base_settings(preset, file, [*self._typed, *_environment_line(settings)])
 

@@ -45,7 +45,7 @@ class EvaluateArguments:
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
     trust_imports: bool = False
-    """Import the modules that the settings of a run name which somebody else made: that runs their code."""
+    """Import the modules that the settings of the run name, and run their code."""
     json: Path | None = None
     """File to write the result to, besides evaluation-PROTOCOL.json in the run folder, or in runs/zoo-NAME."""
 

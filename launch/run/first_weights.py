@@ -46,9 +46,11 @@ def weights_to_start_from(
     """The best weights of another run, for a new one with these settings.
 
     Raises:
-        ConfigurationError: the other one has none, its network is another one, or it would import what nobody trusts.
+        ConfigurationError: the other run has none or has another network; or see `check_imports`.
     """
-    before = other.read_config("start_from", trust_imports=trust_imports)
+    # The modules of the new run are the user's choice already.
+    modules = config.environment.modules
+    before = other.read_config("start_from", trust_imports=trust_imports, named_modules=modules)
     for field in fields(before.network):
         was, now = getattr(before.network, field.name), getattr(config.network, field.name)
         if was != now and field.name not in _MAY_DIFFER:

@@ -1,6 +1,7 @@
 """What a run leaves on disk: settings, manifest, checkpoints, metrics and summary. Nothing in it can execute."""
 
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,7 @@ from launch.output.json_file import write_json
 from launch.output.output_file import make_folder
 from launch.presets.removed import without_removed
 from launch.run.lock import FolderLock
-from launch.run.ownership import is_own, sign
-from shared.config import RunConfig
+from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 
@@ -189,45 +189,23 @@ class RunFolder:
             )
 
     def write_config(self, config: RunConfig) -> None:
-        """Write the resolved settings; where they name modules, as this user's own."""
-        values = msgspec.to_builtins(config)
-        write_json(self.path / "config.json", values)
-        if config.environment.modules:
-            sign(self.path, values["environment"])
+        """Write the resolved settings. Their modules may be imported in this process from now on."""
+        write_json(self.path / "config.json", msgspec.to_builtins(config))
+        if config.environment not in _written_here:
+            _written_here.append(config.environment)
 
-    def read_config(self, setting: str = "resume", *, trust_imports: bool = False) -> RunConfig:
-        """The resolved settings of an earlier run, to make its environment by.
+    def read_config(
+        self, setting: str = "resume", *, trust_imports: bool = False, named_modules: Collection[str] = ()
+    ) -> RunConfig:
+        """The resolved settings of an earlier run, for making its environment.
 
         Raises:
-            ConfigurationError: see `read_settings`. Or they name modules, and this user neither made the folder nor
-                says that they may be imported.
+            ConfigurationError: see `read_settings` and `check_imports`.
         """
         config = self.read_settings(setting)
         if not trust_imports:
-            self.check_imports(config, setting)
+            check_imports(config.environment, named_modules, setting, self.name)
         return config
-
-    def check_imports(self, config: RunConfig, setting: str) -> None:
-        """Refuse to import the modules of its settings where somebody else made the folder.
-
-        Raises:
-            ConfigurationError: somebody did, and there are such modules.
-        """
-        environment = config.environment
-        if not environment.modules:
-            return
-        file = self.path / "config.json"
-        settings = msgspec.json.decode(file.read_bytes()) if file.is_file() else {}
-        # What was signed has to be what was read, too: it may be from another file beside it.
-        own = is_own(self.path, settings.get("environment")) and self.read_settings().environment == environment
-        if not own:
-            modules = ", ".join(dict.fromkeys(environment.modules))
-            raise setting_error(
-                setting,
-                self.name,
-                f"would import {modules}, and was not made by you on this machine: see what its config.json names "
-                f"below environment, and give --trust-imports to run that code",
-            )
 
     def read_settings(self, setting: str = "resume") -> RunConfig:
         """The resolved settings of an earlier run, to look at.
@@ -253,6 +231,30 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         assert self._lock is not None
         self._lock.release()
+
+
+# Settings of environments that this process has written into a run folder.
+_written_here: list[EnvironmentConfig] = []
+
+
+def check_imports(environment: EnvironmentConfig, named_modules: Collection[str], setting: str, place: str) -> None:
+    """Refuse settings from a file that name modules, unless the user named the same modules or this process wrote them.
+
+    Args:
+        environment: the settings that were read.
+        named_modules: modules that the user typed in the same command.
+        setting: the option that names the file, for the message.
+        place: the file or folder, for the message.
+
+    Raises:
+        ConfigurationError: names the modules.
+    """
+    # Modules that are imported already are no exception: a wrapper is a function of a module with its arguments.
+    modules = [name for name in dict.fromkeys(environment.modules) if name not in named_modules]
+    if modules and environment not in _written_here:
+        raise setting_error(
+            setting, place, f"would import {', '.join(modules)}: give --trust-imports to run the code of these modules"
+        )
 
 
 def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:

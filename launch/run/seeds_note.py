@@ -1,20 +1,21 @@
 """What the folder of several seeds says of them, so that those that are not done can be gone on with."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from launch.output.json_file import write_json
-from launch.run.ownership import SIGNATURE, is_own, sign
+from launch.run.folder import check_imports
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 _SEEDS = "seeds.json"
 SETTINGS = "settings.json"
 """The file with the settings of all runs, which `--config` reads."""
-FILES = (_SEEDS, SETTINGS, SIGNATURE)
+FILES = (_SEEDS, SETTINGS)
 """All that is written."""
 
 
@@ -28,11 +29,8 @@ class SeveralSeeds(NamedTuple):
 
 
 def write_seeds(folder: Path, several: SeveralSeeds) -> None:
-    """Write seeds.json and settings.json; where these name modules, as this user's own."""
-    settings = msgspec.to_builtins(several.config)
-    write_json(folder / SETTINGS, settings)
-    if several.config.environment.modules:
-        sign(folder, settings["environment"])
+    """Write seeds.json and settings.json."""
+    write_json(folder / SETTINGS, msgspec.to_builtins(several.config))
     write_json(folder / _SEEDS, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from})
 
 
@@ -41,12 +39,11 @@ def is_resumable(folder: Path) -> bool:
     return (folder / "config.json").is_file() or (folder / _SEEDS).is_file()
 
 
-def read_seeds(folder: Path, *, trust_imports: bool) -> SeveralSeeds | None:
+def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[str] = ()) -> SeveralSeeds | None:
     """What was written; None for a folder that is not of several seeds.
 
     Raises:
-        ConfigurationError: it cannot be read. Or the settings name modules, and this user neither wrote them nor says
-            that they may be imported.
+        ConfigurationError: it cannot be read; or see `check_imports`.
     """
     if not (folder / _SEEDS).is_file():
         return None
@@ -57,11 +54,6 @@ def read_seeds(folder: Path, *, trust_imports: bool) -> SeveralSeeds | None:
         found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
     except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
         raise setting_error("resume", folder, f"{_SEEDS} or {SETTINGS} cannot be read: {error}") from error
-    if config.environment.modules and not (trust_imports or is_own(folder, settings["environment"])):
-        raise setting_error(
-            "resume",
-            folder,
-            f"would import {', '.join(config.environment.modules)}, and was not made by you on this machine: see its "
-            f"{SETTINGS}, and give --trust-imports to run that code",
-        )
+    if not trust_imports:
+        check_imports(config.environment, named_modules, "resume", str(folder))
     return found

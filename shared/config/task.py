@@ -47,7 +47,8 @@ class EnvironmentConfig:
     under the settings below."""
     imports: tuple[str, ...] = ()
     """Modules to import, here and in every worker on every node, before the environment is made: what registers it.
-    Also typed --environment.import. A run folder that somebody else made imports nothing without --trust-imports."""
+    Also typed --environment.import. The modules that a run folder names
+    are imported with --trust-imports only."""
     frame_skip: int = 4
     """Frames that each action is repeated for; on Atari the last two are max-pooled."""
     frame_stack: int = 4

@@ -56,7 +56,6 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Goes to a folder with an example in it, which is forgotten afterwards."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     known = [(table, dict(table)) for table in (NETWORKS, EXPLORERS, METHODS)]
     copied: list[str] = []

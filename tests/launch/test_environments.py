@@ -98,7 +98,6 @@ def test_what_is_seen_is_learned(
     capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("guesses.py").write_text(MODULE)
     line = (

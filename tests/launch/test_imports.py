@@ -1,7 +1,6 @@
-"""Environments of the user's own modules: trained and played by name, and imported from nobody else's run folder."""
+"""Environments of the user's own modules: trained and played by name; a run folder needs permission to import them."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ with Path(__file__).with_name("imports.txt").open("a") as imports:
 gymnasium.register("Their-v0", entry_point=CartPoleEnv, max_episode_steps=20)
 """
 SMALL = "--actors 1 --total-frames 400 --stop-at-return None --stop-measure training --evaluation.every-frames 0"
-COMMANDS = ("evaluate {} --episodes 2", "record {}", "export {}", "train --resume {} --total-frames 500")
 
 
 class Module:
@@ -46,7 +44,6 @@ class Module:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     module = Module(tmp_path)
     yield module
@@ -64,67 +61,69 @@ def train(environment: str) -> None:
         "--environment.id Their-v0 --environment.import their_environments",
     ],
 )
-def test_a_run_of_ones_own_imports_its_module_in_every_command(
-    environment: str, module: Module, tmp_path: Path
-) -> None:
+def test_the_process_that_made_a_run_imports_its_module_again(environment: str, module: Module) -> None:
     train(f"{environment} --run-dir run")
     assert module.imports == 1
-    for command in COMMANDS[:1] + COMMANDS[2:]:
+    for command in ("evaluate {} --episodes 2", "export {}"):
         module.forget()
         assert main(command.format("run").split()) == 0
-    assert module.imports == 4
+    assert module.imports == 3
     assert json.loads(Path("run/evaluation-training.json").read_text())["episodes"] == 2
-    key = tmp_path / "state" / "tributary" / "key"
-    assert key.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_run_of_somebody_else_imports_nothing_unless_it_is_trusted(
-    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    train("--environment.id their_environments:Their-v0 --run-dir run")
-    imports = 1
-    for number, command in enumerate((*COMMANDS, "train cartpole --start-from {} --executor inline")):
-        shutil.copytree("run", f"run-{number}")
-        # To another user the signature says nothing, and none has signed what he trusted once.
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / f"other-{number}"))
-        module.forget()
+@pytest.fixture
+def run_of_another_process(module: Module, tmp_path: Path) -> Path:
+    """The folder of a run that another process trained, whose settings name `their_environments`."""
+    # Settings that no run of this process has.
+    environment = "--environment.id their_environments:Their-v0 --environment.reward-scale 2"
+    line = f"train cartpole {SMALL} {environment} --executor inline --run-dir run"
+    command = [sys.executable, "-P", "-m", "launch.cli", *line.split()]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert module.imports == 1
+    return tmp_path / "run"
+
+
+@pytest.mark.usefixtures("run_of_another_process")
+def test_a_run_folder_imports_nothing_without_permission(module: Module, capsys: pytest.CaptureFixture) -> None:
+    start = f"train cartpole {SMALL} --executor inline --run-dir new"
+    commands = {
+        "record run": "",
+        "train --config run/config.json --run-dir new": "",
+        "evaluate run --episodes 2": "--trust-imports",
+        "export run": "--trust-imports",
+        f"{start} --start-from run": "--environment.id their_environments:Their-v0 --environment.reward-scale 2",
+        "train --resume run --total-frames 500": "--environment.import their_environments",
+    }
+    module.forget()
+    for command in commands:
         capsys.readouterr()
-        typed = command.format(f"run-{number}").split()
-        assert main(typed) == 2, command
+        assert main(command.split()) == 2, command
         line = capsys.readouterr().err
-        assert f"run-{number}: would import their_environments, and was not made by you on this machine" in line
+        assert "would import their_environments: give --trust-imports" in line
         assert line.count("\n") == 1
-        assert module.imports == imports, command
-        if not command.startswith("record"):
-            small = f"{SMALL} --environment.id their_environments:Their-v0" if "--start-from" in command else ""
-            assert main([*typed, *small.split(), "--trust-imports"]) == 0, command
-            imports += 1
-            assert module.imports == imports, command
+        assert module.imports == 1, command
+    for command, permission in commands.items():
+        if permission:
+            module.forget()
+            imports = module.imports
+            assert main([*command.split(), *permission.split()]) == 0, command
+            assert module.imports == imports + 1, command
+    # Commands that only read numbers need no permission.
+    assert main(["report", "run"]) == 0
+    assert main(["plot", "run"]) == 0
 
 
-def test_settings_that_somebody_changed_are_not_ones_own_any_more(
-    module: Module, capsys: pytest.CaptureFixture
+def test_permission_is_for_the_modules_that_were_named(
+    run_of_another_process: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    train("--environment.id their_environments:Their-v0 --run-dir run")
-    shutil.copytree("run", "copied")
-    module.forget()
-    assert main(["evaluate", "copied", "--episodes", "1"]) == 0
-    settings = json.loads(Path("copied/config.json").read_text())
+    file = run_of_another_process / "config.json"
+    settings = json.loads(file.read_text())
     settings["environment"]["imports"] = ["this"]
-    Path("copied/config.json").write_text(json.dumps(settings))
-    module.forget()
-    capsys.readouterr()
-    assert main(["evaluate", "copied", "--episodes", "1"]) == 2
-    assert "copied: would import this, their_environments" in capsys.readouterr().err
+    file.write_text(json.dumps(settings))
+    line = "train --resume run --total-frames 500 --environment.id their_environments:Their-v0"
+    assert main(line.split()) == 2
+    assert "run: would import this: give --trust-imports" in capsys.readouterr().err
     assert "this" not in sys.modules
-    # Nor may a file of other settings beside those that were signed.
-    Path("run/other.json").write_text(json.dumps(settings))
-    assert main(["train", "--config", "run/other.json", "--executor", "inline"]) == 2
-    assert "run: would import this, their_environments" in capsys.readouterr().err
-    assert "this" not in sys.modules
-    # What only shows a run needs none of its code.
-    assert main(["report", "copied"]) == 0
-    assert main(["plot", "copied"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,6 @@ gymnasium.register("Choices-v0", Choices)
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     Path("choices.py").write_text(MODULE)
 
 
