@@ -5,8 +5,6 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 SIDE_BY_SIDE = --numprocesses $(JOBS) --dist worksteal
 INSTALLED := $(VENV)/.installed
-# A job server hands jobs to the agents of other clusters on its machine: these tests have it for themselves.
-JOB_TESTS := tests/cluster/test_jobs.py tests/cluster/test_seeds.py
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
@@ -67,8 +65,7 @@ browser-test: $(INSTALLED)
 
 cluster-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
-	$(BIN)/python -m pytest -m cluster tests/cluster $(addprefix --ignore=,$(JOB_TESTS)) $(SIDE_BY_SIDE) $(ARGS)
-	$(BIN)/python -m pytest -m cluster $(JOB_TESTS) $(ARGS)
+	$(BIN)/python -m pytest -m cluster tests/cluster $(SIDE_BY_SIDE) $(ARGS)
 
 sweep-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tune]'

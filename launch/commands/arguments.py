@@ -3,7 +3,7 @@
 import contextlib
 import io
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from decimal import Decimal
 from itertools import takewhile
@@ -64,17 +64,6 @@ def options(arguments: Sequence[str], name: str) -> tuple[str, ...]:
         elif argument == name:
             found += takewhile(lambda word: not word.startswith("--"), arguments[i + 1 :])
     return tuple(found)
-
-
-def without(arguments: Sequence[str], names: Collection[str]) -> list[str]:
-    """A line without these options and their values."""
-    left, dropping = list[str](), False
-    for argument in arguments:
-        if argument.startswith("--"):
-            dropping = argument.partition("=")[0].replace("_", "-") in names
-        if not dropping:
-            left.append(argument)
-    return left
 
 
 def _count(text: str) -> int:

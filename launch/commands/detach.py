@@ -1,28 +1,51 @@
-"""`tributary train --detach`: the run goes on in a process of its own, whatever becomes of the terminal."""
+"""`tributary train --detach` and `tributary stop`: start a run that outlives its terminal, and end it from another."""
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
 
 from launch.machine.import_path import module_command, module_environment
-from launch.output.exit_codes import EXIT_DONE
+from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
+from launch.output.lines import print_line
 from launch.output.output_file import make_folder
+from launch.run.latest import RunPath
 from launch.run.lock import holder_of
+from launch.run.seeds_note import is_resumable
+from shared.errors import setting_error
 
 _POLL_SECONDS = 0.1
 
 
+@dataclass(frozen=True)
+class StopArguments:
+    """Ask a run to finish its rollouts, save and end, and wait until it has. Ctrl-C ends only the waiting."""
+
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, of the runs of several seeds, or of a sweep; latest: the newest run."""
+    now: bool = False
+    """End at once, as a second Ctrl-C does; agent steps since the last checkpoint are lost."""
+
+
 def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several: bool) -> int:
-    """Start `tributary train ARGUMENTS` in a session of its own, and wait until it has its folder or has failed.
+    """Start `tributary train ARGUMENTS` in a session of its own, and wait until it holds its folder or has ended.
 
     Args:
-        arguments: as typed, without `--detach`; the process reads and checks them as any other does.
-        folder: of the run, or of the runs of `several` seeds.
-        new: the folder is of a run that begins.
+        arguments: as typed, without `--detach`. The process checks them as usual.
+        folder: run folder, or the folder of several seeds.
+        new: whether the run begins, in contrast to a resumed one.
+        several: whether it trains several seeds.
 
     Returns:
-        The exit code: 0 when the run has begun, else that of the process, whose last line is shown.
+        0 when the run has begun, else the exit code of the process, whose output is printed.
     """
     log = folder.with_name(f"{folder.name}.log")
     make_folder(log.parent, "run_dir")
@@ -36,17 +59,17 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
             start_new_session=True,
             env=module_environment(),
         )
-    while process.poll() is None and not _has(folder, process.pid):
+    while process.poll() is None and not _holds(process.pid, folder):
         time.sleep(_POLL_SECONDS)
-    said = log.read_bytes()[begins:].decode(errors="replace")
+    printed = log.read_bytes()[begins:].decode(errors="replace")
     if process.returncode:
-        print(said, end="")
+        print(printed, end="")
         if new and not folder.exists():
             log.unlink()
         return process.returncode
     if process.returncode == EXIT_DONE:
-        # It had nothing to do, or was faster than this.
-        print(said, end="")
+        # Nothing to do, or done within a poll.
+        print(printed, end="")
         return EXIT_DONE
     print(f"running:      {folder} (process {process.pid}); its output goes to {log}")
     print(f"look at it:   tributary attach {'latest' if several else folder}; tributary runs")
@@ -54,6 +77,43 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
     return EXIT_DONE
 
 
-def _has(folder: Path, pid: int) -> bool:
+def stop(arguments: StopArguments) -> int:
+    """Run `tributary stop`. Returns the exit code: 1 if the run still goes on.
+
+    Raises:
+        ConfigurationError: no process of this machine holds the folder.
+    """
+    folder, console = arguments.run, Console()
+    holder = holder_of(folder)
+    if holder is None:
+        raise setting_error("run", folder, "nothing runs there; tributary runs lists what does")
+    if not holder.here:
+        where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process of an older version"
+        raise setting_error("run", folder, f"runs {where}: stop it there")
+    assert holder.pid is not None
+    _interrupt(holder.pid)
+    print_line(console, f"asked process {holder.pid} to {'end at once' if arguments.now else 'finish and save'}")
+    if arguments.now:
+        # Two signals in immediate succession may arrive as one.
+        time.sleep(2 * _POLL_SECONDS)
+        _interrupt(holder.pid)
+    try:
+        while holder_of(folder) == holder:
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        print_line(console, "it still finishes")
+        return EXIT_FAILED
+    command = f"tributary train --resume {folder}" if is_resumable(folder) else "the command that began it"
+    print_line(console, f"ended: {folder}; {command} goes on")
+    return EXIT_DONE
+
+
+def _holds(pid: int, folder: Path) -> bool:
     holder = holder_of(folder)
     return holder is not None and holder.pid == pid
+
+
+def _interrupt(pid: int) -> None:
+    # The process may have ended by itself.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)

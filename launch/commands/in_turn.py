@@ -1,4 +1,4 @@
-"""Runs by themselves, one after another or a few side by side: in processes here, or wherever they are started."""
+"""Runs as processes of this machine, one after another or several side by side."""
 
 import shutil
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -40,26 +40,6 @@ class PlannedRun(NamedTuple):
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
-class StartedRun(Protocol):
-    """A run under way."""
-
-    def poll(self) -> int | None:
-        """Its exit code; None while it goes on."""
-
-    def interrupt(self) -> None:
-        """Ask it to save and end; the second time, to end at once."""
-
-
-class Starter(Protocol):
-    """Starts runs, each in one of several places that are numbered from 0."""
-
-    def has_room(self, place: int) -> bool:
-        """Whether a run can be started in a place that is free."""
-
-    def start(self, run: PlannedRun, place: int) -> StartedRun:
-        """Start a run."""
-
-
 def check_side_by_side(side_by_side: int) -> None:
     """Refuse a number of runs at a time that cannot be.
 
@@ -89,53 +69,42 @@ def left_to_do(run: PlannedRun) -> PlannedRun | None:
     return run
 
 
-def train_in_turn(
-    runs: Sequence[PlannedRun],
-    side_by_side: int,
-    console: Console,
-    interrupts: Interrupts,
-    starter: Starter | None = None,
-) -> list[int]:
-    """Train them in their order, `side_by_side` at a time. Returns the exit codes of those that ran: all, unless an
+def train_in_turn(runs: Sequence[PlannedRun], side_by_side: int, console: Console, interrupts: Interrupts) -> list[int]:
+    """Train `runs` in their order, `side_by_side` at a time. Returns the exit codes of those that ran: all, unless an
     interrupt came.
 
-    In processes of this machine, unless there is another starter: alone a run shows its own progress, and side by side
-    its output goes to its log.
+    Each is a process. Alone a run shows its own progress; side by side its output goes to its log.
 
     Raises:
         ConfigurationError: one could not start; those that were under way have ended.
     """
     waiting, codes = list(runs), list[int]()
-    free, running = list(range(side_by_side)), list[tuple[PlannedRun, int, StartedRun]]()
+    running = list[tuple[PlannedRun, Popen[str]]]()
     refused: PlannedRun | None = None
     passed_on = False
     with ExitStack() as stack, interrupts.watched():
-        if starter is None:
-            starter = _Processes(stack, alone=side_by_side == 1)
-        while (waiting and free) or running:
+        while waiting or running:
             try:
                 if interrupts.asked and not passed_on:
-                    # Those that run save and end.
+                    # The running ones save and end.
                     passed_on, waiting = True, []
                     _interrupt(running)
-                while waiting and free:
-                    place = free.pop(0)
-                    if not starter.has_room(place):
-                        continue
+                while waiting and len(running) < side_by_side:
                     run = waiting.pop(0)
                     print_line(console, f"{run.name}: {run.folder}{', goes on' if run.resume else ''}")
-                    running.append((run, place, starter.start(run, place)))
+                    running.append((run, _start(run, stack, alone=side_by_side == 1)))
                 time.sleep(_POLL_SECONDS)
                 for started in list(running):
-                    run, place, state = started
-                    code = state.poll()
+                    run, process = started
+                    code = process.poll()
                     if code is None:
                         continue
                     running.remove(started)
-                    free.append(place)
+                    # Below 0: a signal has ended it.
+                    code = EXIT_FAILED if code < 0 else code
                     codes.append(code)
                     if code == EXIT_USAGE:
-                        # What is wrong with its settings is so with those of the others.
+                        # The others have the same settings.
                         refused, waiting = refused or run, []
                     if side_by_side > 1:
                         print_line(console, f"{run.name}: ended with exit code {code}")
@@ -144,50 +113,22 @@ def train_in_turn(
                 _interrupt(running)
     if refused is not None:
         raise _cannot_start(refused)
-    if waiting:
-        print_line(console, f"no place is left for {', '.join(run.name for run in waiting)}")
-        codes.append(EXIT_FAILED)
     return codes
 
 
-class _Process:
-    """A run in a process of this machine."""
-
-    def __init__(self, process: Popen[str]) -> None:
-        self._process = process
-
-    def poll(self) -> int | None:
-        code = self._process.poll()
-        # Below 0: a signal has ended it.
-        return EXIT_FAILED if code is not None and code < 0 else code
-
-    def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+def _start(run: PlannedRun, stack: ExitStack, *, alone: bool) -> Popen[str]:
+    """Start the process of a run, which ends at the latest with `stack`."""
+    output = None
+    if not alone:
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        output = stack.enter_context(run.log.open("a" if run.resume else "w"))
+    started = training_process(run.config, run.folder, run.preset, output, resume=run.resume, start_from=run.start_from)
+    return stack.enter_context(started)
 
 
-class _Processes:
-    """Starts runs in processes of this machine, which end at the latest with `stack`. `alone`: one at a time."""
-
-    def __init__(self, stack: ExitStack, *, alone: bool) -> None:
-        self._stack, self._alone = stack, alone
-
-    def has_room(self, place: int) -> bool:  # noqa: ARG002
-        return True
-
-    def start(self, run: PlannedRun, place: int) -> _Process:  # noqa: ARG002
-        output = None
-        if not self._alone:
-            run.folder.parent.mkdir(parents=True, exist_ok=True)
-            output = self._stack.enter_context(run.log.open("a" if run.resume else "w"))
-        started = training_process(
-            run.config, run.folder, run.preset, output, resume=run.resume, start_from=run.start_from
-        )
-        return _Process(self._stack.enter_context(started))
-
-
-def _interrupt(running: Sequence[tuple[PlannedRun, int, StartedRun]]) -> None:
-    for _, _, started in running:
-        started.interrupt()
+def _interrupt(running: Sequence[tuple[PlannedRun, Popen[str]]]) -> None:
+    for _, process in running:
+        process.send_signal(signal.SIGINT)
 
 
 def _cannot_start(run: PlannedRun) -> ConfigurationError:

@@ -1,5 +1,6 @@
-"""`tributary runs`: what is there, running or done."""
+"""`tributary runs` and `tributary attach`: the list of runs, and the progress of one that another process trains."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,35 +9,53 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from launch.output.exit_codes import EXIT_DONE
+from launch.commands.display import Display, summary_lines
+from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
 from launch.output.json_file import check_json_file, write_json
 from launch.output.lines import print_line
 from launch.output.words import duration
-from launch.run.job_note import folders_elsewhere, note_of
-from launch.run.standing import RUNNING, Standing, run_folders, standing
+from launch.run.finished import read_summary
+from launch.run.latest import RunPath
+from launch.run.new_lines import NewLines
+from launch.run.rows import progress_of
+from launch.run.standing import DIED, RUNNING, Standing, run_folders, standing
 from shared.errors import ConfigurationError
+
+_POLL_SECONDS = 0.5
+_MOST_SHOWN = 20
+_HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
+# Columns that a narrow terminal loses, the first one first.
+_LEFT_OUT_FIRST = ("environment", "h:mm:ss", "evaluation")
+_ANY_WIDTH, _LEAST_NAME = 1000, 12
+# Of a table that is written to a file.
+_FILE_WIDTH = 200
 
 
 @dataclass(frozen=True)
 class RunsArguments:
-    """List runs, the newest first: which are running, how far they are, and what they have reached."""
+    """List runs, the newest first: their status, progress and return."""
 
     folder: Annotated[Path, tyro.conf.Positional] = Path("runs")
-    """Folder that they are in."""
+    """Folder of the run folders."""
     all: bool = False
-    """All of them, and not only the newest 20 and those that are running."""
+    """List all runs, not only the newest 20 and the running ones."""
     json: Path | None = None
     """File to write all of them to."""
 
 
-_MOST_SHOWN = 20
+@dataclass(frozen=True)
+class AttachArguments:
+    """Show the progress of a run until it ends, as its own terminal does. Ctrl-C leaves, and the run goes on."""
+
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run; latest: the newest one."""
 
 
 def list_runs(arguments: RunsArguments) -> int:
     """Run `tributary runs`. Returns the exit code.
 
     Raises:
-        ConfigurationError: there is no such folder.
+        ConfigurationError: the folder does not exist.
     """
     check_json_file(arguments.json)
     folder = arguments.folder
@@ -49,8 +68,7 @@ def list_runs(arguments: RunsArguments) -> int:
             write_json(arguments.json, {"runs": [], "left_out": []})
         return EXIT_DONE
     if not console.is_terminal:
-        # Nobody looks at the width of a file.
-        console = Console(width=200)
+        console = Console(width=_FILE_WIDTH)
     found, left_out = [], []
     for path in run_folders(folder):
         try:
@@ -58,56 +76,46 @@ def list_runs(arguments: RunsArguments) -> int:
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
             left_out.append({"run": str(path.absolute()), "reason": str(error)})
-    elsewhere = [_job_values(path, console) for path in folders_elsewhere(folder)]
     shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.running]
-    if shown or elsewhere:
-        console.print(_table(shown, elsewhere, folder, console), highlight=False)
+    if shown:
+        console.print(runs_table(shown, folder, console), highlight=False)
     left = len(found) - len(shown)
-    if left or not (found or elsewhere):
+    if left or not found:
         print_line(console, f"{left} older ones: --all" if left else f"no runs in {folder}")
     if arguments.json is not None:
-        write_json(arguments.json, {"runs": [*elsewhere, *map(run_values, found)], "left_out": left_out})
+        write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
     return EXIT_DONE
 
 
-def _job_values(folder: Path, console: Console) -> dict[str, Any]:
-    """A Ray job whose folder is not here, or not yet, as `--json` has it."""
-    note = note_of(folder)
-    assert note is not None
-    from launch.on_ray.jobs import Jobs
+def attach(arguments: AttachArguments) -> int:
+    """Run `tributary attach`. Returns the exit code: 1 if the run failed or died.
 
-    try:
-        status = Jobs(note.server).status(note.job).status.lower()
-    except ConfigurationError as error:
-        print_line(console, f"{folder.name}: {error}")
-        status = "unknown"
-    return {
-        "run": str(folder.absolute()),
-        "environment": note.environment,
-        "status": status,
-        "job": note.job,
-        "server": note.server,
-        "total_frames": note.total_frames,
-    }
-
-
-# As its columns are named; those that a narrow terminal goes without, the first one first.
-_HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
-_LEFT_OUT_FIRST = ("environment", "h:mm:ss", "evaluation")
-_ANY_WIDTH, _LEAST_NAME = 1000, 12
+    Raises:
+        ConfigurationError: the folder is not a run folder.
+    """
+    console, path = Console(), arguments.run
+    run = standing(path)
+    if run.running:
+        print_line(console, f"run folder:   {run.folder.path}; Ctrl-C leaves it running")
+        try:
+            _follow(path, console)
+        except KeyboardInterrupt:
+            print_line(console, f"left; it goes on: tributary stop {path} ends it")
+            return EXIT_DONE
+        run = standing(path)
+    if run.status == DIED:
+        print_line(console, f"its process ended without a summary: tributary train --resume {path} goes on")
+        return EXIT_FAILED
+    for line in summary_lines(read_summary(run.folder), str(path)):
+        print_line(console, line)
+    return EXIT_FAILED if run.status == "failed" else EXIT_DONE
 
 
-def _table(runs: list[Standing], elsewhere: list[dict[str, Any]], folder: Path, console: Console) -> Table:
-    """As many columns as the terminal has room for."""
-    rows = [
-        (str(Path(job["run"]).relative_to(folder.absolute())), job["environment"], f"job {job['status']}", *"----")
-        for job in elsewhere
-    ]
-    rows += [_row(run, folder) for run in runs]
-    bold = [False] * len(elsewhere) + [run.status == RUNNING for run in runs]
-    # Where nobody evaluates there is nothing to see.
-    nobody = all(row[_HEADINGS.index("evaluation")] == "-" for row in rows)
-    shown = [name for name in _HEADINGS if not (nobody and name == "evaluation")]
+def runs_table(runs: list[Standing], folder: Path, console: Console) -> Table:
+    """A table of runs with as many columns as fit into the width of the console."""
+    rows = [_row(run, folder) for run in runs]
+    no_evaluation = all(row[_HEADINGS.index("evaluation")] == "-" for row in rows)
+    shown = [name for name in _HEADINGS if not (no_evaluation and name == "evaluation")]
     for name in (None, *_LEFT_OUT_FIRST):
         shown = [other for other in shown if other != name]
         table = Table(box=None, pad_edge=False)
@@ -117,32 +125,18 @@ def _table(runs: list[Standing], elsewhere: list[dict[str, Any]], folder: Path, 
             else:
                 text = heading in ("environment", "status")
                 table.add_column(heading, justify="left" if text else "right", no_wrap=True)
-        for row, strong in zip(rows, bold, strict=True):
+        for run, row in zip(runs, rows, strict=True):
             cells = [cell for heading, cell in zip(_HEADINGS, row, strict=True) if heading in shown]
-            table.add_row(*cells, style="bold" if strong else None)
-        # Asked about a wider one, or it would say what it could be folded to.
+            table.add_row(*cells, style="bold" if run.status == RUNNING else None)
+        # Measured at a large width: at the real one the result is the width after folding.
         if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum <= console.width:
             break
     return table
 
 
-def _row(run: Standing, folder: Path) -> tuple[str, ...]:
-    row, most = run.row, run.config.total_frames
-    frames = row.get("frames", 0)
-    return (
-        str(run.folder.path.relative_to(folder.absolute())),
-        run.config.environment.id,
-        run.status.replace("_", " "),
-        f"{_in_short(frames)}, {100 * frames / most:.0f} %",
-        _number(row.get("mean_return_100")),
-        _number(row.get("evaluation_return")),
-        duration(row.get("elapsed_seconds")),
-    )
-
-
 def run_values(run: Standing) -> dict[str, Any]:
-    """A run as `--json` has it."""
-    row, note = run.row, note_of(run.folder.path)
+    """The entry of a run in the file of `--json`."""
+    row = run.row
     return {
         "run": str(run.folder.path),
         "environment": run.config.environment.id,
@@ -150,7 +144,6 @@ def run_values(run: Standing) -> dict[str, Any]:
         "status": run.status,
         "pid": None if run.holder is None else run.holder.pid,
         "host": None if run.holder is None else run.holder.host,
-        "job": None if note is None else note.job,
         "total_frames": run.config.total_frames,
         **{
             name: row.get(name)
@@ -159,9 +152,37 @@ def run_values(run: Standing) -> dict[str, Any]:
     }
 
 
+def _follow(path: Path, console: Console) -> None:
+    """Show new rows and messages of a run until no process holds its folder."""
+    run = standing(path)
+    log = NewLines(run.folder.log)
+    reached = f"at {run.row['frames']:,} frames" if run.row else "before its first row"
+    with Display(run.config, console, f"{reached}; a row comes every {run.config.log_every_seconds:g} s") as display:
+        while run.running:
+            for line in log.take():
+                display.message(line)
+            if run.row:
+                display.update(progress_of(run.row))
+            time.sleep(_POLL_SECONDS)
+            run = standing(path)
+        for line in log.take():
+            display.message(line)
+
+
+def _row(run: Standing, folder: Path) -> tuple[str, ...]:
+    row, most = run.row, run.config.total_frames
+    frames = row.get("frames", 0)
+    short = f"{frames:,}" if frames < 100_000 else f"{frames / 1e6:.2f} M"
+    return (
+        str(run.folder.path.relative_to(folder.absolute())),
+        run.config.environment.id,
+        run.status.replace("_", " "),
+        f"{short}, {100 * frames / most:.0f} %",
+        _number(row.get("mean_return_100")),
+        _number(row.get("evaluation_return")),
+        duration(row.get("elapsed_seconds")),
+    )
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _in_short(frames: int) -> str:
-    return f"{frames:,}" if frames < 100_000 else f"{frames / 1e6:.2f} M"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from rich.table import Table
 
 from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, train_in_turn
 from launch.commands.interrupts import Interrupts
-from launch.commands.seed_jobs import SeedJobs
 from launch.commands.train import TrainArguments
 from launch.machine.budget import automatic_actors
 from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
@@ -24,7 +23,7 @@ from launch.output.output_file import make_folder
 from launch.output.provenance import provenance
 from launch.presets.written import set_of_one_run
 from launch.run.lock import LOCK_FILE, FolderLock
-from launch.run.seeds_note import FILES, SETTINGS, SeveralSeeds, write_seeds
+from launch.run.seeds_note import FILES, SeveralSeeds, write_seeds
 from shared.config import RunConfig
 from shared.errors import setting_error
 
@@ -47,14 +46,11 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def train_seeds(
-    arguments: TrainArguments, seeds: Sequence[int], folder: Path, preset: str, typed: Sequence[str] = ()
-) -> int:
+def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, preset: str) -> int:
     """Train once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
 
-    Each run is in `folder`/seed-N. Alone a run shows its own progress; side by side its output goes to seed-N.log, and
-    on a cluster each is a Ray job on its share of the nodes. With `arguments.resume` those that are not done go on;
-    `typed` are then the settings that were typed.
+    Each run is in `folder`/seed-N. Alone a run shows its own progress; side by side its output goes to seed-N.log.
+    With `arguments.resume` those that are not done go on.
 
     Raises:
         ConfigurationError: the folder is in use, or no run could start.
@@ -77,13 +73,7 @@ def train_seeds(
                 print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
             shown_from = None if start_from is None else str(start_from)
             write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
-            on_cluster = arguments.side_by_side > 1 and config.address != "local" and config.executor == "ray"
-            many = min(arguments.side_by_side, len(left))
-            with ExitStack() as stack:
-                starter = None
-                if left and on_cluster:
-                    starter = stack.enter_context(SeedJobs(config, many, folder / SETTINGS, typed, console))
-                codes = train_in_turn(left, many, console, interrupts, starter)
+            codes = train_in_turn(left, min(arguments.side_by_side, len(left)), console, interrupts)
         except BaseException:
             _discard_if_no_run_started(folder)
             raise
@@ -104,9 +94,12 @@ def _for_each(arguments: TrainArguments) -> RunConfig:
     """The settings of each run but for its seed."""
     config = arguments.config
     for name in set_of_one_run(config):
-        # What a cluster is divided of is that of all runs.
-        if name != "nodes":
-            raise setting_error(name, getattr(config, name), "is of one run, and --seeds trains several")
+        raise setting_error(name, getattr(config, name), "is of one run, and --seeds trains several")
+    if config.executor == "ray" and config.address != "local" and arguments.side_by_side > 1:
+        raise setting_error(
+            "side_by_side", arguments.side_by_side, "divides this machine; on a cluster submit a job for each seed: "
+            "ray job submit -- tributary train ... --address auto --seed N",
+        )  # fmt: skip
     here = config.executor == "ray" and config.address == "local"
     if here and config.actors == "auto" and arguments.side_by_side > 1:
         return replace(config, actors=automatic_actors(max(1, usable_cores() // arguments.side_by_side)))
@@ -115,7 +108,7 @@ def _for_each(arguments: TrainArguments) -> RunConfig:
 
 def _discard_if_no_run_started(folder: Path) -> None:
     if not any(entry.is_dir() for entry in folder.iterdir()):
-        made = (*folder.glob("seed-*.log"), *folder.glob("seed-*.job.json"), *map(folder.joinpath, (*FILES, LOCK_FILE)))
+        made = (*folder.glob("seed-*.log"), *map(folder.joinpath, (*FILES, LOCK_FILE)))
         for file in made:
             file.unlink(missing_ok=True)
         with suppress(OSError):

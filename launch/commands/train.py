@@ -58,11 +58,10 @@ class TrainArguments:
     seeds: str | None = None
     """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
     side_by_side: int = 1
-    """With --seeds: how many to train at a time. Here --actors auto divides the cores among them; on a cluster
-    (--address) each is a Ray job on an equal share of the nodes or of their cores."""
+    """With --seeds: how many to train at a time on this machine. --actors auto divides its cores among them."""
     detach: bool = False
-    """Train in a process of its own, with --address as a Ray job, which outlives this terminal; tributary runs, attach
-    and stop find it."""
+    """Train in a process that outlives this terminal; tributary runs, attach and stop find it. On a cluster: ray job
+    submit."""
     trust_imports: bool = False
     """With --resume, --start-from or --config: import the modules that the settings of that run name, and run their
     code. A module that the same command names, by --environment.import for example, needs no such permission."""
@@ -183,7 +182,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
     # Importing ray takes a second or two: after all that can be checked without it.
     import ray
 
-    from launch.on_ray.cluster import connect, machines_requested, nodes_for, takes_gpu_here, total_gpus
+    from launch.on_ray.cluster import cluster_nodes, connect, machines_requested, takes_gpu_here, total_gpus
     from launch.on_ray.learner_run import run_learners
     from launch.on_ray.probe import check_nodes
 
@@ -194,7 +193,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
         placement = None
         if budget is None:
             check_nodes()
-            nodes = nodes_for(config)
+            nodes = cluster_nodes()
             config = with_actor_device(config, sum(node.gpus for node in nodes))
             placement = place(config, nodes)
             budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launch.commands.arguments import option, parse, without
+from launch.commands.arguments import option, parse
 from launch.commands.detach import train_detached
 from launch.commands.preset_line import (
     asks_for_help,
@@ -29,10 +29,7 @@ from launch.run.storage import fetch
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
-# Where all seeds are, and how many at a time; a seed's own run has no such option.
-_OF_ALL_SEEDS = (
-    "--resume", "--side-by-side", "--address", "--nodes", "--seed", "--run-dir", "--json", "--detach", "--trust-imports"
-)  # fmt: skip
+_SUBMIT = "ray job submit -- tributary train ... --address auto"
 _PURPOSE = "Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once."
 
 
@@ -68,8 +65,6 @@ def train_line(arguments: Sequence[str]) -> int:
             base = folder.read_config(trust_imports=trust, named_modules=named_modules(rest))
         else:
             base = several.config
-        # The nodes that it had may be another run's by now.
-        base = replace(base, nodes=())
     elif start is not None and not from_preset:
         other = RunFolder(run_path(start))
         preset, base = (
@@ -99,7 +94,7 @@ def train_line(arguments: Sequence[str]) -> int:
         assert parsed.resume is not None
         start_from = None if several.start_from is None else Path(several.start_from)
         all_of_them = replace(parsed, start_from=start_from)
-        return train_seeds(all_of_them, several.seeds, parsed.resume, preset, without(rest, _OF_ALL_SEEDS))
+        return train_seeds(all_of_them, several.seeds, parsed.resume, preset)
     if parsed.seeds is None:
         try:
             return train(parsed, preset)
@@ -111,19 +106,17 @@ def train_line(arguments: Sequence[str]) -> int:
 
 
 def _detach(arguments: Sequence[str], parsed: TrainArguments, preset: str, *, several: bool) -> int:
-    """Have the same line run elsewhere; only the name of a new folder has to be settled here."""
+    """Run the same command line in another process. Only the name of a new run folder is decided here."""
+    if parsed.config.address != "local" and parsed.config.executor == "ray":
+        raise setting_error("detach", True, f"starts a process of this machine; on a cluster: {_SUBMIT}")
     typed = [argument for argument in arguments if argument.partition("=")[0] != "--detach"]
     folder = parsed.resume or parsed.run_dir or default_run_dir(preset)
     if parsed.resume is None:
-        # Before anything is written beside a run that is there.
+        # Before the log of an existing run is overwritten.
         RunFolder(folder).check_free()
         if parsed.run_dir is None:
             typed += ["--run-dir", str(folder)]
-    if parsed.config.address == "local" or parsed.config.executor == "inline":
-        return train_detached(typed, folder, new=parsed.resume is None, several=several)
-    from launch.commands.job import train_as_job
-
-    return train_as_job(typed, folder, parsed.config, several=several)
+    return train_detached(typed, folder, new=parsed.resume is None, several=several)
 
 
 def settings_to_start_from(folder: RunFolder, *, trust_imports: bool, named_modules: Collection[str] = ()) -> RunConfig:

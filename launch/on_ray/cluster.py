@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 # Read when ray is imported.
@@ -22,7 +21,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from launch.machine.import_path import worker_path
 from launch.on_ray.placement import Node, room
-from launch.on_ray.shares import check_nodes_of_run, nodes_of_run
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
@@ -85,8 +83,8 @@ def start_here(cores: int) -> None:
         ) from error
 
 
-def join(address: str) -> str | None:
-    """Join the cluster at an address. Returns where its dashboard listens, None if it has none.
+def join(address: str) -> None:
+    """Join the cluster at an address.
 
     Raises:
         ConfigurationError: nobody listens there, or the cluster runs another version of Ray or Python.
@@ -95,13 +93,12 @@ def join(address: str) -> str | None:
     check_address(address)
     try:
         with _own_sigterm():
-            context = ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
+            ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
     except RuntimeError as error:
         text = one_line(error)
         if "ersion mismatch" not in text:
             raise
         raise setting_error("address", address, f"{text}; install the same versions on all nodes") from error
-    return context.dashboard_url or None
 
 
 @contextmanager
@@ -113,15 +110,6 @@ def _own_sigterm() -> Iterator[None]:
     finally:
         if before != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def joined(address: str) -> Iterator[str | None]:
-    """Within this context this process is part of the cluster at an address. Yields and raises what `join` does."""
-    try:
-        yield join(address)
-    finally:
-        ray.shutdown()
 
 
 def check_address(address: str) -> None:
@@ -161,35 +149,11 @@ def cluster_nodes() -> list[Node]:
     ]
 
 
-def nodes_for(config: RunConfig) -> list[Node]:
-    """The machines of the cluster that a run may use.
-
-    Raises:
-        ConfigurationError: it names others.
-    """
-    nodes = cluster_nodes()
-    check_nodes_of_run(config, nodes)
-    return nodes_of_run(config, nodes)
-
-
-def free_nodes() -> list[Node]:
-    """The machines of the cluster, with the cores and GPUs that nobody has taken."""
-    free = ray._private.state.available_resources_per_node()
-    return [
-        replace(
-            node,
-            cores=min(node.cores, free.get(node.id, {}).get("CPU", 0.0)),
-            gpus=min(node.gpus, free.get(node.id, {}).get("GPU", 0.0)),
-        )
-        for node in cluster_nodes()
-    ]
-
-
 @contextmanager
 def machines_requested(config: RunConfig) -> Iterator[None]:
     """Ask the cluster's autoscaler, if it has one, for the cores of as many actors as the run may have at most."""
     _, most = config.actor_range
-    if config.address == "local" or config.nodes or most is None or isinstance(config.actors, int):
+    if config.address == "local" or most is None or isinstance(config.actors, int):
         yield
         return
     request_resources(bundles=[{"CPU": config.actor.cores}] * most)
@@ -222,7 +186,7 @@ def _draining_nodes() -> set[str]:
 
 
 class ClusterView:
-    """The nodes that a run may use and their places for actors, looked up again every two seconds.
+    """The nodes of the cluster and their places for actors, looked up again every two seconds.
 
     Args:
         config: of the run.
@@ -240,8 +204,7 @@ class ClusterView:
         """The nodes that Ray's server takes for alive, less those that were found not to answer."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
-            there = nodes_of_run(self._config, cluster_nodes())
-            self._nodes = [node for node in there if not self._is_silent(node, now)]
+            self._nodes = [node for node in cluster_nodes() if not self._is_silent(node, now)]
             self._looked_up = now
         return self._nodes
 

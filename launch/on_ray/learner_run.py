@@ -17,7 +17,6 @@ from launch.on_ray.cluster import cluster_nodes
 from launch.on_ray.failures import failure_reason
 from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
-from launch.on_ray.shares import nodes_of_run
 from launch.run.counts import LearnerDeath
 from launch.run.folder import RunFolder
 from launch.run.folder_copy import Stamp, apply_changes, changes_since
@@ -76,9 +75,6 @@ def run_learners(
             resume = resume or folder.has_checkpoint
             death = LearnerDeath(lost or failure_reason(error), watched.agent_steps)
             if placement is not None:
-                if config.nodes and not nodes_of_run(config, cluster_nodes()):
-                    # Others are not its own, and a node that comes back is another one.
-                    raise
                 placement = _place_again(config, say)
     raise AssertionError("unreachable")
 
@@ -100,7 +96,7 @@ def _place_again(config: RunConfig, say: Callable[[str], None]) -> Placement:
     """Wait until the nodes have room for the run, and plan where it goes on."""
     told = ""
     while True:
-        nodes = nodes_of_run(config, cluster_nodes())
+        nodes = cluster_nodes()
         try:
             placement = place(config, nodes)
         except ConfigurationError as error:

@@ -12,7 +12,7 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed
 from launch.machine.shared_memory import SharedVector
 from launch.on_ray.actor_process import ActorNotMadeError, EvaluatorProcess, Weights
-from launch.on_ray.cluster import ClusterView, on_node
+from launch.on_ray.cluster import ClusterView
 from launch.on_ray.failures import failure_reason
 from shared.config import RunConfig
 from shared.types import EvaluationPolicy, WeightSnapshot
@@ -93,11 +93,11 @@ class _Evaluator:
     """The evaluator's process. It starts when it is first needed, as it takes as much memory as an actor.
 
     In a run that evaluates at intervals it starts at once, beside the actors. It takes no core from their count:
-    between evaluations it sleeps. `where` are Ray's options for its place.
+    between evaluations it sleeps.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, where: dict[str, Any]) -> None:
-        self._config, self._spec, self._where = config, spec, where
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
+        self._config, self._spec = config, spec
         self._handle: Any = self._start() if config.evaluation.every_frames else None
 
     def run(self, weights: ray.ObjectRef, policy: EvaluationPolicy, *pieces: ray.ObjectRef) -> ray.ObjectRef:
@@ -113,8 +113,7 @@ class _Evaluator:
         self._handle = None
 
     def _start(self) -> Any:
-        options = PROCESS_OPTIONS | self._where
-        return ray.remote(num_cpus=0, **options)(EvaluatorProcess).remote(self._config, self._spec)
+        return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(self._config, self._spec)
 
 
 class Call(NamedTuple):
@@ -163,9 +162,7 @@ class RayMembers(ABC, Generic[MemberT]):
         self._evaluator: _Evaluator | None = None
 
     def _start_evaluator(self) -> None:
-        # Where Ray likes, unless the run is to stay on some of the nodes.
-        where = on_node(self._cluster.learner.id) if self._cluster is not None and self._config.nodes else {}
-        self._evaluator = _Evaluator(self._config, self._spec, where)
+        self._evaluator = _Evaluator(self._config, self._spec)
 
     @abstractmethod
     def _completion(self, call: Call, result: Any) -> Completion:

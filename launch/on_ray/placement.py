@@ -125,7 +125,7 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
         ConfigurationError: fewer actors have a place than the run must have.
     """
     if not nodes:
-        raise setting_error("nodes", " ".join(config.nodes), "none of them is there any more")
+        raise setting_error("address", config.address, "the cluster has no node")
     learner, gpu = learner_node(config, nodes)
     places = room(config, nodes, learner)
     least, most = config.actor_range

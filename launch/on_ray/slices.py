@@ -183,7 +183,6 @@ class SliceProcesses:
         self._parts = []
 
     def _where(self, shards: int) -> dict[str, Any]:
-        # A run that keeps to nodes of its own has one for the learner.
-        if not self._config.nodes and ray.cluster_resources().get(SLICE_RESOURCE, 0.0) >= shards:
+        if ray.cluster_resources().get(SLICE_RESOURCE, 0.0) >= shards:
             return {"resources": {SLICE_RESOURCE: 1}, "scheduling_strategy": "SPREAD"}
         return {} if self._node is None else on_node(self._node.id)

@@ -16,6 +16,7 @@ REMOVED_SETTINGS: dict[str, tuple[Any, str]] = {
     "learner.learning_rate_scaling": ("square_root", "0.2"),
     "learner.tuned_gradients_per_update": (1, "0.2"),
     "nodes_per_group": (None, "0.2"),
+    "nodes": ([], "0.2"),
 }
 """Default of each removed setting, and the version that removed it."""
 

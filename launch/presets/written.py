@@ -27,8 +27,8 @@ SHORT_NAMES = {
     "environment.import": "environment.imports",
 }
 """What settings are also called on the command line."""
-OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals", "nodes")
-"""What is of one run alone: where it is kept, the order of its reports, and its part of a cluster."""
+OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
+"""Settings of a single run, which no other run inherits."""
 
 
 class ConfigFile(NamedTuple):

@@ -1,4 +1,4 @@
-"""Who works in a folder: the process that holds its lock, so that others refuse it, and can find that process."""
+"""The lock of a folder: at most one process works in it, and others can find that process."""
 
 import fcntl
 import json
@@ -8,27 +8,36 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from launch.machine.shared_memory import available, machine_id
 from shared.errors import ConfigurationError
 
 LOCK_FILE = ".lock"
-# Whoever looks at the lock holds it for less than this.
+# `holder_of` holds the lock for less than this.
 _LOOK_SECONDS, _TRIES = 0.05, 4
 
 
 class Holder(NamedTuple):
-    """The process that holds a folder; `pid` None: unknown, as in folders of older versions."""
+    """The process that holds a folder; `pid` None: unknown, as in folders of older versions.
+
+    `machine` names the boot and the process namespace in which `pid` is valid. A host name would not do: containers
+    share one, and it changes with the network of a laptop.
+    """
 
     pid: int | None
     host: str | None
+    machine: str | None = None
 
     @property
     def here(self) -> bool:
-        """Whether it is a process of this machine, and known."""
-        return self.pid is not None and self.host == socket.gethostname()
+        """Whether the process is known, and its id is valid here."""
+        if self.machine is None:
+            # Written by version 0.1.
+            return self.pid is not None and self.host == socket.gethostname()
+        return self.pid is not None and self.machine == _this_machine()
 
 
 class FolderLock:
-    """The lock of a folder that exists, held until it is released or this process ends, however it ends.
+    """The lock of an existing folder, held until it is released or this process ends.
 
     Raises:
         ConfigurationError: another process holds it, it cannot be written to, or its file system has no locks.
@@ -36,7 +45,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         try:
-            # Not truncated when it is opened: what is in it is of the one that holds it.
+            # Not truncated when it is opened: its content belongs to the process that holds the lock.
             self._file: IO[str] = (folder / LOCK_FILE).open("a+")
         except OSError as error:
             raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
@@ -58,16 +67,16 @@ class FolderLock:
                     f"on a file system with locks (for Lustre: mounted with flock)"
                 ) from error
         self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "machine": _this_machine()}))
         self._file.flush()
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         self._file.close()
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """The process that works in a folder; None if none does."""
+    """The process that holds a folder; None if none does."""
     try:
         file = (folder / LOCK_FILE).open()
     except OSError:
@@ -78,10 +87,15 @@ def holder_of(folder: Path) -> Holder | None:
         except BlockingIOError:
             try:
                 values = json.loads(file.read())
-                return Holder(int(values["pid"]), str(values["host"]))
-            except (ValueError, KeyError, TypeError):
+                return Holder(int(values["pid"]), str(values["host"]), values.get("machine"))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 return Holder(None, None)
         except OSError:
-            # A file system without locks: no run has begun there.
+            # A file system without locks, on which no run can have begun.
             return None
     return None
+
+
+def _this_machine() -> str:
+    # Systems without /proc have no boot id to read, and no process namespaces.
+    return machine_id() if available() else socket.gethostname()

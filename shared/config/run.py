@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from shared.config.checks import at_least, between, positive
 from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
-from shared.config.nodes import NodePart, node_part
 from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig, TransferConfig
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig
 from shared.errors import setting_error
@@ -44,9 +43,6 @@ class RunConfig:
     settings to the bit, until the order ends, however long it takes. Not with --resume."""
     address: str = "local"
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
-    nodes: tuple[str, ...] = ()
-    """With --address: nodes of the cluster that the run may use, by address or Ray's id, as a whole or with so many of
-    their cores and GPUs: 10.0.0.2 10.0.0.3=8 10.0.0.4=16,1. Default: all. So --side-by-side divides a cluster."""
     aggregation: Literal["auto", "node", "group", "none"] = "auto"
     """node: the K gradients of an update are added on their node, and one message goes to the learner; group: nodes add
     theirs, groups of nodes add these sums up to K, and one message of a group goes to the learner; none: each gradient
@@ -77,7 +73,6 @@ class RunConfig:
         _check_lengths(self)
         _check_method_and_network(self)
         _check_replay(self)
-        _check_nodes(self)
         _check_aggregation(self)
         _check_executor(self)
         _check_stopping(self)
@@ -97,11 +92,6 @@ class RunConfig:
         if not (least.isdecimal() and most.isdecimal()):
             raise setting_error("actors", self.actors, "must be a number, auto, or MIN:MAX like 2:16")
         return int(least), int(most)
-
-    @property
-    def node_parts(self) -> list[NodePart]:
-        """The parts of a cluster's nodes that the run may use; none: all of it."""
-        return [node_part(text) for text in self.nodes]
 
     @property
     def annealing_frames(self) -> int:
@@ -154,15 +144,6 @@ def _check_replay(config: RunConfig) -> None:
             config.transfer.precision,
             "rounds between processes; one process does not, and cannot repeat such a run (--replay-arrivals)",
         )
-
-
-def _check_nodes(config: RunConfig) -> None:
-    names = [part.name for part in config.node_parts]
-    for name in names:
-        if names.count(name) > 1:
-            raise setting_error("nodes", name, "is named twice")
-    if names and (config.address == "local" or config.executor == "inline"):
-        raise setting_error("nodes", " ".join(config.nodes), "are of a cluster; join one by --address")
 
 
 def _check_aggregation(config: RunConfig) -> None:

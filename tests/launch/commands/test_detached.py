@@ -1,7 +1,9 @@
 """A run that goes on without its terminal: `train --detach`, `runs`, `attach` and `stop`."""
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,8 +13,7 @@ from typing import Any
 import pytest
 
 from launch.cli import main
-from launch.commands.stop import StopArguments, stop
-from launch.run.job_note import note_of
+from launch.commands.detach import StopArguments, stop
 from launch.run.lock import FolderLock, holder_of
 
 DEADLINE_SECONDS = 120
@@ -89,27 +90,42 @@ def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_job_without_rays_client_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("launch.on_ray.jobs.find_spec", lambda _name: None)
-    command = ["train", "cartpole", "--address", "auto", "--detach", "--run-dir", str(tmp_path / "one")]
-    assert main(command) == 2
+def test_a_detached_run_on_a_cluster_is_a_ray_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(f"train cartpole --address auto --detach --run-dir {tmp_path / 'one'}".split()) == 2
     error = capsys.readouterr().err
+    assert error.startswith("error: --detach True: ")
     assert error.count("\n") == 1
-    assert "pip install 'tributary-rl[cluster]'" in error
+    assert "ray job submit -- tributary train" in error
     assert not list(tmp_path.iterdir())
 
 
-def test_stop_asks_whoever_holds_the_folder_and_says_where_that_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({"machine": "another boot"}, f"runs on {socket.gethostname()}, process {os.getpid()}: stop it there"),
+        ({"machine": None, "host": "elsewhere"}, f"runs on elsewhere, process {os.getpid()}: stop it there"),
+    ],
+)
+def test_a_run_of_another_machine_is_not_stopped(
+    changed: dict[str, Any], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Containers may share a host name, and a process id would name another process here."""
     assert main(["stop", str(tmp_path)]) == 2
     assert "nothing runs there" in capsys.readouterr().err
     lock = FolderLock(tmp_path)
-    (tmp_path / ".lock").write_text(json.dumps({"pid": 7, "host": "elsewhere"}))
+    file = tmp_path / ".lock"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     assert main(["stop", str(tmp_path)]) == 2
-    assert "runs on elsewhere, process 7: stop it there" in capsys.readouterr().err
+    assert refusal in capsys.readouterr().err
+    lock.release()
+
+
+def test_a_changed_host_name_is_the_same_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = FolderLock(tmp_path)
+    monkeypatch.setattr("socket.gethostname", lambda: "renamed")
+    holder = holder_of(tmp_path)
+    assert holder is not None
+    assert holder.here
     lock.release()
 
 
@@ -140,8 +156,6 @@ def test_a_folder_that_is_not_free_is_refused_before_anything_is_written(
     run.mkdir()
     (run / "config.json").touch()
     log.write_text("of the run that is there\n")
-    for address in ("", " --address auto"):
-        assert main(f"train cartpole --detach --run-dir {run}{address}".split()) == 2
-        assert capsys.readouterr().err.startswith(f"error: --run-dir {run}: exists; name another folder")
+    assert main(f"train cartpole --detach --run-dir {run}".split()) == 2
+    assert capsys.readouterr().err.startswith(f"error: --run-dir {run}: exists; name another folder")
     assert log.read_text() == "of the run that is there\n"
-    assert note_of(run) is None

@@ -1,4 +1,4 @@
-"""`tributary runs`: what a terminal has room for, and runs that are Ray jobs elsewhere."""
+"""`tributary runs`: its columns by the width of the terminal, and its file."""
 
 import io
 import json
@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from launch.cli import main
-from launch.commands.runs import _table
+from launch.commands.runs import runs_table
 from launch.output.json_file import write_json
-from launch.run.job_note import JobNote, note_of, remove_note, write_note
 from launch.run.progress import Progress
 from launch.run.rows import row_values
 from launch.run.standing import standing
@@ -28,8 +27,7 @@ def made(folder: Path, config: RunConfig, **row: float) -> None:
 def shown(folder: Path, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     runs = [standing(path) for path in sorted(folder.iterdir())]
-    job = {"run": str(folder / "a-job"), "environment": "ALE/Pong-v5", "status": "pending"}
-    console.print(_table(runs, [job], folder, console), highlight=False)
+    console.print(runs_table(runs, folder, console), highlight=False)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -39,16 +37,15 @@ def test_a_narrow_terminal_goes_without_columns_and_not_without_half_of_each(
 ) -> None:
     made(tmp_path / "cartpole-20261122-015812", cartpole, frames=2_048, elapsed_seconds=75.0, mean_return_100=144.9)
     made(tmp_path / "pong", cartpole, frames=12_340_000, elapsed_seconds=7_500.0)
-    heading, job, *rows = shown(tmp_path, 120)
-    # Nobody has evaluated.
+    heading, *rows = shown(tmp_path, 120)
+    # No run has been evaluated.
     assert heading.split() == ["run", "environment", "status", "frames", "return", "h:mm:ss"]
-    assert job.split() == ["a-job", "ALE/Pong-v5", "job", "pending", "-", "-", "-"]
     share = 100 * 2_048 / cartpole.total_frames
     assert rows[0].split() == (
         f"cartpole-20261122-015812 CartPole-v1 frames reached 2,048, {share:.0f} % 144.90 0:01:15".split()
     )
     assert "12.34 M" in rows[1]
-    heading, _, *rows = shown(tmp_path, 80)
+    heading, *rows = shown(tmp_path, 80)
     assert heading.split() == ["run", "status", "frames", "return", "h:mm:ss"]
     assert rows[0].startswith("cartpole-20261122-015812  frames reached")
     made(tmp_path / "zaxxon", cartpole, frames=100, evaluation_return=3.5)
@@ -65,30 +62,6 @@ def test_before_the_first_run_there_is_none_and_a_folder_that_is_typed_has_to_be
     assert "tributary train begins one" in capsys.readouterr().out
     assert main(["runs", "nosuch"]) == 2
     assert capsys.readouterr().err == "error: nosuch: there is no such folder\n"
-
-
-def test_a_job_elsewhere_is_listed_by_its_note(
-    tmp_path: Path, cartpole: RunConfig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    note = JobNote("tributary-one", "http://127.0.0.1:1", "CartPole-v1", 1000)
-    write_note(tmp_path / "one", note)
-    made(tmp_path / "two", cartpole, frames=10)
-    write_note(tmp_path / "two", note)
-    assert main(["runs", str(tmp_path), "--json", str(tmp_path / "runs.json")]) == 0
-    # Why, is said: nobody answers there, or the client is not installed.
-    said = capsys.readouterr().out
-    assert "job unknown" in said
-    assert "one: " in said
-    elsewhere, here = json.loads((tmp_path / "runs.json").read_text())["runs"]
-    assert (elsewhere["run"], elsewhere["job"], elsewhere["status"]) == (
-        str(tmp_path / "one"),
-        "tributary-one",
-        "unknown",
-    )
-    assert (here["job"], here["status"]) == ("tributary-one", "frames_reached")
-    assert note_of(tmp_path / "one") == note
-    remove_note(tmp_path / "one")
-    assert note_of(tmp_path / "one") is None
 
 
 def test_what_is_not_shown_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
