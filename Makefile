@@ -8,13 +8,15 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test soak browser-test lint format settings clean
+.PHONY: help watch train agent test smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test soak browser-test lint format settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
 	@echo "make train    install and train Pong, with live progress (ARGS=\"cartpole --seed 2\" for more)"
 	@echo "make test     install and run the tests"
-	@echo "make slow-test   further cases of the same, which take longer"
+	@echo "make smoke-test   a cluster by ray up on hosts of namespaces, and a lost node, as root"
+	@echo "make nightly  all tests that take longer than a developer waits: the targets below"
+	@echo "make slow-test   further cases of make test on real processes"
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
 	@echo "make tracker-test   the real MLflow and W&B, installed apart, and an outage of MLflow"
@@ -50,6 +52,17 @@ agent: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+
+smoke-test: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
+	$(BIN)/python -m pytest -m smoke tests/cluster $(ARGS)
+
+# Each part runs although one before it failed; the failed ones are named at the end.
+NIGHTLY := slow-test chaos cluster-test tracker-test storage-test sweep-test zoo-test
+nightly: $(INSTALLED)
+	@failed=; for part in $(NIGHTLY); do \
+		echo "== make $$part"; $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 slow-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow $(SIDE_BY_SIDE) $(ARGS)

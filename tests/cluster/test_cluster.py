@@ -67,6 +67,7 @@ def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Call
     assert "learner  (1 cores" in output
 
 
+@pytest.mark.smoke
 def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train: Callable[[str], Training]) -> None:
     marked = add(cluster, 1, learner=1)
     training = train()

@@ -107,6 +107,7 @@ def wait_for(condition: Callable[[], object], what: Callable[[], str] | str) -> 
         time.sleep(1.0)
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(1500)
 def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
     cluster.ray("up", "-y", "--no-config-cache", str(cluster.file))
