@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 SOURCES := actors learner shared launch tests docs tributary_rl.py
 
 .DEFAULT_GOAL := help
-.PHONY: help watch train agent test smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test soak browser-test lint format settings clean
+.PHONY: help watch train agent test smoke-test nightly slow-test task-test zoo-test chaos cluster-test tracker-test storage-test wheel-test sweep-test parity soak browser-test lint format settings clean
 
 help:
 	@echo "make watch    install, and watch an agent play Pong in the terminal (ARGS=zoo:cartpole for another)"
@@ -23,6 +23,7 @@ help:
 	@echo "make storage-test   runs kept in S3-compatible storage, and an outage of it"
 	@echo "make wheel-test   build the wheel, and use it in a new environment"
 	@echo "make sweep-test   a sweep on Ray Tune whose processes are killed"
+	@echo "make parity   experiments about TensorFlow's numbers on this machine: tables and verdicts, in five minutes"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
 	@echo "make task-test   train presets to their returns: hours"
 	@echo "make zoo-test    repeat the scores of the agents that ship: a few minutes each"
@@ -92,6 +93,9 @@ wheel-test: $(INSTALLED)
 
 tracker-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m trackers tests/trackers $(ARGS)
+
+parity: $(INSTALLED)
+	$(BIN)/python -m pytest -s -m parity tests/parity $(ARGS)
 
 soak: $(INSTALLED)
 	$(BIN)/python tests/chaos/soak.py 30 20 soak.json

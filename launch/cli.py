@@ -46,7 +46,6 @@ COMMANDS: dict[str, Command] = {
         ("export", "RUN", "launch.results.export:export", "write the network as a Keras model and a SavedModel"),
         ("sweep", "FILE", "launch.sweep.command:sweep", "search settings: many runs, on Ray Tune"),
         ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning, learner"),
-        ("parity", "", "launch.parity.command:parity", "answer questions about TensorFlow's numbers by experiment"),
         ("plan", "", "launch.bench.plan:plan", "predict what a cluster of so many actors would give"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
         (

@@ -47,7 +47,6 @@ ROOMS = (
     "run",
     "on_ray",
     "results",
-    "parity",
     "commands",
     "python",
     "sweep",

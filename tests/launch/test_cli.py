@@ -267,7 +267,7 @@ def test_help_and_version(command: str, shown: str, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("command", ["--help", "help train", "--version"])
 def test_help_imports_nothing_that_is_slow(command: str) -> None:
     """Neither what learns, nor what measures and draws: it takes half a second in all."""
-    slow = {"tensorflow", "ray", "matplotlib", "av", "launch.bench", "launch.parity", "launch.results"}
+    slow = {"tensorflow", "ray", "matplotlib", "av", "launch.bench", "launch.results"}
     check = (
         "import contextlib, sys, launch.cli\n"
         f"with contextlib.suppress(SystemExit): launch.cli.main({command.split()})\n"

@@ -1,1 +1,0 @@
-"""`tributary parity`: questions that people ask about TensorFlow's numbers, answered by experiment on their machine."""
