@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, cast, get_type_hints
 
-from launch.output.exit_codes import EXIT_DONE, exit_code
+from launch.output import EXIT_DONE, exit_code
 from shared.errors import ConfigurationError
 
 
@@ -110,7 +110,7 @@ def bench(arguments: Sequence[str]) -> int:
 
 def _run(name: str, table: dict[str, Command], arguments: Sequence[str], kind: str) -> int:
     from launch.commands.arguments import parse
-    from launch.output.words import nearest
+    from launch.output import nearest
 
     if name not in table:
         raise ConfigurationError(f"unknown {kind} {name}{nearest(name, table)}; see tributary --help")
@@ -135,7 +135,7 @@ def _help() -> str:
 
 
 def _version() -> int:
-    from launch.output.provenance import revision
+    from launch.output import revision
 
     try:
         installed = version("tributary-rl")

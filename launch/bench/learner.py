@@ -14,9 +14,7 @@ from rich.table import Table
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.slice_costs import of_each_slice, show_slice_costs, slice_costs
 from launch.machine.budget import thread_budget
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.json_file import check_json_file, write_json
-from launch.output.provenance import provenance
+from launch.output import EXIT_DONE, check_json_file, provenance, write_json
 from launch.presets import PRESETS
 from shared.config import LearnerConfig, RunConfig, TransferConfig
 from shared.errors import setting_error

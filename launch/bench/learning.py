@@ -17,10 +17,7 @@ from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, 
 from launch.commands.interrupts import Interrupts
 from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
 from launch.commands.seeds import parse_seeds
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.output_file import make_folder
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, make_folder, print_line, write_json
 from launch.presets import PRESETS
 from launch.presets.written import set_of_one_run
 from launch.run.folder import RunFolder

@@ -12,11 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.output.hardware import hardware_line
-from launch.output.json_file import write_json
-from launch.output.lines import print_line
-from launch.output.provenance import provenance
-from launch.output.whole_file import whole_csv, whole_file
+from launch.output import hardware_line, print_line, provenance, whole_csv, whole_file, write_json
 from launch.results.curves import Band, Curve, XAxis, make_band, read_curve
 from launch.run.finished import reached_limit, read_summary
 from launch.run.folder import RunFolder
@@ -148,8 +144,8 @@ def _draw(study: Study, x: XAxis) -> None:
     groups = [band for band in found if band is not None]
     if not groups:
         return
-    from launch.output.pictures import save
     from launch.results.curve_picture import curves_figure
+    from launch.results.pictures import save
 
     configs = [contender.config for contender in study.contenders]
     marks = [(c.environment.id, c.stop_at_return) for c in configs if c.stop_at_return is not None]

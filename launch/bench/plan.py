@@ -17,11 +17,7 @@ from launch.bench.scaling_measurements import measure_throughput
 from launch.bench.scaling_result import Point
 from launch.bench.scaling_settings import ScalingArguments, bench_config
 from launch.on_ray.tree import node_share
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.hardware import usable_cores
-from launch.output.json_file import check_json_file, write_json
-from launch.output.output_file import check_output
-from launch.output.provenance import provenance
+from launch.output import EXIT_DONE, check_json_file, check_output, provenance, usable_cores, write_json
 from shared.errors import setting_error
 from shared.wire import WirePrecision
 

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from launch.output.hardware import hardware_line
+from launch.output import hardware_line
 
 # On the wire, where only one precision has room.
 _SHOWN = "float32"
@@ -126,7 +126,7 @@ def _table(*headings: str) -> Table:
 
 def draw(path: Path, result: dict[str, Any]) -> None:
     """The curve as a picture."""
-    from launch.output.pictures import COLOURS, figure, save
+    from launch.results.pictures import COLOURS, figure, save
 
     with figure() as (drawn, (axes,)):
         for colour, (precision, rows) in zip(COLOURS, result["curves"].items(), strict=False):

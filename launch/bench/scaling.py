@@ -16,9 +16,7 @@ from launch.bench.scaling_result import summarise as summarise_points
 from launch.bench.scaling_settings import ScalingArguments, bench_config, points_of
 from launch.bench.scaling_synthetic import check_synthetic, measure_synthetic, show_synthetic, summarise_synthetic
 from launch.machine.budget import thread_budget
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.output_file import make_folder
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, make_folder, write_json
 from shared.errors import setting_error
 
 

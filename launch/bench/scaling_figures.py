@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, ScalarFormatter
 
-from launch.output.pictures import COLOURS, figure, save
+from launch.results.pictures import COLOURS, figure, save
 from shared.types import StageSeconds
 
 

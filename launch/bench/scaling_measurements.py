@@ -21,9 +21,7 @@ from launch.bench.scaling_settings import ScalingArguments, bench_config
 from launch.bench.throughput import WARM_UP_SECONDS, steady_state, train_for
 from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import training_process
-from launch.output.hardware import usable_cores
-from launch.output.json_file import drop_half_line
-from launch.output.words import duration
+from launch.output import drop_half_line, duration, usable_cores
 from launch.run.folder import RunFolder
 from launch.run.progress import lag_summary
 from shared.config import RunConfig

@@ -11,9 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.bench.throughput import DRIFT
-from launch.output.json_file import write_json
-from launch.output.provenance import provenance
-from launch.output.whole_file import whole_csv
+from launch.output import provenance, whole_csv, write_json
 
 # Stages in which an actor does nothing but wait for weights.
 _WAITING_STAGES = ("synchronise", "wait")

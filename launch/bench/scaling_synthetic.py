@@ -23,8 +23,7 @@ from launch.bench.scaling_measurements import Store
 from launch.bench.scaling_result import Point, agent_steps_per_gradient
 from launch.bench.scaling_settings import ScalingArguments, bench_config
 from launch.on_ray.tree import Aggregation, node_share
-from launch.output.hardware import usable_cores
-from launch.output.provenance import provenance
+from launch.output import provenance, usable_cores
 from shared.errors import setting_error
 
 _LEVELS = {"none": "nowhere", "node": "on nodes", "group": "in two levels"}

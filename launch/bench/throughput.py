@@ -21,10 +21,7 @@ from launch.commands.interrupts import Interrupts
 from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
 from launch.commands.training_process import training_process
 from launch.machine.budget import thread_budget
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.hardware import usable_cores
-from launch.output.json_file import check_json_file, write_json
-from launch.output.provenance import provenance
+from launch.output import EXIT_DONE, check_json_file, provenance, usable_cores, write_json
 from launch.presets import PRESETS
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder

@@ -8,7 +8,7 @@ from launch.film.stage import make_stage
 from launch.loop.arrivals import Arrivals
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output.whole_file import check_can_be_written
+from launch.output import check_can_be_written
 from launch.run.changes import check_unchanged
 from launch.run.exact import check_exact_resume
 from launch.run.folder import RunFolder

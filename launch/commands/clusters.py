@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.machine.import_path import project_folder
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.lines import print_line
+from launch.output import EXIT_DONE, print_line
 from shared.errors import ConfigurationError
 
 _DISTRIBUTION = "tributary-rl"

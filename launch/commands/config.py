@@ -19,8 +19,7 @@ from launch.commands.preset_line import (
     with_full_help,
 )
 from launch.commands.settings import as_toml
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.json_file import check_json_file, write_json
+from launch.output import EXIT_DONE, check_json_file, write_json
 from launch.presets import PRESETS
 from shared.config import RunConfig
 

@@ -14,9 +14,7 @@ import tyro
 from rich.console import Console
 
 from launch.machine.import_path import module_command, module_environment
-from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
-from launch.output.lines import print_line
-from launch.output.output_file import make_folder
+from launch.output import EXIT_DONE, EXIT_FAILED, make_folder, print_line
 from launch.run.latest import RunPath
 from launch.run.lock import holder_of
 from launch.run.seeds_note import is_resumable

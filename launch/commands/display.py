@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from launch.output.lines import print_line
-from launch.output.words import duration, number
+from launch.output import duration, number, print_line
 from launch.run.evaluations import evaluation_line
 from launch.run.progress import Progress
 from shared.config import RunConfig

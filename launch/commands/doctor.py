@@ -11,10 +11,7 @@ from rich.table import Table
 from launch.machine.findings import Finding, disagreements, find
 from launch.machine.import_path import namesakes
 from launch.machine.probe import probe, reference
-from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.provenance import provenance
+from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, print_line, provenance, write_json
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import last_line, training_process
-from launch.output.exit_codes import EXIT_FAILED, EXIT_USAGE
-from launch.output.lines import print_line
+from launch.output import EXIT_FAILED, EXIT_USAGE, print_line
 from launch.run.finished import reached_limit, read_summary
 from launch.run.folder import RunFolder
 from shared.config import RunConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.commands.arguments import option, options
 from launch.commands.settings import ALIASES, filled, short_help
-from launch.output.words import nearest
+from launch.output import nearest
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import preset_for
 from launch.presets.written import ConfigFile, read_config_file

@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.json_file import check_json_file, write_json
+from launch.output import EXIT_DONE, check_json_file, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS
 
 

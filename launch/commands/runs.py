@@ -10,10 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.commands.display import Display, summary_lines
-from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.words import duration
+from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, print_line, write_json
 from launch.run.finished import read_summary
 from launch.run.latest import RunPath
 from launch.run.new_lines import NewLines

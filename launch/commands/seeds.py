@@ -15,12 +15,7 @@ from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, 
 from launch.commands.interrupts import Interrupts
 from launch.commands.train import TrainArguments
 from launch.machine.budget import automatic_actors
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.hardware import usable_cores
-from launch.output.json_file import write_json
-from launch.output.lines import print_line
-from launch.output.output_file import make_folder
-from launch.output.provenance import provenance
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, make_folder, print_line, provenance, usable_cores, write_json
 from launch.presets.written import set_of_one_run
 from launch.run.lock import LOCK_FILE, FolderLock
 from launch.run.seeds_note import FILES, SeveralSeeds, write_seeds

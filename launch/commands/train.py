@@ -21,9 +21,7 @@ from launch.machine.import_path import check_packages, namesakes
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import place, placement_lines, with_actor_device
 from launch.on_ray.tree import aggregation
-from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, write_json
 from launch.run.annealing import annealing_warning
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
 from launch.run.first_weights import FirstWeights, weights_to_start_from

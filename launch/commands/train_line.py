@@ -18,7 +18,7 @@ from launch.commands.preset_line import (
 )
 from launch.commands.seeds import parse_seeds, train_seeds
 from launch.commands.train import TrainArguments, train
-from launch.output.exit_codes import EXIT_DONE
+from launch.output import EXIT_DONE
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import advice_on_preset, preset_for
 from launch.presets.written import for_another_run

@@ -16,7 +16,7 @@ from typing import IO
 
 from launch.commands.train import TrainArguments, train
 from launch.machine.import_path import module_command, module_environment
-from launch.output.exit_codes import exit_code
+from launch.output import exit_code
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
 

@@ -15,12 +15,9 @@ from launch import zoo
 from launch.film.cells import Painter, terminal_colours
 from launch.film.panel import Seen
 from launch.film.player import Player
+from launch.film.screen import Screen
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.provenance import provenance
-from launch.output.screen import Screen
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
 from launch.results.protocols import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath, run_name

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch import zoo
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.json_file import check_json_file, write_json
+from launch.output import EXIT_DONE, check_json_file, write_json
 from launch.results.protocols import ProtocolName
 from launch.run.experience import agent_steps_learned
 from launch.run.folder import RunFolder

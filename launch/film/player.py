@@ -4,7 +4,7 @@ import time
 
 from launch.film.cells import Frame, Painter
 from launch.film.panel import Seen, compose
-from launch.output.screen import Screen
+from launch.film.screen import Screen
 
 _SPEEDS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 _MOST_PER_SECOND = 60

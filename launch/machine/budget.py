@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from launch.output.hardware import machine_bytes, usable_cores
+from launch.output import machine_bytes, usable_cores
 from shared.config import RunConfig
 from shared.errors import setting_error
 

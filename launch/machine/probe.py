@@ -9,8 +9,7 @@ import time
 from typing import Any
 
 from launch.machine.import_path import shadowed_packages
-from launch.output.hardware import machine_bytes, usable_cores
-from launch.output.provenance import revision, versions
+from launch.output import machine_bytes, revision, usable_cores, versions
 from shared.errors import typed_line
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 import numpy as np
 
-from launch.output.words import nearest
+from launch.output import nearest
 from launch.presets import PRESETS
 from launch.presets.removed import without_removed
 from shared.config import RunConfig

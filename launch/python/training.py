@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.python.run import Run, TrainingFailedError
 from launch.python.wanted import WantedRun
 from launch.run.new_lines import NewRows

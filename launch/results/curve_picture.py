@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from launch.output.pictures import COLOURS, figure
 from launch.results.aggregate import Aggregate
 from launch.results.curves import Band, Points, XAxis
+from launch.results.pictures import COLOURS, figure
 
 _LEGEND_CHARACTERS = 70
 _PANELS_IN_A_ROW = 3

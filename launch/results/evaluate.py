@@ -10,11 +10,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from actors.environments import environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.hardware import hardware_line, usable_cores
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.provenance import provenance
+from launch.output import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    check_json_file,
+    hardware_line,
+    print_line,
+    provenance,
+    usable_cores,
+    write_json,
+)
 from launch.results.protocols import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of, protocol_line
 from launch.results.scores import paper_score, reference_score, score_summary
 from launch.run.folder import RunFolder

@@ -12,10 +12,7 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.provenance import provenance
+from launch.output import EXIT_DONE, check_json_file, print_line, provenance, write_json
 from launch.results.protocols import describe_protocol
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath

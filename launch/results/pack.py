@@ -21,9 +21,7 @@ import tyro
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output.exit_codes import EXIT_DONE, exit_code
-from launch.output.json_file import write_json
-from launch.output.provenance import revision
+from launch.output import EXIT_DONE, exit_code, revision, write_json
 from launch.presets.written import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, evaluate

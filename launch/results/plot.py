@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import tyro
 from rich.console import Console
 
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.output_file import check_output
-from launch.output.provenance import provenance
+from launch.output import EXIT_DONE, check_json_file, check_output, print_line, provenance, write_json
 from launch.results.aggregate import Aggregate, aggregates
 from launch.results.curves import Band, Curve, XAxis, bands, read_curve
 from launch.run.folder import RunFolder
@@ -56,7 +52,7 @@ def plot(arguments: PlotArguments) -> int:
     runs = find_runs(arguments.runs)
     curves = [read_curve(run, arguments.x, arguments.y) for run in runs]
     drawing = _iqm(curves, arguments) if arguments.aggregate == "iqm" else _medians(curves, arguments)
-    from launch.output.pictures import save
+    from launch.results.pictures import save
 
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with drawing.picture as drawn:

@@ -9,11 +9,16 @@ from rich.console import Console
 
 from actors.environments import environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output.exit_codes import EXIT_DONE, EXIT_INTERRUPTED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.output_file import check_output
-from launch.output.provenance import provenance, provenance_text
+from launch.output import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    check_json_file,
+    check_output,
+    print_line,
+    provenance,
+    provenance_text,
+    write_json,
+)
 from launch.results.protocols import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath

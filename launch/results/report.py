@@ -12,14 +12,18 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from launch.output.exit_codes import EXIT_DONE
-from launch.output.hardware import hardware_line
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.output_file import check_output
-from launch.output.provenance import provenance
-from launch.output.whole_file import whole_file
-from launch.output.words import duration, number
+from launch.output import (
+    EXIT_DONE,
+    check_json_file,
+    check_output,
+    duration,
+    hardware_line,
+    number,
+    print_line,
+    provenance,
+    whole_file,
+    write_json,
+)
 from launch.results.curves import bands, evaluation_points, read_curve, read_rows
 from launch.results.evaluate import published_scores
 from launch.results.plot import default_output, find_runs
@@ -128,8 +132,8 @@ class _Run:
 
 
 def _page(runs: Sequence[_Run]) -> str:
-    from launch.output.pictures import as_svg
     from launch.results.curve_picture import curves_figure
+    from launch.results.pictures import as_svg
 
     title = f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"
     curves = []

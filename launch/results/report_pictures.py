@@ -4,7 +4,7 @@ from collections import Counter
 
 from matplotlib.ticker import MaxNLocator
 
-from launch.output.pictures import COLOURS, as_svg, figure
+from launch.results.pictures import COLOURS, as_svg, figure
 from launch.results.time_spent import TimeSpent
 
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from launch import zoo
-from launch.output.json_file import write_json
-from launch.output.output_file import make_folder
+from launch.output import make_folder, write_json
 from launch.presets.removed import without_removed
 from launch.run.lock import FolderLock
 from shared.config import EnvironmentConfig, RunConfig

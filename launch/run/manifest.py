@@ -3,7 +3,7 @@
 from typing import Any, get_args
 
 from actors.environments import EnvironmentSpec, adapter_of
-from launch.output.provenance import provenance
+from launch.output import provenance
 from shared.config import RunConfig
 from shared.seeds import SEEDS_ARE, Purpose
 

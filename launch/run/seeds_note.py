@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from launch.output.json_file import write_json
+from launch.output import write_json
 from launch.run.folder import check_imports
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launch.output.json_file import write_json
+from launch.output import write_json
 from launch.run.counts import RunCounts
 from launch.run.progress import lag_summary
 from launch.run.stopping import ReturnMark, Status, crossings

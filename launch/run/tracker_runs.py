@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from launch.output.json_file import write_json
+from launch.output import write_json
 from shared.errors import ConfigurationError
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.output.words import short
+from launch.output import short
 from launch.run.exploit import offered_number, withdraw
 from launch.run.folder import RunFolder
 from launch.sweep.book import Ended, Exploit, Trial, TrialBook, trial_name

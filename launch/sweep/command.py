@@ -15,10 +15,7 @@ from actors.environments import environment_spec
 from launch.commands.checks import check_network
 from launch.commands.interrupts import Interrupts
 from launch.machine.import_path import check_packages
-from launch.output.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from launch.output.json_file import check_json_file, write_json
-from launch.output.lines import print_line
-from launch.output.output_file import make_folder
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, make_folder, print_line, write_json
 from launch.run.lock import FolderLock, holder_of
 from launch.run.trackers import check_trackers
 from launch.sweep.book import TrialBook

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from launch.output.words import nearest
+from launch.output import nearest
 from launch.presets import PRESETS
 from launch.presets.choice import preset_for
 from launch.presets.written import named, set_of_one_run, with_settings

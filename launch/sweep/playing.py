@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launch.commands.training_process import last_line, training_process
-from launch.output.exit_codes import EXIT_INTERRUPTED, EXIT_USAGE
+from launch.output import EXIT_INTERRUPTED, EXIT_USAGE
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, read_rows
 from launch.run.exploit import offered_number, withdraw
 from launch.run.finished import reached_limit, read_summary

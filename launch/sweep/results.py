@@ -8,11 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.commands.settings import as_toml
-from launch.output.json_file import write_json
-from launch.output.lines import print_line
-from launch.output.provenance import provenance
-from launch.output.whole_file import whole_csv, whole_file
-from launch.output.words import short
+from launch.output import print_line, provenance, short, whole_csv, whole_file, write_json
 from launch.sweep.book import Trial
 from launch.sweep.outcome import Outcome
 from shared.config import flat_settings

@@ -17,7 +17,7 @@ from ray import tune
 
 from launch.commands.training_process import last_line, training_process
 from launch.machine.import_path import worker_path
-from launch.output.exit_codes import EXIT_FAILED, EXIT_USAGE
+from launch.output import EXIT_FAILED, EXIT_USAGE
 from launch.presets.written import set_of_one_run, with_settings
 from launch.python.run import TrainingFailedError
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN

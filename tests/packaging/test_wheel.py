@@ -19,7 +19,7 @@ import yaml
 from environments import see_packages
 from git_files import ROOT, tracked
 
-from launch.output.provenance import revision
+from launch.output import revision
 
 pytestmark = pytest.mark.wheel
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from launch.cli import main
 from launch.commands.runs import runs_table
-from launch.output.json_file import write_json
+from launch.output import write_json
 from launch.run.progress import Progress
 from launch.run.rows import row_values
 from launch.run.standing import standing

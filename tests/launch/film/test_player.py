@@ -12,7 +12,7 @@ import numpy as np
 from launch.film.cells import Painter
 from launch.film.panel import Seen
 from launch.film.player import Player
-from launch.output.screen import Screen
+from launch.film.screen import Screen
 
 frames = np.random.default_rng(0).integers(0, 255, (600, 40, 40, 3), np.uint8)
 with Screen() as screen:

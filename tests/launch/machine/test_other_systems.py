@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from launch import output
 from launch.machine import shared_memory
 from launch.machine.findings import find
 from launch.machine.line import LineAddress, take_line
 from launch.machine.probe import quick_probe, reference
 from launch.machine.shared_memory import VectorAddress, attach, machine_id
 from launch.machine.tensorflow_process import _keep_freed_memory
-from launch.output import hardware
 
 ROOT = Path(__file__).parents[3]
 _MEMORY_BYTES = 16 * 2**30
@@ -75,7 +75,7 @@ def test_without_mallopt_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    assert hardware.usable_cores() == 12
+    assert output.usable_cores() == 12
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError])
@@ -87,13 +87,13 @@ def test_without_the_names_of_sysconf_sysctl_says_how_much_memory_there_is(
 
     monkeypatch.setattr(os, "sysconf", unknown)
     monkeypatch.setenv("PATH", sysctl)
-    assert hardware.machine_bytes() == _MEMORY_BYTES
+    assert output.machine_bytes() == _MEMORY_BYTES
 
 
 def test_without_cpuinfo_the_processor_has_its_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_CPU_INFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(hardware.platform, "processor", lambda: "arm")
-    assert hardware.hardware()["cpu"] == "arm"
+    monkeypatch.setattr(output, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(output.platform, "processor", lambda: "arm")
+    assert output.hardware()["cpu"] == "arm"
 
 
 def test_without_dev_shm_doctor_finds_nothing_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from launch.cli import main
-from launch.output.json_file import write_json
+from launch.output import write_json
 from launch.results.aggregate import aggregates, interquartile_mean, stratified_resamples
 from launch.results.curves import Curve
 from launch.run.progress import Progress

@@ -17,7 +17,7 @@ from actors.environments.atari import AtariAdapter
 from actors.evaluator import Evaluator
 from launch.cli import main
 from launch.film.stage import AtariStage
-from launch.output.json_file import write_json
+from launch.output import write_json
 from launch.results.curves import bands, read_curve, read_rows
 from launch.run.folder import RunFolder
 from launch.run.progress import Progress

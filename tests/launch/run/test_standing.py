@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from launch.output.json_file import write_json
+from launch.output import write_json
 from launch.run.folder import RunFolder
 from launch.run.lock import FolderLock, Holder, holder_of
 from launch.run.progress import Progress

@@ -9,7 +9,7 @@ from typing import IO, Any
 import msgspec
 import pytest
 
-from launch.output.json_file import write_json
+from launch.output import write_json
 from launch.run.exploit import offer_weights, offered_number
 from launch.run.folder import RunFolder
 from launch.run.lock import FolderLock

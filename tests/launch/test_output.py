@@ -1,13 +1,12 @@
-"""Files and folders that a command's options name."""
+"""Output files: checked before the work, replaced as a whole, and with their provenance."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
-from launch.output.json_file import check_json_file, drop_half_line
-from launch.output.output_file import check_output, make_folder
-from launch.output.whole_file import whole_csv, whole_file
+from launch.output import check_json_file, check_output, drop_half_line, make_folder, revision, whole_csv, whole_file
 from launch.run.lock import LOCK_FILE, FolderLock
 from shared.errors import ConfigurationError
 
@@ -29,12 +28,12 @@ def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=f"^--run-dir {tmp_path}/file/run: cannot be made: Not a directory$"):
         make_folder(tmp_path / "file" / "run", "run_dir")
-    # Nobody writes there, root neither.
+    # Not even root can write there.
     with pytest.raises(ConfigurationError, match=r"^--json /proc/x\.json: cannot be written: No such file"):
         check_json_file(Path("/proc/x.json"))
     with pytest.raises(ConfigurationError, match=r"^--output /proc/x\.gif: cannot be written: No such file"):
         check_output(Path("/proc/x.gif"), (".gif",))
-    # A folder in its place stands for a file that this user may not write to.
+    # Root could write to a file without permissions, but not to a folder.
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be written to: Is a directory$"):
         FolderLock(tmp_path)
@@ -67,3 +66,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         run_out_of_space()
     assert path.read_bytes() == before
+
+
+def test_the_revision_is_a_digest_of_the_sources() -> None:
+    assert revision() != hashlib.sha256().hexdigest()[:12]

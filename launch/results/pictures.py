@@ -10,8 +10,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from launch.output.hardware import hardware_line
-from launch.output.provenance import provenance, provenance_text
+from launch.output import hardware_line, provenance, provenance_text
 
 # Okabe and Ito 2008: distinct to readers of every kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

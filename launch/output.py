@@ -1,0 +1,318 @@
+"""The output of commands: console, exit codes, files that are replaced as a whole, and the provenance of each file."""
+
+import csv
+import difflib
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+
+from shared.errors import ConfigurationError, setting_error
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+_MANY_NAMES = 40
+_CPU_INFO = Path("/proc/cpuinfo")
+_PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
+_SOURCES = ("actors", "learner", "shared", "launch")
+
+
+# ---- Console
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code. A user's mistake is printed in one line."""
+    with resilient_stdio():
+        try:
+            return command()
+        except ConfigurationError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return EXIT_USAGE
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a line verbatim: without markup, and without breaks at the width of the terminal."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def resilient_stdio() -> Iterator[None]:
+    """Within this context no write to `sys.stdout` or `sys.stderr` fails: a closed terminal must not end a run.
+
+    The buffers are empty at the end, since a failure of the interpreter to flush them would change the exit code.
+    Characters outside of the terminal's encoding are replaced. Streams without a file descriptor, as in tests, are left
+    unchanged.
+    """
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_resilient(stream) for stream in before)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _resilient(stream: TextIO) -> TextIO:
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        # None in a process without standard streams; a buffer in tests.
+        return stream
+    with suppress(OSError):
+        stream.flush()
+    errors = "replace" if stream.errors == "strict" else stream.errors
+    return io.TextIOWrapper(
+        io.BufferedWriter(_LenientFile(descriptor)),
+        encoding=stream.encoding,
+        errors=errors,
+        line_buffering=getattr(stream, "line_buffering", False),
+        write_through=getattr(stream, "write_through", False),
+    )
+
+
+class _LenientFile(io.RawIOBase):
+    """Writes to a file descriptor and drops what it refuses, as a closed terminal or a full disk does."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
+# ---- Formatting
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as h:mm:ss."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in the format `form`; a dash for None."""
+    return "-" if value is None else format(value, form)
+
+
+def short(value: object) -> str:
+    """A setting's value for a table or a line."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the most similar known one, or all of them if they are few."""
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f", did you mean {near[0]}?"
+    known = list(names)
+    return f", there are {', '.join(known)}" if len(known) < _MANY_NAMES else ""
+
+
+# ---- Files
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A text file that replaces `path` as a whole when the block ends without an error."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", newline="") as file:
+        yield file
+    part.replace(path)
+
+
+@contextmanager
+def whole_csv(path: Path) -> Iterator[Any]:
+    """A `csv` writer for a file that replaces `path` as a whole. Its first line is a comment with the provenance."""
+    with whole_file(path) as file:
+        file.write(f"# {json.dumps(provenance())}\n")
+        yield csv.writer(file)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Replace a JSON file as a whole."""
+    with whole_file(path) as file:
+        file.write(json.dumps(values, indent=2) + "\n")
+
+
+def drop_half_line(file: Path) -> None:
+    """Truncate a file of JSON lines after its last whole line. A killed process may have left part of one."""
+    if not file.is_file():
+        return
+    content = file.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with file.open("r+b") as cut:
+            cut.truncate(whole)
+
+
+def make_folder(folder: Path, setting: str) -> None:
+    """Make a folder and its parents. `setting` is the option that named it.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise setting_error(setting, folder, f"cannot be made: {error.strerror}") from error
+
+
+# A command that works for hours checks its output files before it begins.
+
+
+def check_can_be_written(path: Path, setting: str) -> None:
+    """Refuse a file that cannot be written. `setting` is the option that named it.
+
+    Raises:
+        ConfigurationError: its folder takes no file of this user.
+    """
+    try:
+        # A file without a name, which no other process can be writing.
+        tempfile.TemporaryFile(dir=path.absolute().parent).close()
+    except OSError as error:
+        raise setting_error(setting, path, f"cannot be written: {error.strerror}") from error
+
+
+def check_json_file(path: Path | None) -> None:
+    """Refuse a file of `--json` that cannot be written.
+
+    Raises:
+        ConfigurationError: its folder does not exist or cannot be written to, or it is a folder itself.
+    """
+    if path is None:
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise setting_error("json", path, "must be a file in a folder that exists")
+    check_can_be_written(path, "json")
+
+
+def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
+    """Refuse a file of `--output` that cannot be written.
+
+    Args:
+        path: None for the default.
+        suffixes: with their points, like (".png", ".svg").
+
+    Raises:
+        ConfigurationError: it has another suffix, or its folder does not exist or cannot be written to.
+    """
+    if path is None:
+        return
+    if path.suffix not in suffixes or not path.absolute().parent.is_dir():
+        raise setting_error("output", path, f"must end in {' or '.join(suffixes)}, in a folder that exists")
+    check_can_be_written(path, "output")
+
+
+# ---- Provenance
+
+
+def provenance() -> dict[str, Any]:
+    """Command, time, revision of the project, versions and hardware: part of every file that a command writes."""
+    return {
+        "command": command_line(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revision": revision(),
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+
+
+def provenance_text(**more: Any) -> str:
+    """The provenance and `more` as one line of JSON, for the metadata of pictures and videos."""
+    return json.dumps({**more, **provenance()})
+
+
+def command_line() -> str:
+    """The command of this process, as it would be typed."""
+    return shlex.join([Path(sys.argv[0]).name.replace("cli.py", "tributary"), *sys.argv[1:]])
+
+
+@cache
+def revision() -> str:
+    """12 hexadecimal digits of a digest of the project's source files."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for file in sorted(f for package in _SOURCES for f in (root / package).rglob("*.py")):
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that affect the numbers; None for one that is not installed."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine_bytes() -> int:
+    """Physical memory of this machine in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        # Some builds of Python for macOS lack one of the names.
+        return int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory and system of this machine."""
+    model = platform.processor() or platform.machine()
+    if _CPU_INFO.is_file():
+        names = [line.split(":", 1)[1].strip() for line in _CPU_INFO.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    return {
+        "cpu": model,
+        "cores": usable_cores(),
+        "memory_gib": round(machine_bytes() / 2**30, 1),
+        "system": sys.platform,
+    }
+
+
+def hardware_line(made: dict[str, Any]) -> str:
+    """The hardware of a provenance in a few words."""
+    machine = made["hardware"]
+    return f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']:g} GiB"
