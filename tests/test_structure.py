@@ -109,7 +109,6 @@ def test_ray_is_imported_in_its_room_only() -> None:
     outside = {str(file) for file in users if file.parts[0] != "on_ray"}
     assert outside == {
         "bench/learner.py",
-        "bench/learner_on_nodes.py",
         "commands/train.py",
         "sweep/population.py",
         "sweep/trainable.py",

@@ -1,86 +1,109 @@
-"""`tributary plan`: what N actors would give, from what is measured on this machine."""
+"""`tributary plan`: what N actors would give, from costs measured on this machine.
 
+The model has two limits. Actors work independently: N / (actor + learner + link) gradients per second, where the three
+are the seconds that one gradient takes in each. And the learner and its network link each take one gradient at a time:
+1 / max(learner, link). The rate is the smaller of the two. Both are upper bounds: waiting in a queue, which matters
+where the two limits meet, is not modelled (there a closed queue with exponential times is 8 % slower).
+"""
+
+import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.bench.components import measure_components
-from launch.bench.division import bills, divisions
-from launch.bench.learner_costs import idle_cost, learner_costs, shared_memory_costs, slices_costs
-from launch.bench.plan_result import draw, show
-from launch.bench.queueing import Costs, Prediction, Tree, group_tree, predict, saturation
+from launch.bench.learner import LearnerArguments, Network, measure_learner
 from launch.bench.scaling_measurements import measure_throughput
 from launch.bench.scaling_result import Point
 from launch.bench.scaling_settings import ScalingArguments, bench_config
-from launch.on_ray.tree import node_share
-from launch.output import EXIT_DONE, check_json_file, check_output, provenance, usable_cores, write_json
+from launch.machine.budget import ACTOR_BYTES
+from launch.output import (
+    EXIT_DONE,
+    check_json_file,
+    check_output,
+    hardware_line,
+    provenance,
+    usable_cores,
+    write_json,
+)
+from shared.config import TransferConfig
 from shared.errors import setting_error
 from shared.wire import WirePrecision
 
 _CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_BYTES: dict[WirePrecision, int] = {"float32": 4, "bfloat16": 2}
+_PRECISIONS: dict[WirePrecision, int] = {"float32": 4, "bfloat16": 2}
+_BY_NODE = ", added by node"
 
 
 @dataclass(frozen=True)
 class PlanArguments:
-    """Predict throughput, policy lag and the point of saturation for more actors than there are here, and check the
-    prediction against this machine. Five to ten minutes; nothing else should run."""
+    """Predict throughput, policy lag, memory and the point of saturation for more actors than this machine has cores,
+    and check the prediction against this machine. About five minutes; nothing else should run."""
 
     cluster_actors: tuple[int, ...] = _CURVE
-    """Numbers of actors to predict for."""
+    """Numbers of actors to predict."""
     actors_per_node: int = 15
-    """Actors of one machine of the cluster: weights cross the network once for each machine."""
+    """Actors of one machine of the cluster."""
     gigabits: float = 10.0
-    """Of the learner's network link, each way, per second."""
+    """Bandwidth of the learner's network link, per second and direction."""
     gradients_per_update: int = 1
-    """K."""
-    shards: int = 1
-    """S: predict a learner in so many slices, too. See --learner.shards of tributary train."""
+    """K, the gradients accumulated per update. From 2 on, sums of K on each node are predicted too."""
     envs: int = 32
     """Environments of each actor."""
     unroll: int = 20
     """Unroll length."""
     epochs: int = 1
-    """Times that each rollout is differentiated."""
+    """Passes over each rollout."""
     minibatches: int = 1
-    """Parts that a rollout is differentiated in."""
+    """Minibatches of each pass."""
     calls_in_flight: int = 1
-    """Gradients asked of one actor at a time."""
+    """Outstanding gradients per actor."""
     environment: str = "ALE/Pong-v5"
     """An ALE game."""
-    network: Literal["a3c_cnn", "nature_cnn"] = "a3c_cnn"
+    network: Network = "a3c_cnn"
     """Network."""
-    agent_steps_per_second: float | None = None
-    """What to buy: adds a bill, of how many cores by how many runs, and what they cost. Needs --core-hour."""
-    core_hour: float | None = None
-    """Price of a core for an hour, in any currency."""
     check: str = "1,2,4"
-    """Numbers of actors to measure here, and hold the prediction against; empty: none."""
+    """Numbers of actors to measure on this machine and compare with the prediction. Empty: none."""
     seconds: float = 15.0
-    """Seconds for each of these."""
+    """Duration of each of these measurements."""
     json: Path | None = None
-    """File to write the figures to."""
+    """Output file of the figures."""
     output: Path | None = None
-    """File for the curve, .png or .svg."""
+    """Output file of the curve, .png or .svg."""
 
     @property
     def agent_steps_per_gradient(self) -> float:
-        """On average: a gradient of a later epoch has none of its own."""
+        """Mean over the gradients of a rollout."""
         return self.envs * self.unroll / (self.epochs * self.minibatches)
 
 
+class Costs(NamedTuple):
+    """Seconds per gradient: of an actor, of the learner's process, and of the learner's link."""
+
+    actor: float
+    learner: float
+    link: float = 0.0
+
+    def cycle(self, calls_in_flight: int) -> float:
+        """Seconds between two gradients of an actor that never queues; a second call hides the transfer."""
+        return self.actor if calls_in_flight > 1 else sum(self)
+
+    def saturation_actors(self, calls_in_flight: int) -> float:
+        """Number of actors at which the learner or its link is full."""
+        return self.cycle(calls_in_flight) / max(self.learner, self.link)
+
+
 def plan(arguments: PlanArguments) -> int:
-    """Run `tributary plan`. Returns the exit code.
+    """Run `tributary plan` and return its exit code.
 
     Raises:
-        ConfigurationError: a mistake in the settings.
+        ConfigurationError: an argument is invalid.
     """
-    check_json_file(arguments.json)
-    _check(arguments)
+    checked_actors = _check(arguments)
     console = Console()
     scaling = ScalingArguments(
         envs=arguments.envs,
@@ -91,164 +114,215 @@ def plan(arguments: PlanArguments) -> int:
         calls_in_flight=arguments.calls_in_flight,
         seconds=arguments.seconds,
     )
-    spec = environment_spec(bench_config(scaling, Point(1, 1, arguments.unroll)).environment)
+    config = bench_config(scaling, Point(1, 1, arguments.unroll))
+    spec = environment_spec(config.environment)
     if not spec.has_lives:
         raise setting_error("environment", arguments.environment, "the plan is for Atari; name an ALE game")
     console.print("environment, acting and gradient, on one core and on all of them …", style="dim")
     cores = usable_cores()
-    components = measure_components(bench_config(scaling, Point(1, 1, arguments.unroll)), spec, (1, cores))
+    components = measure_components(config, spec, (1, cores))
     alone, loaded = components[1].step_seconds(), components[cores].step_seconds()
-    steps = arguments.agent_steps_per_gradient
     console.print("the learner …", style="dim")
-    share = node_share(arguments.gradients_per_update, arguments.actors_per_node)
-    network, count, idle = arguments.network, arguments.gradients_per_update, idle_cost(arguments.network)
-    learner = {
-        **learner_costs(network, count, share, tuple(_BYTES), idle),
-        "shared_memory": shared_memory_costs(network, count, tuple(_BYTES)),
-        "idle": idle,
-    }
-    if arguments.shards > 1:
-        learner["slices"] = slices_costs(network, count, arguments.shards, tuple(_BYTES), idle)
+    learner = measure_learner_costs(arguments)
+    steps = arguments.agent_steps_per_gradient
     checks = []
-    for actors in [int(text) for text in arguments.check.split(",") if text.strip()]:
-        console.print(f"{actors} actors here …", style="dim", highlight=False)
+    for actors in checked_actors:
+        console.print(f"{actors} actors on this machine …", style="dim", highlight=False)
         point = Point(actors, arguments.gradients_per_update, arguments.unroll)
         measured = measure_throughput(scaling, point)["agent_steps_per_second"]
-        expected = _predict_here(arguments, alone, loaded, learner["shared_memory"]["float32"], actors) * steps
+        expected = steps * predict_here(arguments, alone, loaded, learner["shared_memory"]["float32"], actors, cores)
         checks.append({"actors": actors, "measured": measured, "predicted": expected, "error": expected / measured - 1})
-    ways = cluster_ways(arguments, loaded, learner)
-    curves = {
-        name: [
-            _row(way.predict(arguments, actors), steps, spec.frames_per_agent_step)
-            for actors in arguments.cluster_actors
-        ]
-        for name, way in ways.items()
-    }
+    costs = cluster_costs(arguments, loaded, learner)
     result: dict[str, Any] = {
         "step_seconds_alone": alone,
         "step_seconds_on_busy_cores": loaded,
         "learner_seconds_per_gradient": learner,
         "checks": checks,
-        "curves": curves,
-        **divided(arguments, ways),
+        "curves": {
+            way: [predict(arguments, way, costs[way], n, spec.frames_per_agent_step) for n in arguments.cluster_actors]
+            for way in costs
+        },
+        "saturation_actors": {way: costs[way].saturation_actors(arguments.calls_in_flight) for way in costs},
         "frames_per_agent_step": spec.frames_per_agent_step,
-        "saturation_actors": {name: saturation(way.costs) for name, way in ways.items()},
+        "actor_bytes": ACTOR_BYTES,
         "settings": {name: value for name, value in vars(arguments).items() if name not in ("json", "output")},
         **provenance(),
     }
     show(console, result)
     if arguments.output is not None:
-        draw(arguments.output, result)
+        _draw(arguments.output, result)
         console.print(f"curve: {arguments.output}", highlight=False, soft_wrap=True)
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_DONE
 
 
-def _check(arguments: PlanArguments) -> None:
-    for name in ("actors_per_node", "gradients_per_update", "shards", "envs", "unroll", "epochs", "minibatches"):
+def _check(arguments: PlanArguments) -> list[int]:
+    """Validate the arguments; return the numbers of actors of --check."""
+    check_json_file(arguments.json)
+    check_output(arguments.output, (".png", ".svg"))
+    for name in ("actors_per_node", "gradients_per_update", "envs", "unroll", "epochs", "minibatches"):
         if getattr(arguments, name) < 1:
             raise setting_error(name, getattr(arguments, name), "must be at least 1")
     if min(arguments.cluster_actors, default=0) < 1:
         raise setting_error("cluster_actors", arguments.cluster_actors, "must be numbers of at least 1")
-    for name in ("gigabits", "seconds", "agent_steps_per_second", "core_hour"):
-        value = getattr(arguments, name)
-        if value is not None and not value > 0:
-            raise setting_error(name, value, "must be greater than 0")
-    asked = {name: getattr(arguments, name) for name in ("agent_steps_per_second", "core_hour")}
-    if len([value for value in asked.values() if value is not None]) == 1:
-        (given,) = (name for name, value in asked.items() if value is not None)
-        (other,) = asked.keys() - {given}
-        raise setting_error(given, asked[given], f"makes a bill together with --{other.replace('_', '-')}")
-    if not all(part.strip().isdecimal() and int(part) for part in arguments.check.split(",") if part.strip()):
+    for name in ("gigabits", "seconds"):
+        if not getattr(arguments, name) > 0:
+            raise setting_error(name, getattr(arguments, name), "must be greater than 0")
+    checked = [part.strip() for part in arguments.check.split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) for part in checked):
         raise setting_error("check", arguments.check, "must be numbers like 1,2,4")
-    check_output(arguments.output, (".png", ".svg"))
+    return [int(part) for part in checked]
 
 
-def _predict_here(arguments: PlanArguments, alone: float, loaded: float, learner: float, actors: int) -> float:
-    """Gradients per second of so many actors on this machine, whose cores the learner shares."""
-    cores = usable_cores()
-    busy = min(actors, cores)
-    # From one process to one on each core, steps get slower in proportion to the cores at work.
-    share = (busy - 1) / (cores - 1) if cores > 1 else 1.0
-    gradient = (alone + share * (loaded - alone)) * arguments.agent_steps_per_gradient
-    free = predict(Costs(gradient, learner), actors, arguments.gradients_per_update, arguments.calls_in_flight)
-    return min(free.gradients_per_second, cores / (gradient + learner))
+def measure_learner_costs(arguments: PlanArguments) -> dict[str, Any]:
+    """CPU seconds of the learner's process per gradient, by transport and precision, and the number of parameters.
 
-
-class Way(NamedTuple):
-    """A way for gradients between machines: what they cost, and where they are added, if they are."""
-
-    costs: Costs
-    added: Literal["nowhere", "on nodes", "in two levels"] = "nowhere"
-
-    def predict(self, arguments: PlanArguments, actors: int) -> Prediction:
-        """What so many actors give this way."""
-        count, each = arguments.gradients_per_update, arguments.actors_per_node
-        tree = None
-        if self.added == "on nodes":
-            tree = Tree(each)
-        elif self.added == "in two levels":
-            tree = group_tree(actors, each, node_share(count, each))
-        return predict(self.costs, actors, count, arguments.calls_in_flight, tree)
-
-
-def cluster_ways(arguments: PlanArguments, loaded: float, learner: dict[str, Any]) -> dict[str, Way]:
-    """Between machines, by name: gradients as objects over the learner's link, by precision; and added on their way.
-
-    K gradients that were added cost the learner's link what one does. So do those of a node's sum the link of the
-    node that its group is added up on. Slices are on the learner's node, and behind the same link.
+    `objects`: through Ray's object store, as between machines; `shared_memory`: as on one machine; `sums`, from K = 2
+    on: of a sum of K that was added on its node. One sender with one call: the process wakes up for each message, as it
+    does for those of many actors that take longer to compute.
     """
-    actor = loaded * arguments.agent_steps_per_gradient
-    link = arguments.gigabits * 1e9 / 8.0
-    count = arguments.gradients_per_update
-    costs = Costs(actor, learner=0.0, idle=learner["idle"])
-    ways: dict[str, Way] = {}
-    for precision, size in _BYTES.items():
-        network = size * learner["parameters"] / link
-        ways[precision] = Way(costs._replace(learner=learner["objects"][precision], network=network))
-        if arguments.shards > 1:
-            of_learner, of_slice = (learner["slices"][part][precision] for part in ("learner", "slice"))
-            sliced = costs._replace(learner=of_learner, slice=of_slice, network=network)
-            ways[f"{precision}, in {arguments.shards} slices"] = Way(sliced)
-        if count > 1:
-            summed = learner["sums"][precision]
-            head = max(learner["heads"][precision], network / node_share(count, arguments.actors_per_node))
-            of_sums = costs._replace(learner=summed, network=network / count)
-            ways[f"{precision}, added by node"] = Way(of_sums, "on nodes")
-            ways[f"{precision}, in two levels"] = Way(of_sums._replace(head=head), "in two levels")
-    return ways
+    costs: dict[str, Any] = {"objects": {}, "shared_memory": {}}
+
+    def measure(way: str, precision: WirePrecision, **settings: Any) -> None:
+        transfer = TransferConfig(shared_memory=way == "shared_memory", precision=precision)
+        sender = LearnerArguments(
+            actors=1,
+            calls_in_flight=1,
+            network=arguments.network,
+            gradients_per_update=arguments.gradients_per_update,
+            transfer=transfer,
+            **settings,
+        )
+        found = measure_learner(sender)
+        costs.setdefault(way, {})[precision] = found["cpu_seconds_per_gradient"]
+        costs["parameters"] = found["senders"]["1"]["parameters"]
+
+    measure("shared_memory", "float32")
+    for precision in _PRECISIONS:
+        measure("objects", precision)
+        if arguments.gradients_per_update > 1:
+            measure("sums", precision, aggregation="node")
+    return costs
 
 
-def divided(arguments: PlanArguments, ways: dict[str, Way]) -> dict[str, Any]:
-    """The most actors that are asked about as one run or several, and the bill if one is asked for; both by way.
+def cluster_costs(arguments: PlanArguments, step_seconds: float, learner: dict[str, Any]) -> dict[str, Costs]:
+    """Costs between machines: one by one in each precision, and from K = 2 on as sums, which share one transfer."""
+    actor = step_seconds * arguments.agent_steps_per_gradient
+    costs = {}
+    for precision, element_bytes in _PRECISIONS.items():
+        link = element_bytes * learner["parameters"] / (arguments.gigabits * 1e9 / 8)
+        costs[str(precision)] = Costs(actor, learner["objects"][precision], link)
+        if arguments.gradients_per_update > 1:
+            shared = link / arguments.gradients_per_update
+            costs[f"{precision}{_BY_NODE}"] = Costs(actor, learner["sums"][precision], shared)
+    return costs
 
-    Of the ways with float32 on the wire.
+
+def predict(
+    arguments: PlanArguments, way: str, costs: Costs, actors: int, frames_per_agent_step: int
+) -> dict[str, Any]:
+    """Rates, lag and memory of `actors` actors that have a core each.
+
+    Between the snapshot and the report of an actor every other outstanding gradient is applied once: a mean lag of
+    (N c - 1) / K updates. With sums on n nodes, an actor starts with the weights that came with its node's last sum:
+    N / K + n (c - 1 / K) - 1.
     """
-    steps, bought = arguments.agent_steps_per_gradient, arguments.agent_steps_per_second
-    most = max(arguments.cluster_actors)
-    found: dict[str, Any] = {"divisions": {}, "bills": {}}
-    for name, way in ways.items():
-        if not name.startswith("float32"):
-            continue
-        predict_run = partial(way.predict, arguments)
-        rows = divisions(predict_run, most, arguments.actors_per_node, steps)
-        found["divisions"][name] = [_flat(row._asdict()) for row in rows]
-        if bought is not None:
-            assert arguments.core_hour is not None
-            bill = bills(predict_run, bought, steps, arguments.actors_per_node, arguments.core_hour)
-            found["bills"][name] = [_flat(row._asdict()) for row in bill]
-    return found
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    prediction: Prediction = row.pop("prediction")
-    return prediction._asdict() | row
-
-
-def _row(prediction: Prediction, steps: float, frames_per_agent_step: int) -> dict[str, Any]:
-    rate = prediction.gradients_per_second * steps
-    return prediction._asdict() | {
-        "agent_steps_per_second": rate,
-        "frames_per_second": rate * frames_per_agent_step,
+    count, calls = arguments.gradients_per_update, arguments.calls_in_flight
+    nodes = math.ceil(actors / arguments.actors_per_node)
+    free, full = actors / costs.cycle(calls), 1.0 / max(costs.learner, costs.link)
+    rate = min(free, full)
+    lag = actors / count + nodes * (calls - 1 / count) - 1 if way.endswith(_BY_NODE) else (actors * calls - 1) / count
+    return {
+        "actors": actors,
+        "nodes": nodes,
+        "memory_gib": actors * ACTOR_BYTES / 2**30,
+        "gradients_per_second": rate,
+        "agent_steps_per_second": rate * arguments.agent_steps_per_gradient,
+        "frames_per_second": rate * arguments.agent_steps_per_gradient * frames_per_agent_step,
+        "policy_lag": lag,
+        "learner_utilisation": rate * costs.learner,
+        "held_back_by": "actors" if free < full else "learner" if costs.learner >= costs.link else "network",
     }
+
+
+def predict_here(
+    arguments: PlanArguments, alone: float, loaded: float, learner: float, actors: int, cores: int
+) -> float:
+    """Gradients per second of `actors` actors that share the cores of this machine with the learner.
+
+    The seconds of an agent step grow linearly from one busy core to all of them.
+    """
+    busy = (min(actors, cores) - 1) / (cores - 1) if cores > 1 else 1.0
+    costs = Costs((alone + busy * (loaded - alone)) * arguments.agent_steps_per_gradient, learner)
+    return min(actors / costs.cycle(arguments.calls_in_flight), cores / sum(costs), 1.0 / learner)
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    """Print costs, checks, a table for each way, and the points of saturation."""
+    learner = result["learner_seconds_per_gradient"]
+    console.print(
+        f"agent step {1e6 * result['step_seconds_alone']:.0f} µs on one core, "
+        f"{1e6 * result['step_seconds_on_busy_cores']:.0f} with all cores busy; learner's CPU per gradient "
+        f"{1e3 * learner['shared_memory']['float32']:.2f} ms on this machine, between machines "
+        f"{1e3 * learner['objects']['float32']:.2f} (bfloat16 {1e3 * learner['objects']['bfloat16']:.2f})",
+        highlight=False,
+    )
+    for check in result["checks"]:
+        console.print(
+            f"check: {check['actors']} actors here {check['measured']:,.0f} agent steps/s, predicted "
+            f"{check['predicted']:,.0f} ({check['error']:+.1%})",
+            highlight=False,
+        )
+    for suffix in ("", _BY_NODE):
+        if f"float32{suffix}" in result["curves"]:
+            _show_way(console, result, suffix)
+
+
+def _show_way(console: Console, result: dict[str, Any], suffix: str) -> None:
+    float32, bfloat16 = (f"{precision}{suffix}" for precision in _PRECISIONS)
+    table = Table(box=None, pad_edge=False)
+    headings = ("actors", "nodes", "memory", "agent steps/s", "bfloat16", "policy lag", "learner busy", "held back by")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row, rounded in zip(result["curves"][float32], result["curves"][bfloat16], strict=True):
+        table.add_row(
+            f"{row['actors']:,}",
+            f"{row['nodes']:,}",
+            f"{row['memory_gib']:,.0f} GiB",
+            f"{row['agent_steps_per_second']:,.0f}",
+            f"{rounded['agent_steps_per_second']:,.0f}",
+            f"{row['policy_lag']:,.1f}",
+            f"{row['learner_utilisation']:.0%}",
+            row["held_back_by"],
+        )
+    console.print(f"gradients between machines{suffix or ', one by one'}", style="dim", highlight=False)
+    console.print(table, highlight=False)
+    full = result["saturation_actors"]
+    console.print(
+        f"the learner is full at {full[float32]:.0f} actors (bfloat16 {full[bfloat16]:.0f}), in proportion to "
+        f"--unroll and --envs",
+        highlight=False,
+    )
+
+
+def _draw(path: Path, result: dict[str, Any]) -> None:
+    from launch.results.pictures import COLOURS, figure, save
+
+    with figure() as (drawn, (axes,)):
+        for colour, (way, rows) in zip(COLOURS, result["curves"].items(), strict=False):
+            actors, rates = ([row[name] for row in rows] for name in ("actors", "agent_steps_per_second"))
+            axes.plot(actors, rates, "o-", color=colour, label=f"predicted, {way}")
+        # Checks with more actors than cores are not comparable with actors that have a core each.
+        checks = [check for check in result["checks"] if check["actors"] <= result["hardware"]["cores"]]
+        if checks:
+            actors, rates = ([check[name] for check in checks] for name in ("actors", "measured"))
+            axes.plot(actors, rates, "x", color="black", label="measured")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_xlabel("actors, each on a core of its own")
+        axes.set_ylabel("agent steps per second")
+        axes.set_title(f"From costs measured on {hardware_line(result)}")
+        axes.legend(fontsize=8)
+        save(drawn, [path], settings=result["settings"])

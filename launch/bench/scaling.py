@@ -11,10 +11,8 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.scaling_measurements import Store, measure_all
-from launch.bench.scaling_result import Point, show, write
-from launch.bench.scaling_result import summarise as summarise_points
+from launch.bench.scaling_result import Point, show, summarise, write
 from launch.bench.scaling_settings import ScalingArguments, bench_config, points_of
-from launch.bench.scaling_synthetic import check_synthetic, measure_synthetic, show_synthetic, summarise_synthetic
 from launch.machine.budget import thread_budget
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, make_folder, write_json
 from shared.errors import setting_error
@@ -34,22 +32,16 @@ def scaling(arguments: ScalingArguments) -> int:
     console = Console()
     interrupted = False
     try:
-        measure = measure_synthetic if arguments.synthetic else measure_all
-        measure(arguments, points, spec, store, console)
+        measure_all(arguments, points, spec, store, console)
     except KeyboardInterrupt:
         interrupted = True
         console.print("interrupted: what was measured is kept")
-    summarise = summarise_synthetic if arguments.synthetic else summarise_points
     result = summarise(_settings(arguments), points, store.read())
     if not result["points"]:
         console.print(f"nothing was measured; go on with tributary bench scaling --continue {folder}", soft_wrap=True)
         return EXIT_INTERRUPTED
-    if arguments.synthetic:
-        write_json(folder / "scaling.json", result)
-        show_synthetic(console, result, folder)
-    else:
-        write(folder, result)
-        show(console, result, folder)
+    write(folder, result)
+    show(console, result, folder)
     if interrupted:
         console.print(f"go on with: tributary bench scaling --continue {folder}", soft_wrap=True)
     if arguments.json is not None:
@@ -84,11 +76,7 @@ def _check(arguments: ScalingArguments, points: Sequence[Point], folder: Path) -
     spec = environment_spec(bench_config(arguments, points[0]).environment)
     if not spec.has_lives:
         raise setting_error("environment", arguments.environment, "the bench is for Atari; name an ALE game")
-    if arguments.synthetic:
-        check_synthetic(arguments, points)
-    elif arguments.shards != 1:
-        raise setting_error("shards", arguments.shards, "is compared by actors that only send messages: --synthetic")
-    elif arguments.address == "local":
+    if arguments.address == "local":
         for point in points:
             thread_budget(bench_config(arguments, point))
     if arguments.resume is None:

@@ -47,13 +47,6 @@ class ScalingArguments:
     """Train each point until this mean return besides, and give time and frames to it."""
     until_seconds: float = 3600.0
     """With --until-return: seconds after which a point that has not got there is given up."""
-    synthetic: bool = False
-    """Compare instead what gradients cost the learner that travel by themselves (K = 1), or are added by nodes and by
-    groups of nodes (other K): by actors that only send messages, at the rate of real ones."""
-    shards: int = 1
-    """--synthetic: compare a learner in so many slices, too, at K = 1."""
-    nodes: int = 4
-    """--synthetic: Ray nodes that this machine stands for, besides the learner's. They divide the actors."""
     address: str = "local"
     """Ray cluster to measure on, as in tributary train."""
     output: Path | None = None

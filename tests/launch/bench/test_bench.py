@@ -16,7 +16,6 @@ from launch.bench import components
 from launch.bench.components import Components
 from launch.bench.learner import sender_counts, summarise
 from launch.bench.plain_work import make_works
-from launch.bench.slice_costs import slice_costs
 from launch.bench.throughput import steady_state
 from launch.bench.work import Work, seconds_per_agent_step
 from launch.cli import main
@@ -172,42 +171,15 @@ def test_the_ceiling_is_that_of_the_cheapest_gradient() -> None:
     assert found["ceiling_agent_steps_per_second"] == pytest.approx(160_000.0)
 
 
-def test_the_cost_of_a_slice_is_a_fixed_part_and_one_that_falls_with_their_number() -> None:
-    def measured(shards: int) -> dict:
-        # 0.2 ms + 0.8 ms / S of each slice, with one sender; the second one is in the way.
-        each = 0.2e-3 + 0.8e-3 / shards
-        rows = {count: {"SliceProcess": shards * each * (1 + 0.1 * count)} for count in (0, 1)}
-        return {"senders": {count: {"process_cpu_seconds_per_gradient": row} for count, row in rows.items()}}
-
-    without = {"senders": {"1": {"process_cpu_seconds_per_gradient": {"SyntheticActorProcess": 1e-3}}}}
-    found = slice_costs({1: without} | {shards: measured(shards) for shards in (2, 4, 8)})
-    assert list(found["slice_cpu_seconds_per_gradient"]) == ["2", "4", "8"]
-    assert found["slice_cpu_seconds_per_gradient"]["4"] == pytest.approx(0.4e-3)
-    assert found["slice_fixed_cpu_seconds"] == pytest.approx(0.2e-3)
-    assert found["slice_proportional_cpu_seconds"] == pytest.approx(0.8e-3)
-    assert slice_costs({1: without, 2: measured(2)})["slice_fixed_cpu_seconds"] is None
-
-
-@pytest.mark.slow
-def test_slices_take_ready_made_gradients_through_ray(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    file = tmp_path / "learner.json"
-    command = ["bench", "learner", "--actors", "1", "--seconds", "1", "--shards", "1", "2", "--json", str(file)]
-    assert main(command) == 0
-    found = json.loads(file.read_text())
-    assert found["shards"]["2"]["senders"]["1"]["gradients_per_second"] > 0
-    assert list(found["slice_cpu_seconds_per_gradient"]) == ["2"]
-    assert "one learner in 2 slices" in capsys.readouterr().out
-
-
 def test_a_learner_takes_ready_made_gradients_through_ray(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "learner.json"
-    settings = "--gradients-per-update 2 --staleness inverse --transfer.precision bfloat16"
+    settings = "--gradients-per-update 2 --transfer.precision bfloat16"
     assert main(["bench", "learner", "--actors", "1", "--seconds", "0.5", *settings.split(), "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert found["senders"]["1"]["parameters"] == 677_943
     assert found["senders"]["1"]["gradients_per_second"] > 0
     assert found["agent_steps_per_gradient"] == 640
-    assert (found["gradients_per_update"], found["staleness"], found["network"]) == (2, "inverse", "a3c_cnn")
+    assert (found["gradients_per_update"], found["network"]) == (2, "a3c_cnn")
     assert found["transfer"]["precision"] == "bfloat16"
     assert "gradients/s" in capsys.readouterr().out
 
@@ -231,9 +203,6 @@ def test_a_network_of_the_users_own_has_nothing_to_be_held_against(
         ("bench throughput cartpole", "name an ALE game"),
         ("bench throughput --json no-such-folder/x.json", "in a folder that exists"),
         ("bench learner --gradients-per-update 0", "must be at least 1"),
-        ("bench learner --shards 0", "must be at least 1"),
-        ("bench learner --shards 2 --staleness gap", "leave --learner.shards out"),
-        ("bench learner --shards 2 --gradients-per-update 2 --gradients-per-message 2", "slices take gradients one by"),
         ("bench learner --seconds -1", "must be greater than 0"),
     ],
 )
