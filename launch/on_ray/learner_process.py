@@ -27,7 +27,7 @@ from shared.config import RunConfig
 
 if TYPE_CHECKING:
     from launch.run.session import TrainingSession
-    from launch.run.tracker_thread import OpenTracker
+    from launch.run.trackers import OpenTracker
 
 # The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
 _LEARNER_THREADS = 3

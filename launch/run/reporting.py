@@ -7,8 +7,7 @@ from launch.run.folder import RunFolder
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress
 from launch.run.rows import JsonLines
-from launch.run.tracker_thread import OpenTracker, Trackers
-from launch.run.trackers import tracker_openers
+from launch.run.trackers import OpenTracker, Trackers, tracker_openers
 from shared.config import RunConfig
 
 _MOST_SECONDS_BETWEEN_VIEWS = 1.0

@@ -26,7 +26,7 @@ from launch.run.reporting import Reporting
 from launch.run.saving import Saving
 from launch.run.stopping import Moment, ReturnMark, StoppingRules
 from launch.run.summary import run_summary, write_summary
-from launch.run.tracker_thread import OpenTracker
+from launch.run.trackers import OpenTracker
 from launch.run.training_returns import TrainingReturns
 from learner.learner import Learner, Outcome
 from learner.slices import Part
@@ -285,14 +285,10 @@ class TrainingSession:
             returns=self._returns,
             evaluation=self._evaluations.last,
             exploits=self._exploits,
-            tracker_rows_left_out=self._reporting.trackers.rows_left_out,
         )
         write_summary(summary, self._folder.summary, self._say)
-        # Only now, since a tracker that does not answer takes its time to be given up.
+        # After the summary: closing a tracker that hangs takes its time.
         self._reporting.trackers.close()
-        if self._reporting.trackers.rows_left_out != summary["tracker_rows_left_out"]:
-            summary["tracker_rows_left_out"] = self._reporting.trackers.rows_left_out
-            write_summary(summary, self._folder.summary, self._say)
         self._saving.finish_copy()
         return summary
 

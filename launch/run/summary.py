@@ -23,7 +23,6 @@ def run_summary(
     returns: TrainingReturns,
     evaluation: dict[str, Any] | None,
     exploits: int,
-    tracker_rows_left_out: dict[str, int],
 ) -> dict[str, Any]:
     """The summary of a run that ended with `status`.
 
@@ -36,7 +35,6 @@ def run_summary(
         returns: of its training episodes.
         evaluation: the entry of the last one; see `evaluation_entry`.
         exploits: how often it went on with the weights of another run.
-        tracker_rows_left_out: by the trackers' names.
     """
     ledger = learner.account.ledger
     lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
@@ -66,7 +64,6 @@ def run_summary(
         "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,
         "learner_restarts": counts.learner_restarts,
         "agent_steps_lost_with_learner": counts.agent_steps_lost,
-        "tracker_rows_left_out": tracker_rows_left_out,
         "wall_seconds": counts.elapsed_seconds,
     }
 

@@ -1,46 +1,131 @@
-"""The trackers that a run's rows go to besides metrics.jsonl: TensorBoard always, others where the settings say so."""
+"""Trackers of a run: TensorBoard always, Weights & Biases and MLflow where the settings name them.
+
+A tracker must neither end a run nor slow it: each is used in a thread of its own, and given up at its first error.
+"""
 
 import importlib.util
 import io
+import queue
 import secrets
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from launch.output import write_json
+from launch.run.finished import read_object
 from launch.run.progress import Progress
 from launch.run.rows import evaluation_scalars, scalars
-from launch.run.tracker_runs import TrackerRuns
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import Video
 
+# All trackers of a run together. Checkpoint and summary are written before.
+_CLOSE_SECONDS = 15.0
+# Nearly three hours of rows at the usual interval.
+_MOST_CALLS_WAITING = 1000
 # A histogram needs each value once per count.
 _MOST_HISTOGRAM_VALUES = 10_000
-# W&B uploads what is left when it is closed, and again when the process ends; what it did not send `wandb sync` does.
+# W&B uploads the rest when it is closed, and again when the process ends. `wandb sync` uploads what is left then.
 _MOST_UPLOAD_SECONDS = 10.0
-# What a server of MLflow takes in one request.
+# Limit of MLflow's server for one request.
 _MOST_PARAMETERS = 100
 
 
 class Tracker(Protocol):
-    """Takes rows in the order of their frames, all from one thread.
-
-    A method may raise any exception and take any time: `TrackerThread` lets neither reach the run.
-    """
+    """Receives rows in the order of their frames, all from one thread. A method may raise any exception, or hang."""
 
     def write(self, row: Progress) -> None:
-        """Take one row."""
+        """Log one row."""
 
     def write_video(self, video: Video, frames: int) -> None:
-        """Take the video of an evaluation of the weights after so many frames."""
+        """Log the video of an evaluation of the weights after `frames` frames."""
 
     def close(self) -> None:
         """Flush and close."""
+
+
+OpenTracker = Callable[[], Tracker]
+_Call = Callable[[Tracker], None]
+
+
+class Trackers:
+    """All trackers of a run. No method raises, and none but `close` waits.
+
+    Args:
+        openers: functions that open the trackers, by the trackers' names in messages.
+        say: logs a message; called from several threads.
+    """
+
+    def __init__(self, openers: Mapping[str, OpenTracker], say: Callable[[str], None]) -> None:
+        self._say = say
+        self._threads = [_TrackerThread(name, open_tracker, say) for name, open_tracker in openers.items()]
+        for thread in self._threads:
+            thread.start()
+
+    def write(self, row: Progress) -> None:
+        """Log a row."""
+        self._send(lambda tracker: tracker.write(row))
+
+    def write_video(self, video: Video, frames: int) -> None:
+        """Log the video of an evaluation of the weights after `frames` frames."""
+        self._send(lambda tracker: tracker.write_video(video, frames))
+
+    def close(self) -> None:
+        """Close all trackers after their last row, and wait _CLOSE_SECONDS for them at most."""
+        self._send(None)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self._give_up(thread, "it does not close")
+
+    def _send(self, call: _Call | None) -> None:
+        for thread in [thread for thread in self._threads if thread.is_alive()]:
+            try:
+                thread.calls.put_nowait(call)
+            except queue.Full:
+                self._threads.remove(thread)
+                self._give_up(thread, "it does not take its rows")
+
+    def _give_up(self, thread: "_TrackerThread", reason: str) -> None:
+        thread.given_up.set()
+        self._say(_warning(thread.name, reason))
+
+
+class _TrackerThread(threading.Thread):
+    """Opens one tracker, makes the calls in `calls`, and closes it at None. It ends at the first exception.
+
+    MLflow's own asynchronous logging was tried in place of this thread: with its server gone it kept the process alive
+    for 247 s after the end, until its last retry. A daemon thread ends with the process.
+    """
+
+    def __init__(self, name: str, open_tracker: OpenTracker, say: Callable[[str], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self.calls: queue.Queue[_Call | None] = queue.Queue(_MOST_CALLS_WAITING)
+        self.given_up = threading.Event()
+        self._open, self._say = open_tracker, say
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        try:
+            tracker = self._open()
+            while not self.given_up.is_set() and (call := self.calls.get()) is not None:
+                call(tracker)
+            tracker.close()
+        # Each library has its own exceptions, besides those of HTTP and of TensorFlow.
+        except Exception as error:
+            if not self.given_up.is_set():
+                self._say(_warning(self.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
+
+
+def _warning(name: str, reason: str) -> str:
+    return f"warning: {name}: {reason}; this session writes nothing more to it, and metrics.jsonl has every row"
 
 
 class TensorBoard:
@@ -70,7 +155,7 @@ class TensorBoard:
         self._events.flush()
 
     def write_video(self, video: Video, frames: int) -> None:
-        # TensorBoard shows a picture as its browser does, and a browser plays GIFs.
+        # The image plugin passes the bytes to the browser, which plays GIFs.
         metadata = self._tf.compat.v1.SummaryMetadata(
             plugin_data=self._tf.compat.v1.SummaryMetadata.PluginData(plugin_name="images")
         )
@@ -84,21 +169,13 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, with the settings as its config. Where and whether it uploads is its own setting.
+    """A run of Weights & Biases, with the settings as its config. WANDB_MODE and `wandb sync` decide about uploads."""
 
-    Args:
-        folder: of the run; W&B keeps its files there.
-        config: of the run.
-        runs: knows the run that this one goes on in, if it was resumed.
-    """
-
-    def __init__(self, folder: Path, config: RunConfig, runs: TrackerRuns) -> None:
+    def __init__(self, folder: Path, config: RunConfig) -> None:
         import wandb
 
-        run_id = runs.get("wandb")
-        if run_id is None:
-            run_id = secrets.token_hex(4)
-            runs.keep("wandb", run_id)
+        run_id = _kept_id(folder, "wandb") or secrets.token_hex(4)
+        _keep_id(folder, "wandb", run_id)
         self._run = wandb.init(
             project=config.tracking.project,
             group=tracked_group(folder, config),
@@ -107,11 +184,11 @@ class WeightsAndBiases:
             config=flat_settings(config),
             id=run_id,
             resume="allow",
-            # It would put itself between the live table and the terminal.
+            # Its console capture would come between the live table and the terminal.
             settings=wandb.Settings(console="off", finish_timeout=_MOST_UPLOAD_SECONDS),
         )
         self._video = wandb.Video
-        # The x axis: an evaluation ends later than the row of the frames that it is of.
+        # The x axis: an evaluation ends later than the row of the frames of its weights.
         self._run.define_metric("*", step_metric="frames")
 
     def write(self, row: Progress) -> None:
@@ -130,40 +207,30 @@ class MLflow:
     """A run of MLflow, with the settings as its parameters, in the store that MLFLOW_TRACKING_URI names.
 
     MLflow's parameters never change: a setting that a resume changed is a tag, `resumed_with.` and its name.
-
-    Args:
-        folder: of the run.
-        config: of the run.
-        runs: knows the run that this one goes on in, if it was resumed.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, runs: TrackerRuns) -> None:
+    def __init__(self, folder: Path, config: RunConfig) -> None:
         import mlflow
-        from requests.exceptions import ChunkedEncodingError
 
-        self._error, self._broken_off = mlflow.MlflowException, ChunkedEncodingError
-        # The client and not mlflow.start_run: that would end the run when the process does, server or no server.
+        # Not mlflow.start_run, whose handler at exit would wait for the server.
         self._client = mlflow.MlflowClient()
         self._metric = mlflow.entities.Metric
-        run_id = runs.get("mlflow")
+        run_id = _kept_id(folder, "mlflow")
         if run_id is None:
             experiment = mlflow.set_experiment(config.tracking.project)
             group = tracked_group(folder, config)
             tags = {} if group is None else {"group": group}
             name = tracked_name(folder, config)
             run_id = self._client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
-            runs.keep("mlflow", run_id)
+            _keep_id(folder, "mlflow", run_id)
         self._run_id = run_id
         self._client.update_run(run_id, status="RUNNING")
         before = self._client.get_run(run_id).data
-        for name, value in flat_settings(config).items():
-            if before.params.get(name, str(value)) != str(value) or f"resumed_with.{name}" in before.tags:
+        settings = {name: str(value) for name, value in flat_settings(config).items()}
+        for name, value in settings.items():
+            if before.params.get(name, value) != value or f"resumed_with.{name}" in before.tags:
                 self._client.set_tag(run_id, f"resumed_with.{name}", value)
-        new = [
-            mlflow.entities.Param(name, str(value))
-            for name, value in flat_settings(config).items()
-            if name not in before.params
-        ]
+        new = [mlflow.entities.Param(name, value) for name, value in settings.items() if name not in before.params]
         for start in range(0, len(new), _MOST_PARAMETERS):
             self._client.log_batch(run_id, params=new[start : start + _MOST_PARAMETERS])
 
@@ -172,44 +239,38 @@ class MLflow:
         metrics = [self._metric(tag, value, now, row.frames) for tag, value in scalars(row)]
         for point in row.evaluations:
             metrics += [self._metric(tag, value, now, point["frames"]) for tag, value in evaluation_scalars(point)]
-        self._until_whole(lambda: self._client.log_batch(self._run_id, metrics))
+        self._client.log_batch(self._run_id, metrics)
 
     def write_video(self, video: Video, frames: int) -> None:
         with tempfile.TemporaryDirectory(prefix="tributary-video-") as folder:
-            # By name in the order of frames.
+            # Names sort in the order of frames.
             file = Path(folder) / f"frames-{frames:012}.gif"
             file.write_bytes(video.gif)
-            self._until_whole(lambda: self._client.log_artifact(self._run_id, str(file), "evaluation"))
+            self._client.log_artifact(self._run_id, str(file), "evaluation")
 
     def close(self) -> None:
-        self._until_whole(lambda: self._client.set_terminated(self._run_id))
-
-    def _until_whole(self, ask: Callable[[], object]) -> None:
-        """Ask the server for what may be asked twice, and again if its answer breaks off.
-
-        MLflow asks again where no answer begins, and gives up where one does not end: so it is when a server is killed.
-        """
-        try:
-            ask()
-        except self._error as error:
-            if not isinstance(error.__context__, self._broken_off):
-                raise
-            ask()
+        self._client.set_terminated(self._run_id)
 
 
-_ASKED_FOR: dict[str, Callable[[Path, RunConfig, TrackerRuns], Tracker]] = {"wandb": WeightsAndBiases, "mlflow": MLflow}
+def tracker_openers(folder: Path, config: RunConfig) -> dict[str, OpenTracker]:
+    """The functions that open a run's trackers, by the trackers' names. Opening TensorBoard imports TensorFlow."""
+    known: dict[str, Callable[[Path, RunConfig], Tracker]] = {"wandb": WeightsAndBiases, "mlflow": MLflow}
+    openers: dict[str, OpenTracker] = {"TensorBoard": partial(TensorBoard, folder, config)}
+    for name in config.trackers:
+        openers[name] = partial(known[name], folder, config)
+    return openers
 
 
 def check_trackers(config: RunConfig) -> None:
-    """Refuse a tracker whose package is missing, and MLflow where it has no store to write to.
+    """Refuse a tracker whose package is missing, and MLflow without a store.
 
     Raises:
-        ConfigurationError: names the tracker, and how it is installed or set up.
+        ConfigurationError: names the tracker and the missing part.
     """
     for name in config.trackers:
         if importlib.util.find_spec(name) is None:
             raise setting_error("trackers", name, f"is not installed: pip install 'tributary-rl[{name}]'")
-    # On a cluster the learner writes, and the variables of its node count.
+    # On a cluster the learner writes, and its node has its own environment variables.
     here = config.executor == "inline" or config.address == "local"
     if here and "mlflow" in config.trackers:
         _check_store_of_mlflow()
@@ -218,7 +279,7 @@ def check_trackers(config: RunConfig) -> None:
 def _check_store_of_mlflow() -> None:
     import mlflow
 
-    # Where nothing is set it is a file of SQLite: mlflow-skinny comes without what writes it.
+    # By default the store is a file of SQLite, which mlflow-skinny cannot write.
     if mlflow.get_tracking_uri().startswith("sqlite:") and importlib.util.find_spec("sqlalchemy") is None:
         raise setting_error(
             "trackers",
@@ -228,13 +289,13 @@ def _check_store_of_mlflow() -> None:
 
 
 def tracked_name(folder: Path, config: RunConfig) -> str:
-    """What a run is called in W&B and MLflow: seed-1 alone would say nothing."""
+    """The run's name in W&B and MLflow: seeds and trials have the name of their parent folder before their own."""
     group = _folder_of_several(folder)
     return config.tracking.name or (folder.name if group is None else f"{group}/{folder.name}")
 
 
 def tracked_group(folder: Path, config: RunConfig) -> str | None:
-    """What it is put together with there: by default, the runs of one `--seeds` or of one sweep."""
+    """The run's group in W&B and MLflow: by default one for the runs of a `--seeds` or of a sweep."""
     return config.tracking.group or _folder_of_several(folder)
 
 
@@ -242,16 +303,22 @@ def _folder_of_several(folder: Path) -> str | None:
     return folder.parent.name if folder.name.startswith(("seed-", "trial-")) else None
 
 
-def tracker_openers(folder: Path, config: RunConfig) -> dict[str, Callable[[], Tracker]]:
-    """What opens each tracker of a run, by the tracker's name. Opening TensorBoard imports TensorFlow."""
-    runs = TrackerRuns(folder)
-    openers: dict[str, Callable[[], Tracker]] = {"TensorBoard": partial(TensorBoard, folder, config)}
-    for name in config.trackers:
-        openers[name] = partial(_ASKED_FOR[name], folder, config, runs)
-    return openers
+# W&B and MLflow write their ids from threads of their own.
+_ids_lock = threading.Lock()
+
+
+def _kept_id(folder: Path, tracker: str) -> str | None:
+    """The id in trackers.json, under which a resumed run goes on."""
+    return read_object(folder / "trackers.json").get(tracker)
+
+
+def _keep_id(folder: Path, tracker: str, run_id: str) -> None:
+    file = folder / "trackers.json"
+    with _ids_lock:
+        write_json(file, read_object(file) | {tracker: run_id})
 
 
 def _repeated(counts: dict[int, int]) -> np.ndarray:
-    """Each lag float64 as often as it was counted, thinned to about _MOST_HISTOGRAM_VALUES."""
+    """Each lag float64 repeated by its count, thinned to about _MOST_HISTOGRAM_VALUES."""
     share = max(1.0, sum(counts.values()) / _MOST_HISTOGRAM_VALUES)
     return np.repeat(list(counts), [max(1, round(count / share)) for count in counts.values()]).astype(np.float64)

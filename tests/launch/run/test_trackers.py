@@ -1,7 +1,9 @@
-"""Trackers get the rows that metrics.jsonl gets, under names in groups."""
+"""Trackers get the rows of metrics.jsonl; a run ends and is saved whatever they raise, and however long they take."""
 
 import json
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +13,22 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
+from actors.environments import environment_spec
+from launch.loop.inline_executor import InlineExecutor
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
 from launch.run.progress import Progress
 from launch.run.rows import JsonLines, evaluation_scalars, scalars
-from launch.run.tracker_runs import TrackerRuns
-from launch.run.trackers import MLflow, TensorBoard, WeightsAndBiases, check_trackers, tracked_group, tracked_name
+from launch.run.session import TrainingSession
+from launch.run.trackers import (
+    MLflow,
+    TensorBoard,
+    Trackers,
+    WeightsAndBiases,
+    check_trackers,
+    tracked_group,
+    tracked_name,
+)
 from shared.config import RunConfig, TrackingConfig, flat_settings
 from shared.errors import ConfigurationError
 from shared.types import Video
@@ -89,36 +101,21 @@ def test_tensorboard_has_an_evaluation_at_the_frames_of_its_weights(tmp_path: Pa
     assert float(tf.make_ndarray(evaluation.tensor_proto)) == 11.0
 
 
-def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: list[dict[str, Any]] = []
-    started: dict[str, Any] = {}
-
-    def init(**options: Any) -> SimpleNamespace:
-        started.update(options)
-        return SimpleNamespace(
-            log=logged.append,
-            finish=lambda: logged.append({"finished": True}),
-            define_metric=lambda name, step_metric: started.update({name: step_metric}),
-        )
-
-    def video(data: Any, format: str) -> tuple[bytes, str]:
-        return data.read(), format
-
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict, Video=video))
+def test_weights_and_biases(tmp_path: Path, wandb: "FakeWandb") -> None:
     config = RunConfig(tracking=TrackingConfig(project="games", group="mine"))
-    tracker = WeightsAndBiases(tmp_path, config, TrackerRuns(tmp_path))
+    tracker = WeightsAndBiases(tmp_path, config)
     tracker.write(EVALUATED)
     tracker.write_video(VIDEO, 320)
     tracker.close()
+    (started,) = wandb.started
     assert (started["project"], started["group"], started["name"]) == ("games", "mine", tmp_path.name)
     assert started["*"] == "frames"
     assert started["config"]["optimizer.learning_rate"] == RunConfig().optimizer.learning_rate
-    assert TrackerRuns(tmp_path).get("wandb") == started["id"]
-    assert logged[0]["frames"] == 400
-    assert logged[0]["return/training_mean_100"] == 12.5
-    assert logged[1] == {"frames": 320, **dict(evaluation_scalars(POINT))}
-    assert logged[2] == {"frames": 320, "evaluation/episode": (b"GIF89a", "gif")}
-    assert logged[3] == {"finished": True}
+    assert wandb.logged[0]["frames"] == 400
+    assert wandb.logged[0]["return/training_mean_100"] == 12.5
+    assert wandb.logged[1] == {"frames": 320, **dict(evaluation_scalars(POINT))}
+    assert wandb.logged[2] == {"frames": 320, "evaluation/episode": (b"GIF89a", "gif")}
+    assert wandb.logged[3] == {"finished": True}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +179,6 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         MlflowClient=lambda: Store(runs),
         entities=entities,
         set_experiment=lambda name: SimpleNamespace(experiment_id=name),
-        MlflowException=RuntimeError,
     )
     monkeypatch.setitem(sys.modules, "mlflow", stub)
     return runs
@@ -190,7 +186,7 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_mlflow(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
     config = RunConfig(tracking=TrackingConfig(project="games", group="ours", name="mine"))
-    tracker = MLflow(tmp_path, config, TrackerRuns(tmp_path))
+    tracker = MLflow(tmp_path, config)
     tracker.write(EVALUATED)
     tracker.write_video(VIDEO, 320)
     assert mlflow_runs["run0"].status == "RUNNING"
@@ -207,7 +203,7 @@ def test_mlflow(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
 
 def test_mlflow_goes_on_in_its_run_and_tags_what_a_resume_changed(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
     for frames in (100, 200):
-        tracker = MLflow(tmp_path, RunConfig(total_frames=frames), TrackerRuns(tmp_path))
+        tracker = MLflow(tmp_path, RunConfig(total_frames=frames))
         tracker.write(replace(ROW, frames=frames))
         tracker.close()
     assert list(mlflow_runs) == ["run0"]
@@ -242,15 +238,105 @@ def test_mlflow_needs_its_package_and_a_store_that_it_can_write(
             check_trackers(config)
 
 
-def test_ids_of_several_trackers_are_kept_and_a_damaged_file_is_named(tmp_path: Path) -> None:
-    runs = TrackerRuns(tmp_path)
-    assert runs.get("wandb") is None
-    runs.keep("wandb", "a1")
-    runs.keep("mlflow", "b2")
-    assert (runs.get("wandb"), runs.get("mlflow")) == ("a1", "b2")
-    (tmp_path / "trackers.json").write_text("{")
-    with pytest.raises(ConfigurationError, match=r"trackers.json cannot be read"):
-        runs.get("wandb")
+@pytest.mark.parametrize("kept", ["", "{", '{"mlflow": "b2"}'])
+def test_a_resumed_run_goes_on_under_its_id(kept: str, tmp_path: Path, wandb: "FakeWandb") -> None:
+    if kept:
+        (tmp_path / "trackers.json").write_text(kept)
+    for _ in range(2):
+        WeightsAndBiases(tmp_path, RunConfig()).close()
+    first, second = wandb.started
+    assert first["id"] == second["id"]
+    assert {first["resume"], second["resume"]} == {"allow"}
+    ids = json.loads((tmp_path / "trackers.json").read_text())
+    assert ids == ({"mlflow": "b2"} if "b2" in kept else {}) | {"wandb": first["id"]}
+
+
+class FakeWandb:
+    """Stands for the package `wandb`."""
+
+    def __init__(self) -> None:
+        self.started: list[dict[str, Any]] = []
+        self.logged: list[dict[str, Any]] = []
+        self.open: Callable[[], None] = lambda: None
+        self.log: Callable[[dict[str, Any]], None] = self.logged.append
+        self.finish: Callable[[], None] = lambda: self.logged.append({"finished": True})
+        self.Settings = dict
+        self.Video = lambda data, format: (data.read(), format)
+
+    def init(self, **options: Any) -> SimpleNamespace:
+        self.started.append(options)
+        self.open()
+        return SimpleNamespace(
+            log=lambda row: self.log(row),
+            finish=lambda: self.finish(),
+            define_metric=lambda name, step_metric: options.update({name: step_metric}),
+        )
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def session(config: RunConfig, folder: Path) -> TrainingSession:
+    config = replace(config, total_frames=300, log_every_seconds=1e-6, trackers=("wandb",))
+    spec = environment_spec(config.environment)
+    return TrainingSession(config, spec, folder, lambda first: InlineExecutor(config, spec, 1, first), resume=False)
+
+
+@pytest.mark.parametrize("place", ["open", "log", "finish"])
+def test_a_tracker_that_raises_is_one_warning(
+    place: str, cartpole: RunConfig, tmp_path: Path, wandb: FakeWandb
+) -> None:
+    calls: list[Any] = []
+
+    def fail(*row: Any) -> None:
+        calls.append(row)
+        raise KeyError("the server is away\nand why")
+
+    setattr(wandb, place, fail)
+    run = session(cartpole, tmp_path)
+    summary = run.run()
+    assert summary["status"] == "frames_reached"
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert (tmp_path / "checkpoints" / f"update-{summary['updates']}.index").is_file()
+    (warning,) = [message for message in run.view().messages if "wandb" in message]
+    assert warning.startswith("warning: wandb: 'the server is away")
+    assert len(calls) == 1, "after its first error it is used no more"
+
+
+def test_a_tracker_that_hangs_at_its_end_is_one_warning_and_the_run_is_saved_before(
+    cartpole: RunConfig, tmp_path: Path, wandb: FakeWandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.run.trackers._CLOSE_SECONDS", 0.1)
+    let = threading.Event()
+    wandb.finish = let.wait
+    run = session(cartpole, tmp_path)
+    try:
+        summary = run.run()
+    finally:
+        let.set()
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    assert [message for message in run.view().messages if "wandb" in message] == [
+        "warning: wandb: it does not close; this session writes nothing more to it, and metrics.jsonl has every row"
+    ]
+
+
+def test_a_tracker_that_hangs_in_a_row_keeps_a_bounded_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.run.trackers._MOST_CALLS_WAITING", 3)
+    monkeypatch.setattr("launch.run.trackers._CLOSE_SECONDS", 60.0)
+    let, messages = threading.Event(), list[str]()
+    tracker: Any = SimpleNamespace(write=lambda _row: let.wait(), close=lambda: None)
+    trackers = Trackers({"slow": lambda: tracker}, messages.append)
+    for number in range(10):
+        trackers.write(Progress(frames=number))
+    assert len(messages) == 1
+    assert "slow: it does not take its rows" in messages[0]
+    let.set()
+    trackers.close()
+    assert len(messages) == 1
 
 
 def test_rays_counters_grow_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
