@@ -19,8 +19,7 @@ from launch.commands.interrupts import Interrupts, children_outlive_hangups
 from launch.machine.budget import ThreadBudget, budget_for, thread_budget
 from launch.machine.import_path import check_packages, namesakes
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.placement import place, placement_lines, with_actor_device
-from launch.on_ray.tree import aggregation
+from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, write_json
 from launch.run.annealing import annealing_warning
 from launch.run.finished import reached_limit, read_summary, why_it_goes_on
@@ -202,7 +201,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
             takes_gpu_here(config)
         _open_folder(run, budget)
         if config.learner.gradients_per_update > 1:
-            level, _, why = aggregation(config, placement)
+            level, why = aggregation(config, placement)
             print_line(console, f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
         with _kept_if_it_starts(run), machines_requested(config):
             summary = run_learners(

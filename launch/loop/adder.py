@@ -1,4 +1,4 @@
-"""Adds gradients on their way to the learner: those of a node's actors there, or the sums of several nodes. No Ray."""
+"""Sums the gradients of a node's actors on their node. No Ray."""
 
 import sys
 import time
@@ -22,13 +22,12 @@ _NO_GRADIENT = np.empty(0, np.float32)
 class Adder:
     """Adds what an executor's actors report until a sum is of `gradients` gradients.
 
-    It keeps the actors at work, whatever happens to one of them. An id of the executor may stand for several actors:
-    sums are then added like gradients, in their order of arrival, so that a sum is to the bit what NumPy makes of the
-    same tree. Each gradient keeps its own report.
+    It keeps the actors at work and replaces those that fail. Gradients are added in their order of arrival, so that a
+    sum equals the one that the learner would have made, to the bit. Each gradient keeps its own report.
 
     Args:
         executor: runs the rollouts. It has started its actors, and no rollout is under way.
-        gradients: of one sum. A multiple of those of a sum that is added.
+        gradients: of one sum.
         supervision: when an actor hangs, and how long its replacement waits.
         clock: seconds, monotonic.
     """
@@ -80,14 +79,8 @@ class Adder:
                 self._tell(*self._crew.release_if_done(actor_id))
                 continue
             completion = self._executor.next_completion()
-            if isinstance(completion, GradientReport | AggregatedReport):
+            if isinstance(completion, GradientReport):
                 self._add(completion)
-            elif isinstance(completion, ChangedWithin):
-                self._tell(self._crew.changed(completion))
-                self._tell(*self._crew.release_if_done(completion.actor_id))
-            elif isinstance(completion, AtWork):
-                self._crew.hear_from(completion)
-                self._tell(*self._crew.release_if_done(completion.actor_id))
             elif isinstance(completion, Failed):
                 self._tell(self._crew.lose(completion))
             for change in self._crew.attend():
@@ -112,7 +105,7 @@ class Adder:
         in_a_row = self._finite[::-1].index(True) if True in self._finite else len(self._finite)
         return sum(self._finite) >= self._gradients or in_a_row > self._max_non_finite
 
-    def _add(self, report: GradientReport | AggregatedReport) -> None:
+    def _add(self, report: GradientReport) -> None:
         self._crew.reported(report)
         gradient = report.gradient
         # The square of its norm is finite where the learner would find its norm so; one pass, nothing allocated.
@@ -121,10 +114,6 @@ class Adder:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)
         elif finite:
             self._sum += gradient
-        if isinstance(report, AggregatedReport):
-            self._reports += report.reports
-            self._finite += [finite and part for part in report.finite]
-        else:
-            self._reports.append(report._replace(gradient=_NO_GRADIENT))
-            self._finite.append(finite)
+        self._reports.append(report._replace(gradient=_NO_GRADIENT))
+        self._finite.append(finite)
         self._idle.append(report.actor_id)

@@ -2,27 +2,24 @@
 
 A node's aggregator runs its actors by an executor of its own, through that node's shared memory, and sends the sum of
 their next gradients. The sum is to the bit the one that the learner would have made: ((g₁ + g₂) + g₃) …, in the order
-of arrival. The learner still admits and counts each gradient by itself. The second level, `launch.on_ray.groups`, is
-made of the same parts: there the executor runs the aggregators of several nodes.
+of arrival. The learner still admits and counts each gradient by itself.
 """
 
 import itertools
-import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 
 from actors.environments import EnvironmentSpec
 from launch.loop.adder import Adder
-from launch.loop.executor import AtWork, ChangedWithin, Completion, Executor
+from launch.loop.executor import AtWork, ChangedWithin, Completion
 from launch.on_ray.actor_process import ActorProcess, Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import RayExecutor
-from launch.on_ray.members import PROCESS_OPTIONS, Call, Member, RayMembers
+from launch.on_ray.members import PROCESS_OPTIONS, Call, RayMembers
 from shared.config import RunConfig
 from shared.types import AggregatedReport, WeightSnapshot
 from shared.wire import decode, encode
@@ -31,41 +28,7 @@ from shared.wire import decode, encode
 _IDS_PER_NODE = 1_000_000
 
 
-class Aggregator:
-    """A process that adds what its executor's actors report.
-
-    Args:
-        config: of the run.
-        executor: runs the rollouts; see `Adder`.
-        gradients: of a sum.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(
-        self, config: RunConfig, executor: Executor, gradients: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._precision = config.transfer.precision
-        self._adder = Adder(executor, gradients, config.supervision, clock)
-
-    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin | AtWork:
-        """See `Adder.collect`; the gradient of the sum is encoded, as it travels."""
-        result = self._adder.collect(_snapshot(weights), None if target is None else _snapshot(target))
-        if not isinstance(result, AggregatedReport):
-            return result
-        return result._replace(gradient=encode(result.gradient, self._precision))  # type: ignore[arg-type]
-
-
-def _snapshot(weights: Weights) -> WeightSnapshot:
-    assert isinstance(weights.parameters, np.ndarray)
-    return WeightSnapshot(weights.version, decode(weights.parameters), weights.frames, weights.reward_factor)
-
-
-def without_evaluator(config: RunConfig) -> RunConfig:
-    """The settings for an aggregator's executor: the evaluator is that of the learner's process."""
-    return replace(config, evaluation=replace(config.evaluation, every_frames=0))
-
-
-class NodeAggregator(Aggregator):
+class NodeAggregator:
     """The aggregator of a node, with its actors.
 
     Args:
@@ -88,73 +51,23 @@ class NodeAggregator(Aggregator):
         gradients: int,
         actor_process: type[ActorProcess],
     ) -> None:
-        config = without_evaluator(config)
-        super().__init__(config, RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node), gradients)
+        # The evaluator is that of the learner's process.
+        config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
+        executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
+        self._precision = config.transfer.precision
+        self._adder = Adder(executor, gradients, config.supervision)
 
-
-class Branch(Member, Protocol):
-    """An aggregator: how many actors play below it, and how many rollouts are under way or in sums there, at most."""
-
-    @property
-    def actors(self) -> int: ...
-    @property
-    def load(self) -> int: ...
-
-
-BranchT = TypeVar("BranchT", bound=Branch)
-
-
-class AggregatingExecutor(RayMembers[BranchT]):
-    """An `Executor` of aggregators. An actor id of its interface is that of an aggregator.
-
-    Args:
-        config: of the run.
-        spec: of its environment.
-        cluster: where there are places for actors. None: all are on this machine.
-        gradients: of an aggregator's sum.
-        part: gradients of what is added to it: 1, or those of a sum.
-    """
-
-    def __init__(
-        self, config: RunConfig, spec: EnvironmentSpec, cluster: ClusterView | None, gradients: int, part: int
-    ) -> None:
-        super().__init__(config, spec, cluster)
-        self._gradients, self._part = gradients, part
-        # Those whose last call ended without a sum: gradients that were added before it wait there.
-        self._unfinished: set[int] = set()
-
-    @property
-    def actors(self) -> int:
-        return sum(member.actors for member in self._members.values())
-
-    def dispatch(self, actor_id: int) -> None:
-        weights, target = self._published.weights(), self._published.new_target_object(actor_id)
-        self._calls[self._members[actor_id].handle.collect.remote(weights, target)] = Call(actor_id)
-
-    def _completion(self, call: Call, result: AggregatedReport | ChangedWithin | AtWork) -> Completion:
-        assert call.actor_id is not None
-        result = result._replace(actor_id=call.actor_id)
+    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin | AtWork:
+        """See `Adder.collect`; the gradient of the sum is encoded, as it travels."""
+        result = self._adder.collect(_snapshot(weights), None if target is None else _snapshot(target))
         if not isinstance(result, AggregatedReport):
-            self._unfinished.add(call.actor_id)
             return result
-        self._unfinished.discard(call.actor_id)
-        return result._replace(gradient=decode(result.gradient))
+        return result._replace(gradient=encode(result.gradient, self._precision))  # type: ignore[arg-type]
 
-    def rollouts_under_way(self, actor_id: int) -> int:
-        load = self._members[actor_id].load
-        if actor_id in self._unfinished or any(call.actor_id == actor_id for call in self._calls.values()):
-            # A sum is sent as soon as it is whole: then who completed it waits.
-            return load + self._gradients - self._part
-        return load - self._part
 
-    def remove(self, actor_id: int) -> None:
-        super().remove(actor_id)
-        self._unfinished.discard(actor_id)
-
-    def _start(self, process: type, node: str, *arguments: Any) -> Any:
-        """The handle of a new aggregator's process, an `Aggregator` or what a bench has in its place."""
-        options = PROCESS_OPTIONS | (on_node(node) if node else {})
-        return ray.remote(num_cpus=0, **options)(process).remote(self._config, self._spec, *arguments)
+def _snapshot(weights: Weights) -> WeightSnapshot:
+    assert isinstance(weights.parameters, np.ndarray)
+    return WeightSnapshot(weights.version, decode(weights.parameters), weights.frames, weights.reward_factor)
 
 
 class _Node(NamedTuple):
@@ -164,13 +77,9 @@ class _Node(NamedTuple):
     node: str
     actors: int
 
-    @property
-    def load(self) -> int:
-        return self.actors
 
-
-class NodesExecutor(AggregatingExecutor[_Node]):
-    """An `Executor` with an aggregator on each node.
+class NodesExecutor(RayMembers[_Node]):
+    """An `Executor` with an aggregator on each node. An actor id of its interface is that of an aggregator.
 
     Args:
         config: of the run.
@@ -192,12 +101,42 @@ class NodesExecutor(AggregatingExecutor[_Node]):
         gradients: int,
         actor_process: type[ActorProcess] = ActorProcess,
     ) -> None:
-        super().__init__(config, spec, cluster, gradients, part=1)
-        self._actors, self._actor_process = actors, actor_process
+        super().__init__(config, spec, cluster)
+        self._actors, self._gradients, self._actor_process = actors, gradients, actor_process
         self._ids = itertools.count(first_actor_id, _IDS_PER_NODE)
+        # Those whose last call ended without a sum: gradients that were added before it wait there.
+        self._unfinished: set[int] = set()
         for _ in range(1 if cluster is None else self.room()):
             self.add()
         self._start_evaluator()
+
+    @property
+    def actors(self) -> int:
+        return sum(member.actors for member in self._members.values())
+
+    def dispatch(self, actor_id: int) -> None:
+        weights, target = self._published.weights(), self._published.new_target_object(actor_id)
+        self._calls[self._members[actor_id].handle.collect.remote(weights, target)] = Call(actor_id)
+
+    def _completion(self, call: Call, result: AggregatedReport | ChangedWithin | AtWork) -> Completion:
+        assert call.actor_id is not None
+        result = result._replace(actor_id=call.actor_id)
+        if not isinstance(result, AggregatedReport):
+            self._unfinished.add(call.actor_id)
+            return result
+        self._unfinished.discard(call.actor_id)
+        return result._replace(gradient=decode(result.gradient))
+
+    def rollouts_under_way(self, actor_id: int) -> int:
+        load = self._members[actor_id].actors - 1
+        if actor_id in self._unfinished or any(call.actor_id == actor_id for call in self._calls.values()):
+            # A sum is sent as soon as it is whole: then the actor that completed it waits.
+            return load + self._gradients
+        return load
+
+    def remove(self, actor_id: int) -> None:
+        super().remove(actor_id)
+        self._unfinished.discard(actor_id)
 
     def add(self) -> int | None:
         node, actors = "", self._actors
@@ -207,8 +146,10 @@ class NodesExecutor(AggregatingExecutor[_Node]):
                 return None
             node, actors = max(free.items(), key=lambda item: item[1])
         node_id = next(self._ids)
-        arguments = (actors, node_id + 1, node, self._gradients, self._actor_process)
-        self._members[node_id] = _Node(self._start(NodeAggregator, node, *arguments), node, actors)
+        options = PROCESS_OPTIONS | (on_node(node) if node else {})
+        remote = ray.remote(num_cpus=0, **options)(NodeAggregator).remote
+        handle = remote(self._config, self._spec, actors, node_id + 1, node, self._gradients, self._actor_process)
+        self._members[node_id] = _Node(handle, node, actors)
         return node_id
 
     def room(self) -> int:

@@ -14,12 +14,14 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Executor
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.on_ray.actor_process import ActorProcess
+from launch.on_ray.aggregation import NodesExecutor
 from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
-from launch.on_ray.executors import make_executor
+from launch.on_ray.executor import RayExecutor
 from launch.on_ray.members import PROCESS_OPTIONS
-from launch.on_ray.placement import Node, Placement
+from launch.on_ray.placement import Aggregation, Node, Placement, aggregation
+from launch.on_ray.sliced_executor import SlicedExecutor
 from launch.on_ray.slices import SliceProcesses
-from launch.on_ray.tree import Aggregation, aggregation
 from launch.run.counts import LearnerDeath
 from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
 from launch.run.progress import View
@@ -99,7 +101,12 @@ class LearnerProcess:
         def executor_from(first_actor_id: int) -> Executor:
             cluster = None if start.node is None else ClusterView(config, start.node)
             actors = start.budget.actors
-            return make_executor(config, spec, start.aggregation, actors, first_actor_id, cluster, slices=slices)
+            if slices is not None:
+                return SlicedExecutor(config, spec, actors, first_actor_id, ActorProcess, cluster, slices)
+            if start.aggregation.level == "node":
+                count = config.learner.gradients_per_update
+                return NodesExecutor(config, spec, actors, first_actor_id, cluster, count)
+            return RayExecutor(config, spec, actors, first_actor_id, cluster=cluster)
 
         trackers: dict[str, OpenTracker] = {}
         if config.address != "local":

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from launch.machine.budget import ACTOR_BYTES
 from shared.config import RunConfig
@@ -144,6 +144,37 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     if most is not None and most > len(running):
         notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
     return Placement(learner, gpu, dict(Counter(running)), tuple(notes))
+
+
+class Aggregation(NamedTuple):
+    """Whether the K gradients of an update are summed on their node, and the reason in words."""
+
+    level: Literal["none", "node"]
+    why: str
+
+
+def aggregation(config: RunConfig, placement: Placement | None) -> Aggregation:
+    """Where the K gradients of an update are summed; None for `placement` is a run on one machine."""
+    count = config.learner.gradients_per_update
+    if config.aggregation != "auto":
+        return Aggregation(config.aggregation, "as requested")
+    if config.learner.shards > 1:
+        return Aggregation("none", "the learner's slices take gradients one by one")
+    if config.learner.staleness != "none":
+        return Aggregation("none", "each gradient is weighed by itself")
+    if config.learner.target_policy_lag is not None:
+        return Aggregation("none", "K follows the policy lag")
+    if count < 2:
+        return Aggregation("none", "each gradient is applied by itself")
+    if placement is None or list(placement.actors) in ([], [placement.learner.id]):
+        return Aggregation("none", "all actors are on the learner's machine")
+    if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
+        return Aggregation("none", "not with a limit on policy lag, --lockstep or --record-arrivals")
+    fewest = min(placement.actors.values())
+    if fewest < count:
+        # A sum of K from fewer actors waits for several rollouts of each of them: that adds lag.
+        return Aggregation("none", f"a node has {fewest} actors, fewer than the {count} gradients of an update")
+    return Aggregation("node", f"{count} gradients of a node make one message")
 
 
 def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:

@@ -43,12 +43,9 @@ class RunConfig:
     settings to the bit, until the order ends, however long it takes. Not with --resume."""
     address: str = "local"
     """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
-    aggregation: Literal["auto", "node", "group", "none"] = "auto"
-    """node: the K gradients of an update are added on their node, and one message goes to the learner; group: nodes add
-    theirs, groups of nodes add these sums up to K, and one message of a group goes to the learner; none: each gradient
-    travels by itself; auto: on a cluster, by node where each has K actors or more, else by group from 4 nodes on."""
-    nodes_per_group: int | None = None
-    """--aggregation group: the most nodes of a group. None: the root of the number of nodes."""
+    aggregation: Literal["auto", "node", "none"] = "auto"
+    """node: sum the K gradients of an update on their node and send one message to the learner. none: send each
+    gradient by itself. auto: node on a cluster where every node has K actors or more."""
     log_every_seconds: float = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points."""
     storage: str | None = None
@@ -147,9 +144,8 @@ def _check_replay(config: RunConfig) -> None:
 
 
 def _check_aggregation(config: RunConfig) -> None:
-    at_least("nodes_per_group", config.nodes_per_group, 2)
     how = config.aggregation
-    if how not in ("node", "group"):
+    if how != "node":
         return
     if config.learner.staleness != "none":
         raise setting_error(
@@ -177,8 +173,6 @@ def _check_aggregation(config: RunConfig) -> None:
     # The learner sees sums, not single reports: their order can be neither fixed nor recorded.
     if config.executor == "inline" or config.lockstep or config.record_arrivals is not None:
         raise setting_error("aggregation", how, "is for --executor ray, without --lockstep and --record-arrivals")
-    if how == "group" and config.address == "local":
-        raise setting_error("aggregation", how, "groups are of a cluster's nodes; join one by --address, or use node")
 
 
 def _check_executor(config: RunConfig) -> None:

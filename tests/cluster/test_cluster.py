@@ -52,7 +52,7 @@ def test_nodes_that_add_their_gradients_come_and_go(cluster: Cluster, train: Cal
     training.wait_for(lambda: training.row()["actors_alive"] < 4, "the loss")
     training.wait_for(lambda: training.row()["actors_alive"] >= 2, "those that are left")
     summary, output = training.stop()
-    assert "aggregation:  by node: as asked for" in output
+    assert "aggregation:  by node: as requested" in output
     assert summary["gradients_applied"] == 2 * summary["updates"]
     assert summary["actor_restarts"] == 0
 

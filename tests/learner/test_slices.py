@@ -198,7 +198,7 @@ def test_what_slices_cannot_do_is_refused(settings: dict[str, Any], problem: str
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("how", ["node", "group"])
+@pytest.mark.parametrize("how", ["node"])
 def test_sums_of_gradients_are_refused(cartpole: RunConfig, how: str) -> None:
     learner = LearnerConfig(shards=2, gradients_per_update=4)
     with pytest.raises(ConfigurationError, match=f"--aggregation {how}: .* leave --learner.shards out"):

@@ -165,23 +165,6 @@ def test_a_sum_that_takes_long_is_kept_and_a_sign_of_life_comes_instead() -> Non
     assert [r.actor_id for r in summed.reports] == [1, 2]
 
 
-def test_who_adds_on_a_node_judges_its_actors_and_not_who_adds_for_several_nodes() -> None:
-    """All actors of a node are silent for as long as hangs: the node replaces them, the group leaves the node be."""
-    group = Node(actors=1, k=2, start_seconds=60.0, hang_seconds=20.0)
-    summed = AggregatedReport(1, np.array([1.0, 1.0], np.float32), (report(11, 1), report(12, 1)), (True, True))
-    assert isinstance(group.collect(summed), AggregatedReport)
-    for _ in range(4):
-        assert group.collect(5.0, AtWork(1, expects_one=False)) == AtWork(0, expects_one=True)
-        assert group.actors.tape[-1] == "dispatch 1"
-    told = ChangedWithin(1, Failed(11, "it hangs"), 1)
-    assert group.collect(4.0, told) == ChangedWithin(0, told.change, 1)
-    # A node that says nothing at all does hang.
-    assert isinstance(group.collect(summed), AggregatedReport)
-    assert {group.collect(5.0) for _ in range(4)} == {AtWork(0, expects_one=True)}
-    hung = group.collect(1.0).change
-    assert (hung.actor_id, "it hangs" in hung.reason) == (1, True)
-
-
 def test_whoever_joins_or_drains_is_told_and_the_sum_is_kept() -> None:
     node = Node(actors=2, k=2)
     node.actors.places, node.actors.going = 3, [1]
@@ -201,32 +184,6 @@ def test_an_actor_whose_node_drains_while_it_waits_for_weights_is_released() -> 
     assert isinstance(node.collect(report(2, 1, 1.0, 1.0)), AggregatedReport)
     assert node.collect() == ChangedWithin(0, Released(2), 1)
     assert node.actors.tape == ["remove 2"]
-
-
-def test_sums_are_added_like_gradients_and_keep_the_report_of_each() -> None:
-    """Of two parts, one has lost an actor meanwhile; its sum comes when it is whole."""
-    group = Node(actors=2, k=4)
-    reports = [report(10 * part + n, 1) for part in (1, 2) for n in (1, 2)]
-    first = AggregatedReport(2, np.array([1.0, 2.0], np.float32), tuple(reports[2:]), (True, True))
-    told = ChangedWithin(1, Failed(11, "gone"), 1)
-    assert group.collect(first, told) == ChangedWithin(0, told.change, 1)
-    assert group.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "dispatch 2", "dispatch 1"]
-    second = AggregatedReport(1, np.array([0.5, 0.25], np.float32), tuple(reports[:2]), (True, True))
-    summed = group.collect(second)
-    assert [r.actor_id for r in summed.reports] == [21, 22, 11, 12]
-    np.testing.assert_array_equal(summed.gradient, [1.5, 2.25])
-    assert summed.finite == (True,) * 4
-
-
-def test_a_sum_that_is_not_finite_is_in_no_other_sum_and_its_gradients_are_counted_so() -> None:
-    group = Node(actors=2, k=4)
-    overflown, whole, last = (
-        AggregatedReport(1, np.array([value, 0.0], np.float32), (report(n, 1), report(n + 1, 1)), (True, True))
-        for n, value in ((11, np.inf), (21, 1.0), (31, 2.0))
-    )
-    summed = group.collect(overflown, whole, last)
-    assert summed.finite == (False, False, True, True, True, True)
-    np.testing.assert_array_equal(summed.gradient, [3.0, 0.0])
 
 
 def test_a_gradient_that_is_not_finite_is_in_no_sum_and_counted() -> None:

@@ -1,4 +1,4 @@
-"""Nodes that add, groups that add their sums, and a learner: the whole tree in one thread, beside NumPy's."""
+"""Nodes that sum gradients, and a learner, in one thread, beside NumPy's sums."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -26,8 +26,8 @@ from shared.types import (
 
 LAYOUT = ParameterLayout(("w",), ((1000,),))
 SUPERVISION = SupervisionConfig()
-# Gradients of a node's sum, and of a group's: two nodes' sums of three actors each.
-NODE, GROUP = 3, 6
+# Actors of a node, and gradients of its sum.
+ACTORS, K = 3, 6
 Part = Callable[[WeightSnapshot, WeightSnapshot | None], Any]
 
 
@@ -122,16 +122,15 @@ class Player:
         )
 
 
-class Tree:
-    """Two groups of two nodes of three actors. Every part has a place of its own in the ids, as on Ray."""
+class Nodes:
+    """A learner's executor over two nodes of three actors. Every part has its own range of ids, as on Ray."""
 
     def __init__(self, gradients_per_rollout: int = 1) -> None:
         self.made: dict[tuple[int, int], Float32Array] = {}
         self.clock = Clock()
         self._per_rollout = gradients_per_rollout
         self.nodes: dict[int, Parts] = {}
-        self.groups: dict[int, Parts] = {}
-        self.top = Parts({number: self.group(number) for number in (1000, 2000)}, seed=1)
+        self.top = Parts({number: self.node(number) for number in (1000, 2000)}, seed=1)
         self.taken: list[AggregatedReport] = []
         taken_from = self.top.next_completion
 
@@ -143,26 +142,17 @@ class Tree:
 
         self.top.next_completion = next_completion  # type: ignore[method-assign]
 
-    def group(self, number: int) -> Part:
-        nodes = {node: self.node(node) for node in (number + 100, number + 200)}
-        self.groups[number] = Parts(nodes, number)
-        return Adder(self.groups[number], GROUP, SUPERVISION, self.clock).collect  # type: ignore[arg-type]
-
     def node(self, number: int) -> Part:
         players: dict[int, Part] = {
-            number + n: Player(number + n, self.made, self._per_rollout) for n in range(1, NODE + 1)
+            number + n: Player(number + n, self.made, self._per_rollout) for n in range(1, ACTORS + 1)
         }
         self.nodes[number] = Parts(players, number)
-        return Adder(self.nodes[number], NODE, SUPERVISION, self.clock).collect  # type: ignore[arg-type]
+        return Adder(self.nodes[number], K, SUPERVISION, self.clock).collect  # type: ignore[arg-type]
 
     def numpy_sum(self, reports: Sequence[GradientReport]) -> Float32Array:
-        """Of the reports of a group's sum: first those of each node, one after the other, and then these."""
         total = np.zeros(LAYOUT.size, np.float32)
-        for begin in range(0, len(reports), NODE):
-            part = np.zeros(LAYOUT.size, np.float32)
-            for report in reports[begin : begin + NODE]:
-                part = part + self.made[report.actor_id, report.sequence]
-            total = total + part
+        for report in reports:
+            total = total + self.made[report.actor_id, report.sequence]
         return total
 
 
@@ -185,29 +175,29 @@ def settings(config: RunConfig, accumulation: Any, count: int, **method: Any) ->
         pytest.param(1, {"name": "q_learning", "target_interval_agent_steps": 130}, id="target network"),
     ],
 )
-def test_two_levels_are_to_the_bit_what_numpy_adds_by_the_same_tree(
+def test_sums_of_nodes_equal_those_of_numpy_to_the_bit(
     cartpole: RunConfig, accumulation: str, gradients_per_rollout: int, method: dict[str, Any]
 ) -> None:
-    tree = Tree(gradients_per_rollout)
-    config, start = settings(cartpole, accumulation, GROUP, **method), np.ones(LAYOUT.size, np.float32)
+    nodes = Nodes(gradients_per_rollout)
+    config, start = settings(cartpole, accumulation, K, **method), np.ones(LAYOUT.size, np.float32)
     learner, one_level = Learner(config, LAYOUT, start), Learner(config, LAYOUT, start)
     # NumPy adds, and divides; the reference applies what it is given.
     reference = Learner(settings(cartpole, accumulation, 1, **method), LAYOUT, start)
-    coordinator = Coordinator(learner, tree.top, calls_per_actor=1, supervision=SUPERVISION, clock=tree.clock)  # type: ignore[arg-type]
+    coordinator = Coordinator(learner, nodes.top, calls_per_actor=1, supervision=SUPERVISION, clock=nodes.clock)  # type: ignore[arg-type]
     events = coordinator.run()
     targets = 0
     for update in range(1, 41):
-        outcomes = [next(events) for _ in range(GROUP)]
+        outcomes = [next(events) for _ in range(K)]
         reports = [outcome.report for outcome in outcomes if isinstance(outcome, Outcome)]
-        assert [r.gradient.size for r in reports] == [0] * GROUP
-        total = tree.numpy_sum(reports)
-        np.testing.assert_array_equal(tree.taken[-1].gradient, total)
+        assert [r.gradient.size for r in reports] == [0] * K
+        total = nodes.numpy_sum(reports)
+        np.testing.assert_array_equal(nodes.taken[-1].gradient, total)
         if accumulation == "mean":
-            total = total * np.float32(1 / GROUP)
+            total = total * np.float32(1 / K)
         reference.submit(reports[-1]._replace(gradient=total, version=update - 1))
         np.testing.assert_array_equal(learner.snapshot().parameters, reference.snapshot().parameters)
         for report in reports:
-            one_level.submit(report._replace(gradient=tree.made[report.actor_id, report.sequence]))
+            one_level.submit(report._replace(gradient=nodes.made[report.actor_id, report.sequence]))
         np.testing.assert_allclose(learner.snapshot().parameters, one_level.snapshot().parameters, atol=1e-5)
         assert learner.account.ledger == one_level.account.ledger
         assert learner.account.lag_counts == one_level.account.lag_counts
@@ -215,20 +205,18 @@ def test_two_levels_are_to_the_bit_what_numpy_adds_by_the_same_tree(
         targets = learner.target_updates
     assert learner.version == 40
     assert (targets > 10) is ("name" in method)
-    # Everybody has taken part, and the weights of each version went down each branch once at most.
-    assert {actor_id for actor_id, _ in tree.made} == {
-        group + node + n for group in (1000, 2000) for node in (100, 200) for n in (1, 2, 3)
-    }
-    for branch in (*tree.groups.values(), *tree.nodes.values()):
-        assert sorted(set(branch.published)) == branch.published
+    # All actors have taken part, and each node published a version once at most.
+    assert {actor_id for actor_id, _ in nodes.made} == {node + n for node in (1000, 2000) for n in (1, 2, 3)}
+    for node in nodes.nodes.values():
+        assert sorted(set(node.published)) == node.published
     assert max(learner.account.lag_counts) > 1
 
 
 def test_what_changes_below_is_counted_once_and_the_sums_go_on(cartpole: RunConfig) -> None:
-    """An actor dies, a node dies and another joins its group, and then a group dies: each is told as what it is."""
-    tree = Tree()
-    learner = Learner(settings(cartpole, "sum", GROUP), LAYOUT, np.ones(LAYOUT.size, np.float32))
-    coordinator = Coordinator(learner, tree.top, calls_per_actor=1, supervision=SUPERVISION, clock=tree.clock)  # type: ignore[arg-type]
+    """An actor dies, and then a node, in whose place another one joins."""
+    nodes = Nodes()
+    learner = Learner(settings(cartpole, "sum", K), LAYOUT, np.ones(LAYOUT.size, np.float32))
+    coordinator = Coordinator(learner, nodes.top, calls_per_actor=1, supervision=SUPERVISION, clock=nodes.clock)  # type: ignore[arg-type]
     events = coordinator.run()
 
     def until(kind: type) -> Any:
@@ -242,31 +230,22 @@ def test_what_changes_below_is_counted_once_and_the_sums_go_on(cartpole: RunConf
         return lambda _snapshot, _target: failed
 
     until(Outcome)
-    node = tree.nodes[1100]
-    node.waiting[1109] = Player(1109, tree.made, 1)
-    node.parts[1101] = failing(Failed(1101, "its process died"))
-    assert until(Failed).actor_id == 1101
-    assert until(Replaced) == Replaced(Failed(1101, "its process died"), 1109)
+    node = nodes.nodes[1000]
+    node.waiting[1009] = Player(1009, nodes.made, 1)
+    node.parts[1001] = failing(Failed(1001, "its process died"))
+    assert until(Failed).actor_id == 1001
+    assert until(Replaced) == Replaced(Failed(1001, "its process died"), 1009)
     assert coordinator.actor_restarts == 1
-    lost = coordinator.rollouts_lost
-    assert lost > 0
+    assert coordinator.rollouts_lost > 0
 
-    group = tree.groups[2000]
-    group.parts[2200] = failing(Failed(2200, "its node died", node_lost=True))
-    assert until(Failed).actor_id == 2200
-    assert coordinator.rollouts_lost == lost + 1
-    group.waiting[2300] = tree.node(2300)
-    tree.clock.now += 5.0
-    assert until(Joined) == Joined(2300)
-
-    tree.top.parts[2000] = failing(Failed(2000, "its node died", node_lost=True))
+    nodes.top.parts[2000] = failing(Failed(2000, "its node died", node_lost=True))
     assert until(Failed).actor_id == 2000
-    tree.top.waiting[3000] = tree.group(3000)
-    tree.clock.now += 5.0
+    nodes.top.waiting[3000] = nodes.node(3000)
+    nodes.clock.now += 5.0
     assert until(Joined) == Joined(3000)
-    assert coordinator.actor_restarts == 1, "who goes with a node is no restart"
+    assert coordinator.actor_restarts == 1, "an actor that is lost with its node is no restart"
     while not 3000 < until(Outcome).report.actor_id < 4000:
         pass
     assert learner.version > 3
-    assert all(len(taken.reports) == GROUP for taken in tree.taken)
-    assert learner.account.ledger.gradients_applied == GROUP * learner.version
+    assert all(len(taken.reports) == K for taken in nodes.taken)
+    assert learner.account.ledger.gradients_applied == K * learner.version

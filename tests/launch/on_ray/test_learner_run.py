@@ -14,7 +14,7 @@ from launch.loop.supervision import LearnerLostError, TrainingStoppedError
 from launch.machine.budget import thread_budget
 from launch.on_ray import learner_process, learner_run
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, SentFolder
-from launch.on_ray.tree import aggregation
+from launch.on_ray.placement import aggregation
 from launch.run.folder import RunFolder
 from launch.run.folder_copy import Changes, Stamp
 from launch.run.progress import Progress, View

@@ -7,6 +7,7 @@ import pytest
 from launch.machine.budget import ACTOR_BYTES
 from launch.on_ray.placement import (
     Node,
+    aggregation,
     learner_node,
     next_node,
     place,
@@ -118,3 +119,23 @@ def test_actors_on_gpus_share_what_the_learner_leaves() -> None:
     assert room(decided, [machine, HEAD], machine) == {"g": 2}
     with pytest.raises(ConfigurationError, match="Ray finds 1 GPUs, of which the learner leaves 0"):
         with_actor_device(replace(config, actor=ActorConfig(device="gpu")), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "requested", "limit", "level", "why"),
+    [
+        (1, "auto", None, "none", "applied by itself"),
+        (4, "auto", None, "node", "make one message"),
+        (8, "auto", None, "none", "a node has 4 actors, fewer than the 8"),
+        (4, "auto", 10, "none", "policy lag"),
+        (4, "none", None, "none", "as requested"),
+        (8, "node", None, "node", "as requested"),
+    ],
+)
+def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, level: str, why: str) -> None:
+    learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
+    config = RunConfig(learner=learner, aggregation=requested, address="auto")
+    found = aggregation(config, place(config, [replace(HEAD, marked=True), *WORKERS]))
+    assert found.level == level
+    assert why in found.why
+    assert aggregation(replace(config, aggregation="auto"), None).level == "none"
