@@ -6,13 +6,14 @@ import hashlib
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -164,9 +165,17 @@ def whole_csv(path: Path) -> Iterator[Any]:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace a JSON file as a whole."""
+    """Replace a JSON file as a whole. JSON has no NaN and no infinities: they are written as null."""
     with whole_file(path) as file:
-        file.write(json.dumps(values, indent=2) + "\n")
+        file.write(json.dumps(_without_nan(values), indent=2) + "\n")
+
+
+def _without_nan(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _without_nan(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_without_nan(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def drop_half_line(file: Path) -> None:

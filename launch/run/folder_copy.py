@@ -3,12 +3,13 @@
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 # Only this machine needs the lock, and a file that is still being written appears under its name later.
 _NOT_COPIED = (".lock", ".driver")
-_UNFINISHED = (".part", ".tempstate", ".tmp")
+# Of this program, of TensorFlow's checkpoints, and of the `checkpoint` file beside these.
+_UNFINISHED = re.compile(r".*(\.part|\.part\.npz|\.tempstate\d+|\.tmp[0-9a-f]*)")
 
 
 # What a run only adds to, and for days: metrics, messages, TensorBoard's events.
@@ -59,15 +60,32 @@ def changes_since(folder: Path, known: dict[str, Stamp], *, tails: bool = False)
     return changes
 
 
+def path_within(folder: Path, name: str) -> Path:
+    """The path of a file in a folder, by its name relative to it.
+
+    Raises:
+        ValueError: the path is outside of the folder.
+    """
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise ValueError(f"the file {name!r} is outside of the run's folder")
+    return folder / parts
+
+
 def apply_changes(folder: Path, changes: Changes) -> None:
-    """Make a folder what the other one is. Old checkpoints go; other files that only this folder has stay."""
+    """Make a folder what the other one is. Old checkpoints go; other files that only this folder has stay.
+
+    Raises:
+        ValueError: a name is outside of the folder. Nothing was written.
+    """
+    paths = {name: path_within(folder, name) for name in (*changes.tails, *changes.files)}
     for name, tail in changes.tails.items():
-        with (folder / name).open("r+b") as file:
+        with paths[name].open("r+b") as file:
             # An attempt before this one may have written some of it.
             file.seek(tail.size)
             file.write(tail.added)
     for name, content in changes.files.items():
-        path = folder / name
+        path = paths[name]
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
         part.write_bytes(content)
@@ -85,5 +103,5 @@ def _only_grew(name: str, before: Stamp, now: Stamp) -> bool:
 def _files(folder: Path) -> Iterator[Path]:
     for parent, _, names in os.walk(folder):
         for name in names:
-            if name not in _NOT_COPIED and not any(mark in name for mark in _UNFINISHED):
+            if name not in _NOT_COPIED and not _UNFINISHED.fullmatch(name):
                 yield Path(parent, name)

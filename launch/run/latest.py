@@ -10,6 +10,7 @@ from typing import Annotated
 from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
+from launch.run.standing import run_folders
 from launch.run.storage import fetch
 from shared.errors import ConfigurationError, setting_error
 
@@ -18,16 +19,15 @@ _RUNS = Path("runs")
 
 
 def newest_run(runs: Path = _RUNS) -> Path:
-    """The run in `runs` that was started last, of several seeds the last one.
+    """The run below `runs` that started last: a seed or a trial, where several runs share a folder.
 
     Raises:
         ConfigurationError: there is none.
     """
-    patterns = ("*/manifest.json", "*/seed-*/manifest.json", "*/*/seed-*/manifest.json")
-    found = [file for pattern in patterns for file in runs.glob(pattern)]
-    if not found:
+    newest = next(run_folders(runs), None)
+    if newest is None:
         raise ConfigurationError(f"latest is the newest run below {runs}/, and there is none: name a folder")
-    return max(found, key=lambda file: file.stat().st_mtime_ns).parent
+    return newest
 
 
 def default_run_dir(name: str) -> Path:

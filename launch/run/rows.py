@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from launch.output import drop_half_line
 from launch.run.progress import Progress
 
 # Groups are in the order in which a reader asks: does it learn, is it fast, is it sound.
@@ -43,7 +44,10 @@ class JsonLines:
     """metrics.jsonl: one JSON object per row. Rows are appended, so that a resumed run continues its file."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / "metrics.jsonl").open("ab", buffering=0)
+        file = folder / "metrics.jsonl"
+        # A process that was killed, or a power cut, may have left half a line: the next row would be joined to it.
+        drop_half_line(file)
+        self._file = file.open("ab", buffering=0)
 
     def write(self, row: Progress) -> None:
         """Append one row.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fsspec
 
-from launch.run.folder_copy import Stamp, changes_since
+from launch.run.folder_copy import Stamp, changes_since, path_within
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
 
 # Storage whose first name is a bucket. A file needs no folder there, and fsspec, asked for one, would make the bucket
@@ -97,8 +97,8 @@ def fetch(url: str, folder: Path, setting: str = "resume") -> None:
     """Copy a run from remote storage into a folder. `setting` is what named the URL.
 
     Raises:
-        ConfigurationError: there is no run at the URL, or it could not be read to its end. A folder that was not there
-            before is not there then.
+        ConfigurationError: there is no run at the URL, a key would be a file outside of the folder, or a file could not
+            be read. A folder that was not there before is not there then.
     """
     files, root = _open(url, setting)
     new = not folder.exists()
@@ -108,10 +108,10 @@ def fetch(url: str, folder: Path, setting: str = "resume") -> None:
         names = files.find(root)
         if f"{root}/config.json" not in names:
             raise setting_error(setting, url, "holds no run: it has no config.json")
-        for name in names:
-            path = folder / name.removeprefix(root).lstrip("/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(files.cat_file(name))
+        paths = [path_within(folder, name.removeprefix(root).lstrip("/")) for name in names]
+        for parent in {path.parent for path in paths}:
+            parent.mkdir(parents=True, exist_ok=True)
+        files.get(names, [str(path) for path in paths])
     except ConfigurationError:
         raise
     except Exception as error:

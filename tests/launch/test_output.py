@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from launch.output import check_json_file, check_output, drop_half_line, make_folder, revision, whole_csv, whole_file
+from launch.output import (
+    check_json_file,
+    check_output,
+    drop_half_line,
+    make_folder,
+    revision,
+    whole_csv,
+    whole_file,
+    write_json,
+)
 from launch.run.lock import LOCK_FILE, FolderLock
 from shared.errors import ConfigurationError
 
@@ -70,3 +79,9 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_the_revision_is_a_digest_of_the_sources() -> None:
     assert revision() != hashlib.sha256().hexdigest()[:12]
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    write_json(tmp_path / "summary.json", {"mean": float("nan"), "row": (1.5, float("inf"), None), "by": {3: "a"}})
+    values = json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert values == {"mean": None, "row": [1.5, None, None], "by": {"3": "a"}}

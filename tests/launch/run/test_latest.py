@@ -12,7 +12,8 @@ from shared.errors import ConfigurationError
 
 def started(folder: Path, at: int) -> Path:
     folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
+    for name in ("config.json", "manifest.json"):
+        (folder / name).write_text("{}")
     os.utime(folder / "manifest.json", (at, at))
     return folder
 
@@ -24,6 +25,8 @@ def test_the_newest_run_is_the_one_that_was_started_last(tmp_path: Path) -> None
     assert newest_run(tmp_path) != started(tmp_path / "c" / "seed-1", 5)
     assert newest_run(tmp_path) != started(tmp_path / "c" / "seed-2", 30).parent
     assert newest_run(tmp_path) == tmp_path / "c" / "seed-2"
+    assert newest_run(tmp_path) != started(tmp_path / "sweep" / "trial-03", 40).parent
+    assert newest_run(tmp_path) == tmp_path / "sweep" / "trial-03"
 
 
 def test_latest_is_a_name_only_where_nothing_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

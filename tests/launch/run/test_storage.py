@@ -123,15 +123,39 @@ def test_what_storage_raises_is_one_line_and_leaves_no_part_of_a_run(
     class TheirError(Exception):
         """Of a library, and no OSError."""
 
-    def fail(path: str) -> bytes:
-        if path.endswith("summary.json"):
+    def fail(remote: str, local: str, **_: object) -> None:
+        if remote.endswith("summary.json"):
             raise TheirError("Could not connect\nto the endpoint")
-        return b"{}"
+        Path(local).parent.mkdir(exist_ok=True)
+        Path(local).write_text("{}")
 
-    monkeypatch.setattr(files, "cat_file", fail)
+    monkeypatch.setattr(files, "get_file", fail)
     with pytest.raises(ConfigurationError, match="cannot be read: Could not connect to the endpoint"):
         fetch("memory://copy/whole", tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()
+
+
+@pytest.mark.parametrize("key", ["../../outside.txt", "checkpoints/../../outside.txt"])
+def test_a_key_outside_of_the_folder_is_refused_and_nothing_is_written(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("memory")
+    monkeypatch.setattr(files, "find", lambda _root: ["/copy/evil/config.json", f"/copy/evil/{key}"])
+    monkeypatch.setattr(files, "get_file", lambda _remote, local, **_: Path(local).write_text("written"))
+    monkeypatch.setattr(files, "cat_file", lambda _name: b"written")
+    with pytest.raises(ConfigurationError, match=r"RUN memory.*cannot be read: .*outside of the run's folder"):
+        fetch("memory://copy/evil", tmp_path / "runs" / "fetched", setting="run")
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "a/../../outside.txt", "/tmp/outside.txt"])
+def test_changes_of_files_outside_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for changes in (Changes({"config.json": b"{}", name: b""}, {}, {}), Changes({}, {name: Tail(0, b"")}, {})):
+        with pytest.raises(ValueError, match="outside of the run's folder"):
+            apply_changes(folder, changes)
+    assert list(tmp_path.rglob("*")) == [folder]
 
 
 def test_a_url_stands_where_a_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +234,14 @@ def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
     (here / "new").replace(here / "log.txt")
     (here / "metrics.jsonl").write_text("on")
     assert set(changes_since(here, changes.stamps, tails=True).files) == {"log.txt", "metrics.jsonl"}
+
+
+def test_files_under_way_are_not_copied_and_others_are_whatever_is_in_their_names(tmp_path: Path) -> None:
+    copied = ["events.out.tfevents.1.box.partner.org.2.0.v2", "best.npz", "my.tmp.txt"]
+    left_out = [".lock", "config.json.part", "best.part.npz", "update-1.index.tempstate77", "checkpoint.tmp0f3a"]
+    for name in (*copied, *left_out):
+        (tmp_path / name).write_text("")
+    assert set(changes_since(tmp_path, {}).files) == set(copied)
 
 
 @pytest.mark.parametrize("url", ["nowhere://bucket/run", "s3://bucket/run", "file:///proc/no/such/run"])

@@ -82,6 +82,17 @@ def test_a_row_of_json(tmp_path: Path) -> None:
     assert row["policy_lag_counts"] == {"0": 3, "2": 1}
 
 
+def test_a_row_follows_half_a_line_that_a_killed_process_left(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"frames": 100}\n{"frames": 2')
+    sink = JsonLines(tmp_path)
+    sink.write(replace(ROW, gradient_norm=float("nan")))
+    sink.close()
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+    assert [row["frames"] for row in rows] == [100, 400]
+    assert rows[1]["gradient_norm"] is None
+
+
 def test_tensorboard_is_given_a_video_as_a_picture_of_its_size(tmp_path: Path) -> None:
     tracker = TensorBoard(tmp_path, RunConfig())
     tracker.write_video(VIDEO, frames=400)
