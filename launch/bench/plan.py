@@ -15,11 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
-from launch.bench.components import measure_components
 from launch.bench.learner import LearnerArguments, Network, measure_learner
-from launch.bench.scaling_measurements import measure_throughput
-from launch.bench.scaling_result import Point
-from launch.bench.scaling_settings import ScalingArguments, bench_config
+from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_throughput
+from launch.bench.throughput import measure_components
 from launch.machine.budget import ACTOR_BYTES
 from launch.output import (
     EXIT_DONE,
