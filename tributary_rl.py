@@ -14,7 +14,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from launch.python.run import Picture, Run, TrainingFailedError
-from launch.results.protocols import PolicyName, ProtocolName
+from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.weights import WeightsName
 from shared.errors import ConfigurationError
 from shared.methods.names import register_method

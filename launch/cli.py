@@ -31,8 +31,8 @@ COMMANDS: dict[str, Command] = {
     for name, operand, function, text in (
         ("train", "[PRESET]", "launch.commands.train_line:train_line", "train an agent, from one of tributary presets"),
         ("evaluate", "RUN", "launch.results.evaluate:evaluate", "play whole episodes by an explicit protocol"),
-        ("record", "RUN", "launch.results.record:record", "write whole episodes as a video"),
-        ("watch", "[RUN]", "launch.commands.watch:watch", "watch an agent play in the terminal, zoo:pong by default"),
+        ("record", "RUN", "launch.film.record:record", "write whole episodes as a video"),
+        ("watch", "[RUN]", "launch.film.watch:watch", "watch an agent play in the terminal, zoo:pong by default"),
         (
             "plot",
             "RUN…",

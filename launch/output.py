@@ -201,6 +201,22 @@ def make_folder(folder: Path, setting: str) -> None:
         raise setting_error(setting, folder, f"cannot be made: {error.strerror}") from error
 
 
+def replace_folder(made: Path, path: Path) -> None:
+    """Rename the folder `made`, on the same file system, to `path`. An existing folder is replaced as a whole.
+
+    The old one is left beside `made`, whose parent the caller removes.
+    """
+    old = made.with_name(f"{made.name}.old")
+    if path.exists():
+        path.rename(old)
+    try:
+        made.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+
+
 # A command that works for hours checks its output files before it begins.
 
 

@@ -144,8 +144,7 @@ def _draw(study: Study, x: XAxis) -> None:
     groups = [band for band in found if band is not None]
     if not groups:
         return
-    from launch.results.curve_picture import curves_figure
-    from launch.results.pictures import save
+    from launch.results.plot import curves_figure, save
 
     configs = [contender.config for contender in study.contenders]
     marks = [(c.environment.id, c.stop_at_return) for c in configs if c.stop_at_return is not None]

@@ -305,7 +305,7 @@ def _show_way(console: Console, result: dict[str, Any], suffix: str) -> None:
 
 
 def _draw(path: Path, result: dict[str, Any]) -> None:
-    from launch.results.pictures import COLOURS, figure, save
+    from launch.results.plot import COLOURS, figure, save
 
     with figure() as (drawn, (axes,)):
         for colour, (way, rows) in zip(COLOURS, result["curves"].items(), strict=False):

@@ -39,7 +39,7 @@ from launch.output import (
     write_json,
 )
 from launch.presets import PRESETS
-from launch.results.pictures import COLOURS, figure, save
+from launch.results.plot import COLOURS, figure, save
 from launch.run.progress import lag_summary
 from shared.config import ActorConfig, RunConfig
 from shared.errors import setting_error

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from launch import zoo
 from launch.output import EXIT_DONE, check_json_file, write_json
-from launch.results.protocols import ProtocolName
+from launch.results.evaluate import ProtocolName
 from launch.run.experience import agent_steps_learned
 from launch.run.folder import RunFolder
 

@@ -1,4 +1,4 @@
-"""Play episodes in colour at the environment's frame rate, in step with what the agent sees."""
+"""Episodes in colour at the environment's frame rate, in step with the observations of the agent."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments import AtariAdapter, GymnasiumAdapter, VectorEnvironment, atari_game
-from shared.config import EnvironmentConfig
+from actors.environments import (
+    AtariAdapter,
+    EnvironmentSpec,
+    GymnasiumAdapter,
+    VectorEnvironment,
+    atari_game,
+    environment_spec,
+)
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.results.evaluate import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
+from launch.run.folder import RunFolder
+from launch.run.weights import WeightsName, load_weights
+from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
-from shared.types import Float32Array
+from shared.seeds import SEEDS_ARE, EpisodeSeeds, episode_seeds
+from shared.types import EvaluationPolicy, Float32Array
 
 if TYPE_CHECKING:
-    # It imports TensorFlow, which the command that only looks whether there is a picture does without.
+    # It imports TensorFlow.
     from actors.policy import Acted, Policy, State
 
 Frame = npt.NDArray[np.uint8]
@@ -29,11 +41,11 @@ _DEFAULT_FRAMES_PER_SECOND = 30
 
 
 class PlayedStep(NamedTuple):
-    """One agent step: its frames uint8 [height, width, 3], and what had happened by its end.
+    """One agent step: its frames uint8 [height, width, 3], and the state of the episode at its end.
 
-    `value` is what the network expects from the observation that was acted on, in units of training's rewards, and
-    `preferences` are how it weighed its actions there, float32 [A]; None for a vector of actions. `action` is what it
-    did, an int32 or float32 [D]; None before the first one.
+    `value` is the value of the observation that was acted on, in units of training's rewards. `preferences` are the
+    method's probabilities or values of the actions, float32 [A]; None for a vector of actions. `action` is an int32, or
+    float32 [D]; None before the first one.
     """
 
     frames: list[Frame]
@@ -45,10 +57,10 @@ class PlayedStep(NamedTuple):
 
 
 class Stage(Protocol):
-    """An environment that is watched. `reset` gives (observations [1, …], frame), `step` an agent step.
+    """An environment with pictures. `reset` returns (observations [1, …], frame), `step` an agent step.
 
-    `enlargement` is how many times as wide and high a video shows its frames, and `pixel_aspect` how many times as
-    wide as high a pixel is on the screen that they are made for.
+    `enlargement` is the scale of a video's frames, and `pixel_aspect` the width of a pixel over its height on the
+    original screen.
     """
 
     frames_per_second: int
@@ -61,9 +73,9 @@ class Stage(Protocol):
 
 
 class AtariStage:
-    """A game twice: once as the agent sees it, and once in colour, frame by frame, with the same seed and actions.
+    """Two emulators with the same seed and actions: one for the agent's observations, one for each frame in colour.
 
-    The two cannot part as long as ale-py draws its random numbers alike for both; it is checked at every step.
+    They stay in step as long as ale-py draws the same random numbers for both, which every step checks.
     """
 
     frames_per_second = _ATARI_FRAMES_PER_SECOND
@@ -91,7 +103,8 @@ class AtariStage:
                 break
         if reward != float(result.rewards[0]) or ended != shown_ended:
             raise RuntimeError(
-                f"what is shown is not what the agent plays any more: reward {reward:g} against {result.rewards[0]:g}"
+                f"the frames are not those of the agent's game any more: reward {reward:g} against "
+                f"{result.rewards[0]:g}"
             )
         return result.observations, reward, ended, frames
 
@@ -104,7 +117,7 @@ class RenderedStage:
     """Any other environment, by its own `rgb_array` rendering.
 
     Raises:
-        ConfigurationError: it has none. Some say so only when they are to draw: `reset` and `step` raise it, too.
+        ConfigurationError: it has none. Some environments fail only when they draw: `reset` and `step` raise it too.
     """
 
     enlargement = 1
@@ -113,7 +126,7 @@ class RenderedStage:
     def __init__(self, config: EnvironmentConfig) -> None:
         self._id = config.id
         if "mujoco" in sys.modules:
-            # In a process without TensorFlow: with Mesa's driver, which brings an LLVM too, the two crash.
+            # In a process without TensorFlow: together with Mesa's driver, which has an LLVM of its own, they crash.
             config = replace(config, vectorization="async")
         try:
             self._environment = VectorEnvironment(config, 1, adapter=GymnasiumAdapter(config, render_mode="rgb_array"))
@@ -121,7 +134,7 @@ class RenderedStage:
             raise self._not_shown(one_line(error)) from error
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
         frames_per_second = int(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
-        # Of the frames that an action is repeated for the last is shown.
+        # Only the last of the frames of an action repeat is drawn.
         self.frames_per_second = max(1, frames_per_second // config.frame_skip)
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]:
@@ -149,32 +162,86 @@ class RenderedStage:
 
 
 def make_stage(config: EnvironmentConfig) -> Stage:
-    """The environment of a run, to be watched.
+    """The stage of an environment.
 
     Raises:
-        ConfigurationError: it has no pictures.
+        ConfigurationError: the environment draws no pictures.
     """
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
 def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterator[PlayedStep]:
-    """One whole episode, from `seed`. The first step is the picture before any action."""
+    """One whole episode. The first step is the picture before any action."""
     observations, frame = stage.reset(seed)
     memory = policy.first_state(1)
-    value, preferences = _thoughts(policy, observations, memory)
+    value, preferences = _value_and_preferences(policy, observations, memory)
     episode_return, ended = 0.0, False
     yield PlayedStep([frame], 0.0, value, ended, preferences, None)
     while not ended:
         acted = act(observations, memory)
-        value, preferences = _thoughts(policy, observations, memory)
+        value, preferences = _value_and_preferences(policy, observations, memory)
         memory = acted.state
         observations, reward, ended, frames = stage.step(acted.actions)
         episode_return += reward
         yield PlayedStep(frames, episode_return, value, ended, preferences, acted.actions[0])
 
 
-def _thoughts(
+def _value_and_preferences(
     policy: "Policy", observations: npt.NDArray[np.generic], memory: "State"
 ) -> tuple[float, Float32Array | None]:
     preferences = policy.preferences(observations, memory)
     return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
+
+
+class Performance:
+    """The agent of a run on the stage of its environment, for `tributary watch` and `tributary record`.
+
+    Args:
+        run: its folder.
+        episodes: number of seeds.
+        seed: of the episodes; None for the run's.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        episodes: int,
+        *,
+        protocol: ProtocolName,
+        policy: PolicyName,
+        weights: WeightsName,
+        seed: int | None,
+        trust_imports: bool,
+    ) -> None:
+        config: RunConfig = run.read_config("run", trust_imports=trust_imports)
+        if seed is not None:
+            config = replace(config, seed=seed)
+        self.spec: EnvironmentSpec = run.with_observation_mean(config, environment_spec(config.environment))
+        environment = by_protocol(config.environment, protocol)
+        policy_name: EvaluationPolicy = policy_of(config, policy)
+        prepare_tensorflow(1, gpu=False)
+        from actors.policy import Policy
+
+        self.seeds: EpisodeSeeds = episode_seeds(config.seed, "recording", episodes)
+        self.policy = Policy(config, self.spec, seed=self.seeds.actions, training=False)
+        snapshot, self.source = load_weights(run, weights, self.policy.layout)
+        self.policy.assign(snapshot.parameters, snapshot.frames)
+        self.stage = make_stage(environment)
+        self.description: dict[str, Any] = {
+            "environment": environment.id,
+            "protocol": describe_protocol(environment, protocol, self.spec),
+            "policy": policy_name,
+            "weights": self.source,
+            "version": snapshot.version,
+            "seed": config.seed,
+            "seeds": {"purpose": "recording", "are": SEEDS_ARE},
+        }
+        self._act = self.policy.greedy if policy_name == "greedy" else self.policy.act
+
+    def episode(self, number: int) -> Iterator[PlayedStep]:
+        """Play the episode of a seed."""
+        return play_episode(self.stage, self.policy, self._act, int(self.seeds.environments[number]))
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.stage.close()

@@ -208,7 +208,7 @@ class EvaluatorProcess:
         if not self._config.evaluation.video:
             return result
         try:
-            from launch.film.episode import film_episode
+            from launch.film.record import film_episode
 
             return result._replace(video=film_episode(self._config, self._spec, snapshot))
         except Exception as error:

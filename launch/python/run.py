@@ -12,7 +12,7 @@ from rich.console import Console
 
 from launch.machine.tensorflow_process import share_tensorflow
 from launch.results.curves import read_rows
-from launch.results.protocols import PolicyName, ProtocolName
+from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.finished import read_summary
 from launch.run.folder import RunFolder
 from launch.run.latest import run_path
@@ -131,7 +131,7 @@ class Run:
         Raises:
             ConfigurationError: the run has no such weights, or its environment no pictures.
         """
-        from launch.results.record import RecordArguments, film
+        from launch.film.record import RecordArguments, film
 
         share_tensorflow()
         arguments = RecordArguments(

@@ -1,4 +1,4 @@
-"""Learning curves from runs' metrics, and the band that several seeds of one setting make."""
+"""Learning curves from the metrics of runs: medians over seeds, and interquartile means over seeds and games."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from launch.results.evaluate import reference_score
 from launch.run.folder import RunFolder
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
@@ -17,7 +18,9 @@ from shared.errors import ConfigurationError, setting_error
 XAxis = Literal["frames", "agent_steps", "seconds"]
 _COLUMNS = {"frames": "frames", "agent_steps": "agent_steps", "seconds": "elapsed_seconds"}
 _BAND_POINTS = 300
-# A row that lacks one of these is damaged.
+_AGGREGATE_POINTS = 100
+_AGGREGATE_RESAMPLES = 2_000
+# Columns of every whole row.
 _ALWAYS = {
     "frames",
     "agent_steps",
@@ -29,13 +32,12 @@ _ALWAYS = {
     "actor_restarts",
 }
 
-
 TRAINING_RETURN = "mean_return_100"
 EVALUATION_RETURN = "evaluation_return"
 
 
 class Points(NamedTuple):
-    """The evaluations of a run: x of their weights, mean return y and its standard error (0: unknown), float64 [N]."""
+    """Evaluations of a run, float64 [N]: x of their weights, mean return y and its standard error (0: unknown)."""
 
     x: npt.NDArray[np.float64]
     y: npt.NDArray[np.float64]
@@ -43,7 +45,7 @@ class Points(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One run: x and y float64 [N], x increasing; beside training returns, the evaluations."""
+    """The curve of one run, float64 [N] with x increasing. A curve of training returns has the evaluations as well."""
 
     folder: Path
     config: RunConfig
@@ -53,7 +55,7 @@ class Curve(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Runs that differ in their seed only. `x`, quartiles and `median` are float64 [M], where all of them have data."""
+    """Runs that differ only in their seed. `x`, quartiles and `median` are float64 [M], where all runs have data."""
 
     label: str
     curves: tuple[Curve, ...]
@@ -64,10 +66,9 @@ class Band(NamedTuple):
 
 
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
-    """A run's rows of metrics, in the order of its frames.
+    """The rows of a run's metrics, with increasing frames.
 
-    After a resume the rows past the checkpoint are played again: the later ones count. Rows that were cut off
-    and damaged ones are left out.
+    A resumed run repeats the rows after its checkpoint: the later ones count. Incomplete rows are left out.
 
     Raises:
         ConfigurationError: there are none.
@@ -112,9 +113,9 @@ def read_curve(path: Path, x: XAxis, y: str) -> Curve:
 
 
 def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The evaluations of a run, in the order of the weights that they are of; see `launch.run.evaluations.Taken`.
+    """The evaluations of a run, in the order of their weights; see `launch.run.evaluations.Taken`.
 
-    Rows of older versions have no more than the mean of the last one: it was new in the first row that shows it.
+    Rows of older versions have only the mean of the last evaluation, which is new in the first row that shows it.
     """
     found: dict[int, dict[str, Any]] = {}
     before = None
@@ -134,7 +135,7 @@ def _evaluations(rows: Sequence[dict[str, Any]], x: XAxis) -> Points | None:
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
-    """Put the runs together that differ in their seed only, and name each group by what sets it apart."""
+    """Group runs that differ only in their seed. The label has the settings that distinguish a group."""
     groups: dict[bytes, list[Curve]] = {}
     for curve in curves:
         groups.setdefault(msgspec.json.encode(_without_seed(curve.config)), []).append(curve)
@@ -144,7 +145,7 @@ def bands(curves: Sequence[Curve]) -> list[Band]:
 
 
 def make_band(label: str, curves: Sequence[Curve]) -> Band:
-    """Median and quartiles of one curve or more, under a name."""
+    """Median and quartiles of one or more curves."""
     first = max(curve.x[0] for curve in curves)
     last = min(curve.x[-1] for curve in curves)
     x = np.linspace(first, max(first, last), _BAND_POINTS)
@@ -166,10 +167,119 @@ def _labels(configs: Sequence[RunConfig]) -> list[str]:
 
 
 def differences(configs: Sequence[RunConfig]) -> list[list[str]]:
-    """For each, the settings besides the environment in which any of them differ, in words like `learning_rate 0.1`."""
+    """The settings in which configurations differ, besides the environment: `learning_rate 0.1`, for each of them."""
     flat = [flat_settings(config) for config in configs]
     names = [name for name in flat[0] if len({str(values.get(name)) for values in flat}) > 1]
     return [
         [f"{name.rpartition('.')[2]} {values.get(name)}" for name in names if name != "environment.id"]
         for values in flat
     ]
+
+
+class Aggregate(NamedTuple):
+    """Runs that differ only in seed and game. `iqm` and the ends of its 95 % band are float64 [M], at x float64 [M].
+
+    `games` counts the runs of each environment. With `human_normalised`, 0 is random play and 1 a human player.
+    """
+
+    label: str
+    curves: tuple[Curve, ...]
+    games: dict[str, int]
+    human_normalised: bool
+    x: npt.NDArray[np.float64]
+    low: npt.NDArray[np.float64]
+    iqm: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+
+
+def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The mean of the middle half of the scores float64 [..., N]: float64 [...].
+
+    ⌊N/4⌋ scores are left out at each end (Agarwal et al. 2021, arXiv 2108.13264): below four it is the mean. The
+    package rliable has this and the bootstrap, but depends on statsmodels, pandas and seaborn.
+    """
+    count = scores.shape[-1]
+    cut = count // 4
+    return np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1)
+
+
+def stratified_resamples(
+    scores: Sequence[npt.NDArray[np.float64]], resamples: int, seed: int = 0
+) -> npt.NDArray[np.float64]:
+    """Resample the runs of each game with replacement, as many as the game has (Agarwal et al. 2021, section 4.1).
+
+    Args:
+        scores: float64 [runs] of each game.
+        resamples: their number R.
+
+    Returns:
+        float64 [R, N] with N runs of all games.
+    """
+    generator = np.random.default_rng(seed)
+    drawn = [game[generator.integers(0, len(game), (resamples, len(game)))] for game in scores]
+    return np.concatenate(drawn, axis=1)
+
+
+def aggregates(curves: Sequence[Curve], y: str) -> list[Aggregate]:
+    """Group runs with the same algorithm and settings, over games.
+
+    The returns of several games are human-normalised.
+
+    Raises:
+        ConfigurationError: one of several games has no reference scores.
+    """
+    several = len({curve.config.environment.id for curve in curves}) > 1
+    if several:
+        curves = [curve._replace(y=_human_normalised(curve, y)) for curve in curves]
+    groups: dict[bytes, list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault(msgspec.json.encode(_algorithm(curve.config)), []).append(curve)
+    members = list(groups.values())
+    differing = differences([_algorithm(group[0].config) for group in members])
+    return [_aggregate(words, group, human_normalised=several) for words, group in zip(differing, members, strict=True)]
+
+
+def _algorithm(config: RunConfig) -> RunConfig:
+    """The settings of the algorithm, with the defaults for game, seed, limits and machines."""
+    parts = ("network", "method", "exploration", "optimizer", "learner", "actor")
+    return RunConfig(**{part: getattr(config, part) for part in parts})
+
+
+def _aggregate(words: Sequence[str], curves: Sequence[Curve], *, human_normalised: bool) -> Aggregate:
+    games: dict[str, list[Curve]] = {}
+    for curve in curves:
+        games.setdefault(curve.config.environment.id, []).append(curve)
+    first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
+    x = np.linspace(first, max(first, last), _AGGREGATE_POINTS)
+    # [runs, M] for each game.
+    scores = [np.array([np.interp(x, curve.x, curve.y) for curve in runs]) for runs in games.values()]
+    low, high = np.transpose(
+        [
+            np.percentile(interquartile_mean(stratified_resamples(at, _AGGREGATE_RESAMPLES)), (2.5, 97.5))
+            for at in ([s[:, i] for s in scores] for i in range(len(x)))
+        ]
+    )
+    what = next(iter(games)) if len(games) == 1 else f"{len(games)} games"
+    return Aggregate(
+        label=", ".join([f"{what}, {len(curves)} run{'s' * (len(curves) > 1)}", *words]),
+        curves=tuple(curves),
+        games={name: len(runs) for name, runs in games.items()},
+        human_normalised=human_normalised,
+        x=x,
+        low=low,
+        iqm=interquartile_mean(np.concatenate(scores).T),
+        high=high,
+    )
+
+
+def _human_normalised(curve: Curve, y: str) -> npt.NDArray[np.float64]:
+    """0 for random play and 1 for a human player: float64 [N]."""
+    game = curve.config.environment.id
+    if y not in (TRAINING_RETURN, EVALUATION_RETURN):
+        raise setting_error("y", y, "is not comparable between environments; only returns are, by reference scores")
+    reference = reference_score(game)
+    if reference is None:
+        raise setting_error(
+            "aggregate", "iqm", f"no human score of {game} is known to compare it by: name runs of one environment only"
+        )
+    return (curve.y - reference.random) / (reference.human - reference.random)

@@ -1,14 +1,19 @@
-"""`tributary evaluate RUN`: whole episodes with a run's weights, their returns unclipped, the protocol explicit."""
+"""`tributary evaluate RUN`: scores of whole episodes by an explicit protocol, beside the published ones."""
 
+import json
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from actors.environments import environment_spec
+from actors.environments import EnvironmentSpec, adapter_of, environment_spec
+from actors.games import standard_error
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output import (
     EXIT_DONE,
@@ -20,33 +25,36 @@ from launch.output import (
     usable_cores,
     write_json,
 )
-from launch.results.protocols import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of, protocol_line
-from launch.results.scores import paper_score, reference_score, score_summary
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
-from shared.config import EvaluationConfig
+from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE
-from shared.types import info_means
+from shared.types import EvaluationPolicy, info_means
+
+ProtocolName = Literal["training", "noop", "machado"]
+PolicyName = Literal["as-trained", "sampled", "greedy"]
+
+_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
 class EvaluateArguments:
-    """Play whole episodes with the weights of a run. Every score comes with the protocol that it was made by."""
+    """Play whole episodes with the weights of a run. The result names the protocol of its scores."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     episodes: int = 100
-    """Episodes to play."""
+    """Number of episodes."""
     protocol: ProtocolName = "training"
     """training: as the run was trained. noop: up to 30 no-ops, no sticky actions, 30 minutes. machado: sticky actions
     of 0.25, no no-ops, 5 minutes. The last two are for Atari."""
     policy: PolicyName = "as-trained"
-    """Actions sampled from the policy, or its most probable ones. as-trained: as the run's evaluations did."""
+    """Sample actions from the policy, or take the most probable ones. as-trained: as in the run's evaluations."""
     weights: WeightsName = "auto"
-    """best: of the best evaluation, or without evaluations of the best training return. latest: of the last checkpoint.
-    auto: best if there is one."""
+    """best: those of the best evaluation, or of the best training return in a run without evaluations. latest: those of
+    the last checkpoint. auto: best if there is one."""
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
     trust_imports: bool = False
@@ -65,7 +73,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
 
 
 def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
-    """Play, show and write. Returns what was written; None if it was interrupted, and nothing was.
+    """Play the episodes, print and write the result. Returns the result; None after an interrupt, without any file.
 
     Raises:
         ConfigurationError: see `evaluate`.
@@ -80,7 +88,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     environment = by_protocol(config.environment, arguments.protocol)
-    # Nothing else runs, as actors do beside an evaluation in training.
+    # All cores: no actors run beside this evaluation.
     actor = replace(config.actor, environment_threads=min(usable_cores(), arguments.episodes))
     config = replace(config, environment=environment, actor=actor)
     policy = policy_of(config, arguments.policy)
@@ -99,7 +107,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         try:
             played = evaluator.run(snapshot, on_ended=lambda ended: progress.advance(task, ended))
         except KeyboardInterrupt:
-            # Those that end first are the short ones: their mean would say something else.
+            # The episodes that end first are the short ones, so that their mean would be biased.
             ended = int(progress.tasks[task].completed)
             console.print(f"interrupted after {ended} of {arguments.episodes} episodes; nothing is written")
             return None
@@ -129,8 +137,155 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     return result
 
 
+def result_lines(result: dict[str, Any]) -> list[str]:
+    """The lines that show a result."""
+    error, interval = result["standard_error"], result["interval_95"]
+    spread = "" if error is None else f" ± {error:.2f} (standard error; 95 % {interval[0]:.2f} to {interval[1]:.2f})"
+    frames = result["mean_length_agent_steps"] * result["protocol"]["frames_per_agent_step"]
+    played, games = result["episodes"], result["distinct_games"]
+    lines = [
+        f"mean return {result['mean_return']:.2f}{spread}, median {result['median_return']:.2f}, from "
+        f"{result['minimum_return']:.0f} to {result['maximum_return']:.0f}; {result['policy']} actions",
+        f"{played} episodes, {games} distinct games{'' if games == played else ': error and interval are over these'}",
+        f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
+    ]
+    if result["human_normalised_percent"] is not None:
+        lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
+    lines += [f"{name} {value:g}, mean over episodes" for name, value in result.get("info", {}).items()]
+    lines.append(protocol_line(result["protocol"]))
+    lines += [f"published, not comparable: {p['score']:g}, {p['protocol']}" for p in result["published"].values()]
+    return [*lines, f"made on {hardware_line(result)}"]
+
+
+def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> EnvironmentConfig:
+    """The environment of a run under a protocol.
+
+    `training`: as in training. `noop`: up to 30 no-ops, no sticky actions, 30 minutes (the starts of Mnih et al. 2015,
+    with the time limit of Hessel et al. 2018). `machado`: sticky actions of 0.25, no no-ops, no automatic FIRE, 5
+    minutes (Machado et al. 2018, section 5). Frame skip, stack and action set stay those of training: Machado et al.
+    require all 18 actions, which only training can provide.
+
+    Raises:
+        ConfigurationError: the environment has no such protocol.
+    """
+    if protocol == "training":
+        return config
+    changes = adapter_of(config).protocols.get(protocol)
+    if changes is None:
+        raise setting_error("protocol", protocol, f"is for Atari; {config.id} is evaluated by training's protocol")
+    return replace(config, **changes)
+
+
+def policy_of(config: RunConfig, policy: PolicyName) -> EvaluationPolicy:
+    """The policy of an evaluation. as-trained: that of the run's own evaluations."""
+    return config.evaluation.policy if policy == "as-trained" else policy
+
+
+def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: EnvironmentSpec) -> dict[str, Any]:
+    """All conditions of a score besides weights and seed."""
+    shared = {"name": protocol, "returns": "unclipped, of whole episodes"}
+    return shared | adapter_of(config).score_protocol(spec)
+
+
+def protocol_line(description: dict[str, Any]) -> str:
+    """A protocol in one line."""
+    if "max_noops" not in description:
+        return f"protocol {description['name']}: returns unclipped, of whole episodes"
+    d = description
+    fire = "FIRE pressed on reset" if d["fire_on_reset"] else "no FIRE on reset"
+    # Missing in results of earlier versions.
+    start = f"frames before the agent acts: {d['start_frames']}; " if "start_frames" in d else ""
+    return (
+        f"protocol {d['name']}: returns unclipped, of whole episodes; frame skip {d['frames_per_agent_step']}, the "
+        f"last {d['max_pooled_frames']} max-pooled; sticky actions {d['sticky_action_probability']:g}; up to "
+        f"{d['max_noops']} no-ops; {fire}; {start}lost lives end nothing; {d['action_set']} action set; "
+        f"{d['max_episode_frames']:,} frames at most"
+    )
+
+
+def score_summary(
+    returns: npt.NDArray[np.float64],
+    lengths: npt.NDArray[np.int64],
+    environment_id: str,
+    games: npt.NDArray[np.int64] | None = None,
+) -> dict[str, Any]:
+    """Statistics of the unclipped returns float64 [E] and lengths in agent steps int64 [E] of whole episodes.
+
+    `games` int64 [E] numbers the distinct games among the episodes; None for all distinct. The mean is over the
+    episodes. `standard_error` and `interval_95`, the percentile bootstrap of the mean, are over the distinct games,
+    since a repeated game adds no information; they are None for one game. They do not cover the variance between
+    training seeds. `human_normalised_percent` is None without a reference score.
+    """
+    mean = float(np.mean(returns))
+    if games is None:
+        games = np.arange(len(returns))
+    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    distinct = returns[first]
+    several = len(first) > 1
+    return {
+        "episodes": len(returns),
+        "distinct_games": len(first),
+        "mean_return": mean,
+        "median_return": float(np.median(returns)),
+        "standard_error": standard_error(returns, games),
+        "interval_95": bootstrap_interval(distinct, times_played) if several else None,
+        "minimum_return": float(np.min(returns)),
+        "maximum_return": float(np.max(returns)),
+        "mean_length_agent_steps": float(np.mean(lengths)),
+        "human_normalised_percent": human_normalised(environment_id, mean),
+        "returns": returns.tolist(),
+        "lengths_agent_steps": lengths.tolist(),
+    }
+
+
+def bootstrap_interval(
+    values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64] | None = None, coverage: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of float64 [G] (Efron 1979), from a fixed seed.
+
+    A value that was played several times is resampled as one, with that weight.
+    """
+    weights = np.ones(len(values)) if times_played is None else times_played.astype(np.float64)
+    drawn = np.random.default_rng(0).choice(len(values), (_RESAMPLES, len(values)))
+    means = np.sum((weights * values)[drawn], axis=1) / np.sum(weights[drawn], axis=1)
+    tail = 50.0 * (1.0 - coverage)
+    low, high = np.percentile(means, (tail, 100.0 - tail))
+    return float(low), float(high)
+
+
+def human_normalised(environment_id: str, mean_return: float) -> float | None:
+    """100 (score - random) / (human - random); None without a reference score."""
+    reference = reference_score(environment_id)
+    if reference is None:
+        return None
+    return 100.0 * (mean_return - reference.random) / (reference.human - reference.random)
+
+
+class ReferenceScore(NamedTuple):
+    """Mean scores of a human player and of uniformly random play, from Wang et al. 2016 (arXiv 1511.06581), as in
+    dqn_zoo. Mnih et al. 2015 have other scores for some games: 6875 for a human player of Alien in place of 7127.7."""
+
+    human: float
+    random: float
+
+
+def reference_score(environment_id: str) -> ReferenceScore | None:
+    """Human and random scores of the game of an id like ALE/Pong-v5."""
+    row = _data("reference_scores.json").get(_game(environment_id))
+    return None if row is None else ReferenceScore(row["human"], row["random"])
+
+
+def paper_score(environment_id: str) -> float | None:
+    """The score of A3C, feed-forward, in Mnih et al. 2016, Table S3.
+
+    That is with the Nature network, not with `a3c_cnn`, and with human starts, after four days on 16 cores: neither
+    network nor protocol are those of this project.
+    """
+    return _data("paper_scores.json")["scores"]["a3c_ff"].get(_game(environment_id))
+
+
 def published_scores(environment_id: str) -> dict[str, Any]:
-    """Scores of the same game from the literature, each with what it was made by."""
+    """Scores of the same game from the literature, each with its protocol."""
     reference, paper = reference_score(environment_id), paper_score(environment_id)
     scores: dict[str, Any] = {}
     if reference is not None:
@@ -148,21 +303,10 @@ def published_scores(environment_id: str) -> dict[str, Any]:
     return scores
 
 
-def result_lines(result: dict[str, Any]) -> list[str]:
-    """What is shown of a result."""
-    error, interval = result["standard_error"], result["interval_95"]
-    spread = "" if error is None else f" ± {error:.2f} (standard error; 95 % {interval[0]:.2f} to {interval[1]:.2f})"
-    frames = result["mean_length_agent_steps"] * result["protocol"]["frames_per_agent_step"]
-    played, games = result["episodes"], result["distinct_games"]
-    lines = [
-        f"mean return {result['mean_return']:.2f}{spread}, median {result['median_return']:.2f}, from "
-        f"{result['minimum_return']:.0f} to {result['maximum_return']:.0f}; {result['policy']} actions",
-        f"{played} episodes, {games} distinct games{'' if games == played else ': error and interval are over these'}",
-        f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
-    ]
-    if result["human_normalised_percent"] is not None:
-        lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
-    lines += [f"{name} {value:g}, mean over episodes" for name, value in result.get("info", {}).items()]
-    lines.append(protocol_line(result["protocol"]))
-    lines += [f"published, not comparable: {p['score']:g}, {p['protocol']}" for p in result["published"].values()]
-    return [*lines, f"made on {hardware_line(result)}"]
+def _game(environment_id: str) -> str:
+    return environment_id.rpartition("/")[2].rpartition("-v")[0]
+
+
+@cache
+def _data(name: str) -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name(name).read_text())

@@ -1,6 +1,5 @@
-"""`tributary export RUN`: a Keras model and a SavedModel that act where Tributary is not installed."""
+"""`tributary export RUN`: a Keras model and a SavedModel, which need no installation of Tributary."""
 
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,16 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output import EXIT_DONE, check_json_file, print_line, provenance, write_json
-from launch.results.protocols import describe_protocol
+from launch.output import (
+    EXIT_DONE,
+    check_json_file,
+    make_folder,
+    print_line,
+    provenance,
+    replace_folder,
+    write_json,
+)
+from launch.results.evaluate import describe_protocol
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.weights import WeightsName, load_weights
@@ -23,16 +30,14 @@ from shared.errors import setting_error
 
 @dataclass(frozen=True)
 class ExportArguments:
-    """Write a run's network as model.keras and as a SavedModel, with model.json that says what goes in and out."""
+    """Write a run's network as model.keras and as a SavedModel; model.json describes inputs and outputs."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     output: Path | None = None
-    """Folder to write, which must not exist yet. Default: export-update-N in the run folder, or in runs/zoo-NAME, which
-    is replaced."""
+    """New folder to write. Default: export-update-N in the run folder, or in runs/zoo-NAME, which is replaced."""
     weights: WeightsName = "auto"
-    """best: of the best evaluation, or without evaluations of the best training return. latest: of the last checkpoint.
-    auto: best if there is one."""
+    """As in tributary evaluate."""
     trust_imports: bool = False
     """As in tributary evaluate."""
     json: Path | None = None
@@ -43,7 +48,7 @@ def export(arguments: ExportArguments) -> int:
     """Run `tributary export`. Returns the exit code.
 
     Raises:
-        ConfigurationError: the folder holds no run, no weights that fit it, or the output is in the way.
+        ConfigurationError: the folder holds no run, or no weights that fit it; or the output exists.
     """
     check_json_file(arguments.json)
     if arguments.output is not None and arguments.output.exists():
@@ -58,10 +63,7 @@ def export(arguments: ExportArguments) -> int:
     snapshot, source = load_weights(folder, arguments.weights, policy.layout)
     policy.assign(snapshot.parameters)
     output = arguments.output or folder.output(f"export-update-{snapshot.version}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise setting_error("output", output, f"cannot be made: {error.strerror}") from error
+    make_folder(output.parent, "output")
     model = policy.network.as_keras()
     description = {
         "inputs": _inputs(config, spec),
@@ -74,16 +76,13 @@ def export(arguments: ExportArguments) -> int:
         "protocol": describe_protocol(config.environment, "training", spec),
         **provenance(),
     }
-    # Whole or not at all: it gets its name when everything is in it.
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as parent:
         part = Path(parent) / "export"
         part.mkdir()
         model.save(part / "model.keras")
         model.export(part / "saved_model", verbose=False)
         write_json(part / "model.json", description)
-        if output.exists():
-            shutil.rmtree(output)
-        part.rename(output)
+        replace_folder(part, output)
     console = Console()
     names = [image.name for image in spec.parts.images] if spec.parts else ["observations"]
     names += ["vector"] if spec.parts and spec.parts.numbers else []
@@ -93,7 +92,7 @@ def export(arguments: ExportArguments) -> int:
         f"exported {source}, in {output}:",
         f"  model.keras    keras.models.load_model(…)({taken})",
         f"  saved_model    loaded = tf.saved_model.load(…); loaded.serve({taken})",
-        "  model.json     what goes in and out, and how it was made",
+        "  model.json     inputs, outputs and provenance",
     ):
         print_line(console, line)
     if arguments.json is not None:
@@ -115,14 +114,14 @@ def _memory(state_units: Sequence[int]) -> dict[str, Any]:
     return {
         "units": list(state_units),
         "meaning": (
-            "the model takes a dict of its inputs, observations where they have no names, and of hidden and cell, "
-            "float32 [N, units], and gives the next hidden and cell beside its heads: give them to the next call. "
-            "Zeros at the start of an episode"
+            "the inputs are a dict of the observations (observations, where they have no names) and of hidden and "
+            "cell, float32 [N, units]; the outputs contain the next hidden and cell, which are inputs of the next "
+            "call. Both are zeros at the start of an episode"
         ),
         "use": (
             "hidden = cell = zeros; at each step: output = model({'observations': observations, 'hidden': hidden, "
-            "'cell': cell}); hidden, cell = output['hidden'], output['cell']; where an episode has ended, both are "
-            "zeros again"
+            "'cell': cell}); hidden, cell = output['hidden'], output['cell']; after the end of an episode, both are "
+            "zeros"
         ),
     }
 
@@ -132,8 +131,8 @@ def _action(spec: EnvironmentSpec) -> dict[str, Any]:
         return {
             "kind": "continuous",
             "meaning": (
-                "policy is the mean m; the action is low + (m + 1) / 2 * (high - low), clipped to [low, high]. Where "
-                "the environment's bounds are not finite, the action is m"
+                "policy is the mean m; the action is low + (m + 1) / 2 * (high - low), clipped to [low, high], or m "
+                "if the environment's bounds are not finite"
             ),
         }
     if spec.actions.choices:
@@ -141,11 +140,11 @@ def _action(spec: EnvironmentSpec) -> dict[str, Any]:
             "kind": "several discrete",
             "choices": list(spec.actions.choices),
             "meaning": (
-                "policy: the logits of all choices side by side, so many of each; sample from each, or take the largest"
+                "policy: the logits of all choices, concatenated; sample from those of each choice, or take the largest"
             ),
         }
     return {
         "kind": "discrete",
         "names": list(spec.action_set),
-        "meaning": "policy: logits, to sample from or to take the largest of; action_values: take the largest",
+        "meaning": "policy: logits to sample from, or the largest; action_values: the largest",
     }

@@ -1,13 +1,12 @@
-"""Packs a run's agent so that it ships: `python -m launch.results.pack RUN NAME`.
+"""Add the agent of a run to the zoo: `python -m launch.results.pack RUN NAME`.
 
-A packed folder holds what is read of a run: weights, as float16 where the score does not suffer, settings and manifest
-without paths, the metrics thinned out, the summary, and evaluations, each with the command that repeats it.
+The folder of an agent has the files of a run: weights (as float16 unless the score suffers), settings and manifest
+without paths, a hundred rows of metrics, the summary, and evaluations with the commands that repeat them.
 """
 
 import json
 import re
 import shlex
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import tyro
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.output import EXIT_DONE, exit_code, revision, write_json
+from launch.output import EXIT_DONE, exit_code, replace_folder, revision, write_json
 from launch.presets.written import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, evaluate
@@ -37,29 +36,29 @@ _ROWS = 100
 _SIGNIFICANT_DIGITS = 5
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/\"']+/)*([^\s/\"']+)")
-# Options of a command that name files or machines and say nothing about what was learned.
+# Options with names of files or machines, which do not affect the training.
 _OWN_OPTIONS = ("--run-dir", "--json", "--storage", "--address", "--record-arrivals", "--resume")
 
 
 @dataclass(frozen=True)
 class PackArguments:
-    """Pack a run's agent as zoo:NAME, evaluated by each published protocol of its environment."""
+    """Add the agent of a run as zoo:NAME, evaluated by each published protocol of its environment."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
     """Folder of the run, or latest."""
     name: Annotated[str, tyro.conf.Positional]
-    """Of the agent: lower-case letters, digits and hyphens. An agent that there is is replaced."""
+    """Name of lower-case letters, digits and hyphens. An existing agent is replaced."""
     weights: WeightsName = "auto"
     """As in tributary evaluate."""
     episodes: int = 100
-    """Of each evaluation."""
+    """Episodes of each evaluation."""
 
 
 def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
-    """Pack a run below the folder `into`. Returns the agent's folder, which is there whole or not at all.
+    """Add the agent of a run to the folder `into`. Returns the agent's folder, which is replaced as a whole.
 
     Raises:
-        ConfigurationError: the folder holds no run, no weights that fit it, or the weights are too large to ship.
+        ConfigurationError: the folder holds no run, or no weights that fit it; or the weights are too large.
     """
     if not _NAME.fullmatch(arguments.name):
         raise setting_error("name", arguments.name, "must be of lower-case letters, digits and hyphens")
@@ -72,7 +71,8 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
     layout = Policy(config, spec, training=False).layout
     snapshot, source = load_weights(run, arguments.weights, layout)
     rows = _thinned(read_rows(run))
-    with tempfile.TemporaryDirectory(prefix="tributary-pack-") as parent:
+    # On the file system of `into`, for the rename at the end.
+    with tempfile.TemporaryDirectory(dir=into, prefix=".pack-") as parent:
         agent = RunFolder(Path(parent) / arguments.name)
         agent.path.mkdir()
         agent.write_config(config)
@@ -98,12 +98,12 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
         size = agent.best_weights.stat().st_size
         if size > _MOST_BYTES:
             raise ConfigurationError(f"{run.path}: its weights are {size:,} bytes, and may be {_MOST_BYTES:,} at most")
-        shutil.rmtree(into / arguments.name, ignore_errors=True)
-        return Path(shutil.copytree(agent.path, into / arguments.name))
+        replace_folder(agent.path, into / arguments.name)
+        return into / arguments.name
 
 
 def _evaluated(agent: RunFolder, protocol: Any, arguments: PackArguments) -> dict[str, Any]:
-    """Evaluate what is packed so far, and keep the result with the command that repeats it."""
+    """Evaluate the agent, and store the result with the command that repeats it."""
     evaluate(EvaluateArguments(agent.path, episodes=arguments.episodes, protocol=protocol))
     file = agent.output(f"evaluation-{protocol}.json")
     result: dict[str, Any] = json.loads(file.read_text())
@@ -130,7 +130,7 @@ def _manifest(run: RunFolder) -> dict[str, Any]:
 
 
 def _scrubbed(values: Any) -> Any:
-    """Plain values, and of each absolute path in their texts only the last part."""
+    """Plain values, with absolute paths in texts shortened to their last part."""
     if isinstance(values, dict):
         return {key: _scrubbed(value) for key, value in values.items()}
     if isinstance(values, list):
@@ -139,7 +139,7 @@ def _scrubbed(values: Any) -> Any:
 
 
 def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """At most so many rows, the first and the last among them, their numbers shortened."""
+    """At most `_ROWS` rows, including the first and the last, with rounded numbers."""
     chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
     return [_shortened(rows[i]) for i in chosen]
 

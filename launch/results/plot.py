@@ -1,6 +1,10 @@
-"""`tributary plot RUN…`: learning curves; several seeds as a median with quartiles, several games as one figure."""
+"""`tributary plot RUN…`: learning curves, and the style of all pictures."""
 
-from contextlib import AbstractContextManager
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -8,34 +12,67 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import tyro
 from rich.console import Console
 
-from launch.output import EXIT_DONE, check_json_file, check_output, print_line, provenance, write_json
-from launch.results.aggregate import Aggregate, aggregates
-from launch.results.curves import Band, Curve, XAxis, bands, read_curve
+from launch.output import (
+    EXIT_DONE,
+    check_json_file,
+    check_output,
+    hardware_line,
+    print_line,
+    provenance,
+    provenance_text,
+    write_json,
+)
+from launch.results.curves import Aggregate, Band, Curve, Points, XAxis, aggregates, bands, read_curve
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from shared.errors import ConfigurationError, setting_error
 
 if TYPE_CHECKING:
+    # Importing matplotlib takes a second: only functions that draw do.
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Okabe and Ito 2008: distinct to readers of every kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLE: Any = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "svg.fonttype": "none",
+    "font.size": 9.5,
+}
+
+_LEGEND_CHARACTERS = 70
+_PANELS_IN_A_ROW = 3
+_PANEL_INCHES = (3.2, 2.5)
+# Of the shared label beside a row of panels.
+_ROW_CHARACTERS = 30
+_X_LABELS = {"frames": "frames", "agent_steps": "agent steps", "seconds": "seconds of training"}
 
 
 @dataclass(frozen=True)
 class PlotArguments:
-    """Draw learning curves of one or more runs. Runs that differ in their seed only become one median with a band, and
-    runs of several environments have a panel for each."""
+    """Draw learning curves of runs. Runs that differ only in their seed become one median with a band, and each
+    environment has a panel."""
 
     runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
-    """Folders of runs, folders that hold such folders, latest, or zoo:NAME."""
+    """Run folders, folders of run folders, latest, or zoo:NAME."""
     x: XAxis = "frames"
     """frames, agent_steps, or seconds of training."""
     y: str = "mean_return_100"
-    """Any figure of metrics.jsonl."""
+    """Any number of metrics.jsonl."""
     aggregate: Literal["median", "iqm"] = "median"
-    """median: of runs that differ in their seed only, with quartiles. iqm: the interquartile mean over seeds and games
-    with a 95 % stratified bootstrap band (arXiv 2108.13264); of several games, returns are human-normalised."""
+    """median: of runs that differ only in their seed, with quartiles. iqm: the interquartile mean over seeds and games
+    with a 95 % stratified bootstrap band (arXiv 2108.13264); returns of several games are human-normalised."""
     output: Path | None = None
-    """File to write, .png or .svg. Default: both, as curve.png and curve.svg in the folder of the run; of several runs,
-    in the folder that they are in, or else in the working directory."""
+    """File to write, .png or .svg. Default: both, as curve.png and curve.svg in the run folder, or for several runs in
+    their common parent folder, else in the working directory."""
     json: Path | None = None
     """File to write the curves to."""
 
@@ -44,7 +81,7 @@ def plot(arguments: PlotArguments) -> int:
     """Run `tributary plot`. Returns the exit code.
 
     Raises:
-        ConfigurationError: a folder is not a run's, or has no such figures.
+        ConfigurationError: a folder is not a run folder, or has no such numbers.
     """
     check_json_file(arguments.json)
     output = arguments.output
@@ -52,8 +89,6 @@ def plot(arguments: PlotArguments) -> int:
     runs = find_runs(arguments.runs)
     curves = [read_curve(run, arguments.x, arguments.y) for run in runs]
     drawing = _iqm(curves, arguments) if arguments.aggregate == "iqm" else _medians(curves, arguments)
-    from launch.results.pictures import save
-
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with drawing.picture as drawn:
         save(drawn, paths, runs=[RunFolder(run).name for run in runs])
@@ -69,7 +104,7 @@ def plot(arguments: PlotArguments) -> int:
 
 
 class _Drawing(NamedTuple):
-    """What to draw, to print, and to write of the curves."""
+    """A picture of curves, its lines of text, and its groups for --json."""
 
     picture: AbstractContextManager["Figure"]
     lines: list[str]
@@ -78,15 +113,11 @@ class _Drawing(NamedTuple):
 
 def _medians(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
     groups = bands(curves)
-    from launch.results.curve_picture import curves_figure
-
     return _Drawing(curves_figure(groups, arguments.x, arguments.y), band_lines(groups), as_json(groups))
 
 
 def _iqm(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
     groups = aggregates(curves, arguments.y)
-    from launch.results.curve_picture import aggregates_figure
-
     return _Drawing(
         aggregates_figure(groups, arguments.x, arguments.y),
         [aggregate_line(group, arguments.x) for group in groups],
@@ -95,7 +126,7 @@ def _iqm(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
-    """The folders of runs among `paths` and right below them.
+    """The run folders among `paths` and directly below them.
 
     Raises:
         ConfigurationError: there is none.
@@ -112,9 +143,8 @@ def find_runs(paths: tuple[Path, ...]) -> list[Path]:
 
 
 def default_output(runs: list[Path], name: str) -> Path:
-    """Where the file `name` that is made of these runs goes: into the run's folder; of several, into the one that holds
-    them all side by side, or else the working directory. The first one's folder would say of itself what is true of
-    all."""
+    """The default path of a file about runs: in the run folder, or for several runs in their common parent folder, else
+    in the working directory."""
     if len(runs) == 1:
         return RunFolder(runs[0]).output(name)
     parents = {run.absolute().parent for run in runs}
@@ -123,7 +153,7 @@ def default_output(runs: list[Path], name: str) -> Path:
 
 
 def band_lines(groups: list[Band]) -> list[str]:
-    """Where each group ended, in words."""
+    """The last return of each group, in words."""
     lines = []
     for band in groups:
         ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.config.seed})" for curve in band.curves)
@@ -132,7 +162,7 @@ def band_lines(groups: list[Band]) -> list[str]:
 
 
 def aggregate_line(group: Aggregate, x: XAxis) -> str:
-    """Where a group ended, in words. It ends where the first of its runs does."""
+    """The last score of a group, in words: at the end of its shortest run."""
     runs = ", ".join(f"{name} {count}" for name, count in group.games.items())
     what = "interquartile mean of human-normalised returns" if group.human_normalised else "interquartile mean"
     band = f"95 % {group.low[-1]:.2f} to {group.high[-1]:.2f}"
@@ -157,7 +187,7 @@ def _aggregate_as_json(group: Aggregate) -> dict[str, Any]:
 
 
 def as_json(groups: list[Band]) -> list[dict[str, Any]]:
-    """The numbers behind the picture."""
+    """The numbers of a picture."""
     return [
         {
             "label": band.label,
@@ -172,3 +202,155 @@ def as_json(groups: list[Band]) -> list[dict[str, Any]]:
         }
         for band in groups
     ]
+
+
+@contextmanager
+def curves_figure(
+    groups: Sequence[Band],
+    x: XAxis,
+    y: str,
+    *,
+    size: tuple[float, float] = (7.0, 4.0),
+    marks: Sequence[tuple[str, float]] = (),
+) -> Iterator["Figure"]:
+    """Curves in one panel for each environment, since returns of two games have no common scale.
+
+    Args:
+        groups: at least one.
+        size: inches, for one environment.
+        marks: environments, and a return at which each gets a dotted line.
+    """
+    panels: dict[str, list[Band]] = {}
+    for band in groups:
+        panels.setdefault(band.curves[0].config.environment.id, []).append(band)
+    columns = min(len(panels), _PANELS_IN_A_ROW)
+    rows = math.ceil(len(panels) / columns)
+    if len(panels) > 1:
+        size = (_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows)
+    with figure(*size, columns, rows) as (drawn, every):
+        for axes, (environment, inside) in zip(every, panels.items(), strict=False):
+            if len(panels) > 1:
+                inside = [band._replace(label=band.label.removeprefix(environment).lstrip(", ")) for band in inside]
+            _draw_curves(axes, inside, x, y, _LEGEND_CHARACTERS if len(panels) == 1 else _LEGEND_CHARACTERS // 2)
+            for at in {at for marked, at in marks if marked == environment}:
+                axes.axhline(at, color="black", linestyle=":", linewidth=1)
+            if len(panels) > 1:
+                axes.set(title=environment, xlabel="", ylabel="")
+        for axes in every[len(panels) :]:
+            axes.remove()
+        if len(panels) > 1:
+            drawn.supxlabel(_X_LABELS[x], fontsize="medium")
+            drawn.supylabel(textwrap.fill(metric_label(y), _ROW_CHARACTERS * rows), fontsize="medium")
+        yield drawn
+
+
+def _draw_curves(axes: "Axes", groups: Sequence[Band], x: XAxis, y: str, legend_characters: int) -> None:
+    """Median and interquartile band of each group, a thin line for each run, and points for evaluations."""
+    for colour, band in zip(_cycle(), groups, strict=False):
+        several = len(band.curves) > 1
+        for curve in band.curves:
+            label = None if several else band.label
+            axes.plot(
+                curve.x,
+                curve.y,
+                color=colour,
+                linewidth=0.6 if several else 1.6,
+                alpha=0.45 if several else 1,
+                label=label,
+            )
+            if curve.evaluations is not None:
+                _draw_evaluations(axes, curve.evaluations, colour, several=several)
+        if several:
+            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+            label = ": ".join(filter(None, (band.label, f"median of {len(band.curves)} seeds, quartiles")))
+            axes.plot(band.x, band.median, color=colour, linewidth=1.8, label=label)
+    _finish(axes, x, metric_label(y), legend_characters)
+
+
+def _finish(axes: "Axes", x: XAxis, y_label: str, legend_characters: int = _LEGEND_CHARACTERS) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axes.set_xlabel(_X_LABELS[x])
+    axes.set_ylabel(y_label)
+    if x != "seconds":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    handles, labels = axes.get_legend_handles_labels()
+    # Wrapped, because a legend as wide as the picture leaves no room for curves.
+    axes.legend(handles, [textwrap.fill(label, legend_characters) for label in labels], loc="best", fontsize=8)
+
+
+@contextmanager
+def aggregates_figure(groups: Sequence[Aggregate], x: XAxis, y: str) -> Iterator["Figure"]:
+    """Interquartile mean of each group, with its 95 % band."""
+    with figure() as (drawn, (axes,)):
+        for colour, group in zip(_cycle(), groups, strict=False):
+            axes.fill_between(group.x, group.low, group.high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(group.x, group.iqm, color=colour, linewidth=1.8, label=group.label)
+        what = "human-normalised return" if groups[0].human_normalised else metric_label(y)
+        _finish(axes, x, f"{what}\ninterquartile mean, 95 % bootstrap band")
+        yield drawn
+
+
+def _draw_evaluations(axes: "Axes", points: Points, colour: str, *, several: bool) -> None:
+    """A point with its standard error for each evaluation of a run. All runs share one entry of the legend."""
+    words = "evaluations of the weights at that time, ± standard error"
+    labelled = words in axes.get_legend_handles_labels()[1]
+    axes.errorbar(
+        points.x,
+        points.y,
+        points.error,
+        color=colour,
+        linestyle="none",
+        marker="o",
+        markersize=2.5 if several else 4,
+        markerfacecolor="white",
+        markeredgewidth=0.9,
+        elinewidth=0.8,
+        alpha=0.7 if several else 1,
+        label=None if labelled else words,
+        zorder=3,
+    )
+
+
+def metric_label(name: str) -> str:
+    """The label of an axis for a metric."""
+    labels = {
+        "mean_return_100": "return, mean of the last 100 training episodes",
+        "evaluation_return": "return, mean of an evaluation",
+    }
+    return labels.get(name, name.replace("_", " "))
+
+
+def _cycle() -> Iterator[str]:
+    while True:
+        yield from COLOURS
+
+
+@contextmanager
+def figure(
+    width: float = 7.0, height: float = 4.0, columns: int = 1, rows: int = 1
+) -> Iterator[tuple["Figure", Sequence["Axes"]]]:
+    """A figure with its axes, row by row. Not by pyplot, whose windows and backend belong to the calling program."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        drawn = Figure(figsize=(width, height), layout="constrained")
+        yield drawn, list(drawn.subplots(rows, columns, squeeze=False).flat)
+
+
+def save(drawn: "Figure", paths: Sequence[Path], **made: Any) -> None:
+    """Write a figure to each path, in the format of its suffix. Each file is replaced as a whole."""
+    drawn.text(0.995, 0.002, hardware_line(provenance()), ha="right", va="bottom", fontsize=6, alpha=0.6)
+    comment = provenance_text(**made)
+    for path in paths:
+        part = path.with_name(f"{path.stem}.part{path.suffix}")
+        drawn.savefig(part, metadata={"Description": comment})
+        part.replace(path)
+
+
+def as_svg(drawn: "Figure") -> str:
+    """A figure as an SVG element."""
+    text = io.StringIO()
+    drawn.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]

@@ -1,4 +1,4 @@
-"""`tributary report RUN…`: one HTML page that says what was run, how, and what came of it. It needs no network."""
+"""`tributary report RUN…`: one self-contained HTML page about runs, with their results, costs and settings."""
 
 import base64
 import json
@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import tyro
 from rich.console import Console
 
@@ -25,18 +26,36 @@ from launch.output import (
     write_json,
 )
 from launch.results.curves import bands, evaluation_points, read_curve, read_rows
-from launch.results.evaluate import published_scores
-from launch.results.plot import default_output, find_runs
-from launch.results.protocols import protocol_line
-from launch.results.time_spent import held_back, time_spent
+from launch.results.evaluate import protocol_line, published_scores
+from launch.results.plot import COLOURS, as_svg, curves_figure, default_output, figure, find_runs
 from launch.run.finished import read_manifest, read_object, read_summary
 from launch.run.folder import RunFolder
 from launch.run.latest import RunPath
 from launch.run.progress import lag_summary
 from shared.config import RunConfig, flat_settings
+from shared.types import StageSeconds
 
-# Larger videos would make the page slow to open; they stay files.
+# Larger videos would make the page slow to open.
 _MOST_VIDEO_BYTES = 12 * 2**20
+
+# Shares that are worth a line.
+_NOTABLE_WAIT = 0.10
+_BUSY_LEARNER = 0.70
+_NOTABLE_DROPS = 0.01
+
+_STAGES = {
+    "environment": "stepping the environments",
+    "acting": "choosing actions",
+    "gradient": "computing gradients",
+    "synchronise": "taking new weights",
+    "wait": "waiting for the learner",
+}
+_ADVICE = {
+    "environment": "cheaper environments or more cores for actors would make it faster",
+    "acting": "more environments per actor (--actor.environments) make each action cheaper",
+    "gradient": "a smaller network, fewer --actor.epochs or more cores for actors would make it faster",
+    "synchronise": "longer rollouts (--actor.unroll-length) need new weights less often",
+}
 
 
 @dataclass(frozen=True)
@@ -44,19 +63,19 @@ class ReportArguments:
     """Write one self-contained HTML page about one or more runs."""
 
     runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
-    """Folders of runs, folders that hold such folders, latest, or zoo:NAME."""
+    """Run folders, folders of run folders, latest, or zoo:NAME."""
     output: Path | None = None
-    """File to write. Default: report.html in the folder of the run; of several runs, in the folder that they are in, or
-    else in the working directory."""
+    """File to write. Default: report.html in the run folder, or for several runs in their common parent folder, else in
+    the working directory."""
     json: Path | None = None
-    """File to write the page's figures to."""
+    """File to write the page's numbers to."""
 
 
 def report(arguments: ReportArguments) -> int:
     """Run `tributary report`. Returns the exit code.
 
     Raises:
-        ConfigurationError: a folder is not a run's, or has no metrics.
+        ConfigurationError: a folder is not a run folder, or has no metrics.
     """
     check_json_file(arguments.json)
     check_output(arguments.output, (".html",))
@@ -72,7 +91,7 @@ def report(arguments: ReportArguments) -> int:
 
 
 class _Run:
-    """What one run's folder says."""
+    """The content of a run folder."""
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
@@ -81,7 +100,7 @@ class _Run:
         self.spent = time_spent(self.rows)
         self.manifest = read_manifest(self.folder)
         self.summary = read_summary(self.folder)
-        # Of an agent that ships, those of this user count.
+        # For an agent of the zoo, evaluations by the user take precedence over the shipped ones.
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
         self.evaluations = [read_object(evaluations[name]) for name in sorted(evaluations)]
@@ -99,7 +118,7 @@ class _Run:
         return counts
 
     def video(self) -> Path | None:
-        """The newest that is small enough for a page."""
+        """The newest video that is small enough for a page."""
         found = [f for f in self.folder.videos.glob("update-*.mp4") if f.stat().st_size <= _MOST_VIDEO_BYTES]
         return max(found, key=lambda f: f.stat().st_mtime, default=None)
 
@@ -132,9 +151,6 @@ class _Run:
 
 
 def _page(runs: Sequence[_Run]) -> str:
-    from launch.results.curve_picture import curves_figure
-    from launch.results.pictures import as_svg
-
     title = f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"
     curves = []
     for x in ("frames", "seconds"):
@@ -161,8 +177,6 @@ def _page(runs: Sequence[_Run]) -> str:
 
 
 def _run_section(run: _Run) -> list[str]:
-    from launch.results.report_pictures import lags_svg, stages_svg
-
     figures = run.figures()
     lag, status = figures["policy_lag"], figures["status"].replace("_", " ")
     cards = [
@@ -287,4 +301,120 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _hardware(runs: Sequence[_Run]) -> str:
     known = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
-    return "; ".join(known) or "hardware that its manifest does not name"
+    return "; ".join(known) or "unknown hardware"
+
+
+class TimeSpent(NamedTuple):
+    """Means over a run.
+
+    `microseconds` are those of an actor per agent step, by stage, weighted by the agent steps of each row.
+    `learner_busy` is the fraction of time in which the learner processed gradients; None in rows without it.
+    `dropped` is the fraction of agent steps in dropped gradients.
+    """
+
+    microseconds: dict[str, float]
+    learner_busy: float | None
+    dropped: float
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Fraction of an actor's time in each stage. The sum is 1, or 0 without measurements."""
+        total = sum(self.microseconds.values()) or 1.0
+        return {stage: value / total for stage, value in self.microseconds.items()}
+
+
+def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
+    """Time per stage from at least one row of metrics; see `read_rows`."""
+    seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
+    weights = [row["agent_steps_per_second"] * interval for row, interval in zip(rows, seconds, strict=True)]
+    total = sum(weights) or 1.0
+    microseconds = {
+        stage: sum(
+            row["stage_microseconds"].get(stage, 0.0) * weight for row, weight in zip(rows, weights, strict=True)
+        )
+        / total
+        for stage in StageSeconds._fields
+    }
+    last = rows[-1]
+    dropped = sum(last["agent_steps_dropped"].values()) / max(last["agent_steps"], 1)
+    return TimeSpent(microseconds, _learner_busy(rows), dropped)
+
+
+def _learner_busy(rows: Sequence[dict[str, Any]]) -> float | None:
+    busy = seconds = before = 0.0
+    for row in rows:
+        interval, before = row["elapsed_seconds"] - before, row["elapsed_seconds"]
+        gradients = row.get("gradients_per_second")
+        if gradients is None and "updates_per_second" in row:
+            # Of an older version. Agents of the zoo keep few rows, so that only rates cover the time between two.
+            gradients = row["updates_per_second"] * row.get("gradients_per_update", 1)
+        if "learner_milliseconds" in row and gradients is not None and interval > 0:
+            busy += 1e-3 * row["learner_milliseconds"] * gradients * interval
+            seconds += interval
+    return min(1.0, busy / seconds) if seconds else None
+
+
+def held_back(spent: TimeSpent, rows: Sequence[dict[str, Any]], config: RunConfig) -> list[str]:
+    """The bottlenecks of a run, in sentences; none without measurements."""
+    shares = spent.shares
+    wait, work = shares["wait"], {stage: share for stage, share in shares.items() if stage != "wait"}
+    largest = max(work, key=work.__getitem__)
+    lines = []
+    if work[largest]:
+        lines.append(
+            f"Actors spent {_percent(work[largest])} of their time {_STAGES[largest]}, more than on any other work: "
+            f"{_ADVICE[largest]}."
+        )
+    if spent.learner_busy is not None and any(shares.values()):
+        waited = _learner_line(spent.learner_busy, wait, config)
+        lines.insert(0 if wait > work[largest] else len(lines), waited)
+    if spent.dropped >= _NOTABLE_DROPS:
+        reasons = ", ".join(rows[-1]["agent_steps_dropped"])
+        lines.append(f"{100 * spent.dropped:.1f} % of the agent steps taught nothing: dropped for {reasons}.")
+    restarts = rows[-1]["actor_restarts"]
+    if restarts:
+        lines.append(f"{restarts} actor{' was' if restarts == 1 else 's were'} replaced, and lost what they played.")
+    return lines
+
+
+def _learner_line(busy: float, wait: float, config: RunConfig) -> str:
+    if config.executor == "inline":
+        return f"The learner took {_percent(busy)} of the time, and actors the rest: --executor inline has one thread."
+    waited = f"Actors waited for the learner {_percent(wait)} of their time; it was busy {_percent(busy)} of its own"
+    if busy >= _BUSY_LEARNER:
+        return f"{waited}: it held them back, and further actors would wait, too."
+    if wait < _NOTABLE_WAIT:
+        return f"{waited}: it held nobody back."
+    hides = "" if config.actor.calls_in_flight > 1 else " --actor.calls-in-flight 2 hides such waits."
+    return f"{waited}: the way there and back held them back.{hides}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def stages_svg(spent: TimeSpent) -> str:
+    """A bar chart of an actor's microseconds per agent step in each stage."""
+    stages, shares = spent.microseconds, spent.shares
+    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+        names = list(stages)[::-1]
+        colours = [COLOURS[i] for i in range(len(names))][::-1]
+        bars = axes.barh(names, [stages[name] for name in names], color=colours)
+        axes.bar_label(bars, [f"{stages[name]:,.0f} µs, {shares[name]:.0%}" for name in names], padding=3, fontsize=8.5)
+        axes.set_xlim(0, 1.3 * (max(stages.values()) or 1.0))
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("µs per agent step of an actor")
+        return as_svg(drawn)
+
+
+def lags_svg(counts: Counter[int]) -> str:
+    """A histogram of the policy lag of gradients."""
+    from matplotlib.ticker import MaxNLocator
+
+    total = max(counts.total(), 1)
+    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+        axes.bar(list(counts), [100 * count / total for count in counts.values()], color=COLOURS[0])
+        axes.set_xlabel("policy lag of a gradient, updates")
+        axes.set_ylabel("% of gradients")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return as_svg(drawn)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter
 
 from launch.output import short
-from launch.results.pictures import COLOURS, figure, save
+from launch.results.plot import COLOURS, figure, save
 from launch.sweep.file import Range, Value
 from launch.sweep.outcome import Outcome
 

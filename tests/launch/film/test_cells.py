@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from screen_reader import ScreenReader
 
-from launch.film.cells import Cells, Painter, Rectangle, fit, terminal_colours
+from launch.film.terminal import Cells, Painter, Rectangle, terminal_colours
+from launch.film.watch import fit
 
 ROWS, COLUMNS = 4, 7
 _LEVELS = (0, 95, 135, 175, 215, 255)

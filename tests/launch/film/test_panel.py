@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from screen_reader import ScreenReader
 
-from launch.film.cells import Cells, Painter
-from launch.film.panel import Seen, compose
+from launch.film.terminal import Cells, Painter
+from launch.film.watch import Panel, compose
 
 FRAME = np.full((210, 160, 3), 99, np.uint8)
 FRAME[::2] = 33
 NAMES = ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
-PONG = Seen(
+PONG = Panel(
     agent="zoo:pong",
     environment_id="ALE/Pong-v5",
     episode=4,

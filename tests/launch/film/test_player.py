@@ -9,10 +9,10 @@ from terminal import Terminal
 SCRIPT = """
 import sys
 import numpy as np
-from launch.film.cells import Painter
-from launch.film.panel import Seen
-from launch.film.player import Player
-from launch.film.screen import Screen
+from launch.film.terminal import Painter
+from launch.film.watch import Panel
+from launch.film.watch import Player
+from launch.film.terminal import Screen
 
 frames = np.random.default_rng(0).integers(0, 255, (600, 40, 40, 3), np.uint8)
 with Screen() as screen:
@@ -20,8 +20,8 @@ with Screen() as screen:
     while not screen.wait(0.05):
         pass
     for number, frame in enumerate(frames):
-        seen = Seen("me", "Noise-v0", 1, number, 0.0, [], ("0",), np.ones(1, np.float32), "probability", np.int32(0))
-        if not player.show(frame, seen):
+        panel = Panel("me", "Noise-v0", 1, number, 0.0, [], ("0",), np.ones(1, np.float32), "probability", np.int32(0))
+        if not player.show(frame, panel):
             break
 print(f"ended at {number}, over {player.over}.")
 """

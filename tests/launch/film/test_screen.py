@@ -10,7 +10,7 @@ from terminal import Terminal
 # Shows its size, and each key; q ends it, x is a mistake in it, w is a warning.
 SCRIPT = """
 import sys
-from launch.film.screen import Screen
+from launch.film.terminal import Screen
 
 with Screen() as screen:
     while not screen.interrupted:
@@ -32,7 +32,7 @@ sys.exit(130)
 FLOOD = """
 import sys
 import time
-from launch.film.screen import Screen
+from launch.film.terminal import Screen
 
 sent, answers = 0, sys.argv[1] == "True"
 with Screen() as screen:

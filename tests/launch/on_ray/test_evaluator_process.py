@@ -17,7 +17,7 @@ def test_an_evaluation_whose_film_fails_is_one_all_the_same(
     def no_display(*_: object) -> None:
         raise RuntimeError("no display")
 
-    monkeypatch.setattr("launch.film.episode.film_episode", no_display)
+    monkeypatch.setattr("launch.film.record.film_episode", no_display)
     config = replace(cartpole, executor="ray", evaluation=EvaluationConfig(episodes=2, environments=2, video=True))
     spec = environment_spec(config.environment)
     weights = Policy(config, spec, training=False).initial_parameters()

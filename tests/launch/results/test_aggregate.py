@@ -11,8 +11,7 @@ import pytest
 
 from launch.cli import main
 from launch.output import write_json
-from launch.results.aggregate import aggregates, interquartile_mean, stratified_resamples
-from launch.results.curves import Curve
+from launch.results.curves import Curve, aggregates, interquartile_mean, stratified_resamples
 from launch.run.progress import Progress
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from launch.results.curve_picture import curves_figure
 from launch.results.curves import Curve, bands
+from launch.results.plot import curves_figure
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 
 

@@ -7,9 +7,17 @@ import pytest
 from ale_py.vector_env import AtariVectorEnv
 
 from actors.environments import atari_game, environment_spec
-from launch.results.evaluate import published_scores
-from launch.results.protocols import by_protocol, describe_protocol, protocol_line
-from launch.results.scores import bootstrap_interval, human_normalised, paper_score, reference_score, score_summary
+from launch.results.evaluate import (
+    bootstrap_interval,
+    by_protocol,
+    describe_protocol,
+    human_normalised,
+    paper_score,
+    protocol_line,
+    published_scores,
+    reference_score,
+    score_summary,
+)
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launch.results.time_spent import held_back, time_spent
+from launch.results.report import held_back, time_spent
 from shared.config import ActorConfig, RunConfig
 
 

@@ -1,0 +1,247 @@
+"""`tributary record RUN`: whole episodes as a video, in colour, at the environment's frame rate."""
+
+import tempfile
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from PIL import Image, ImageDraw, ImageFont
+from rich.console import Console
+
+from actors.environments import EnvironmentSpec
+from launch.film.stage import Frame, Performance, make_stage, play_episode
+from launch.output import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    check_json_file,
+    check_output,
+    print_line,
+    provenance,
+    provenance_text,
+    write_json,
+)
+from launch.results.evaluate import PolicyName, ProtocolName
+from launch.run.folder import RunFolder
+from launch.run.latest import RunPath
+from launch.run.weights import WeightsName
+from shared.config import RunConfig
+from shared.errors import setting_error
+from shared.seeds import episode_seeds
+from shared.types import Video, WeightSnapshot
+
+if TYPE_CHECKING:
+    # Importing av takes 0.1 s, and `tributary record --help` does without.
+    from av import VideoStream
+    from av.container import OutputContainer
+
+_CAPTION_SHARE = 0.06
+# Viewers show delays below 2 hundredths of a second as 10.
+_GIF_FRAMES_PER_SECOND = 25
+
+
+@dataclass(frozen=True)
+class RecordArguments:
+    """Write whole episodes of a run's agent as a video. Ctrl-C keeps the frames so far."""
+
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
+    episodes: int = 1
+    """Episodes, one after another in one video."""
+    output: Path | None = None
+    """File to write, .mp4 or .gif. Default: videos/update-N.mp4 in the run folder, or in runs/zoo-NAME."""
+    format: Literal["mp4", "gif"] = "mp4"
+    """Format of the default file."""
+    overlay: bool = False
+    """Write the score and the network's value below each frame."""
+    protocol: ProtocolName = "training"
+    """As in tributary evaluate."""
+    policy: PolicyName = "as-trained"
+    """As in tributary evaluate."""
+    weights: WeightsName = "auto"
+    """As in tributary evaluate."""
+    seed: int | None = None
+    """Seed of the episodes. Default: the run's."""
+    trust_imports: bool = False
+    """As in tributary evaluate."""
+    json: Path | None = None
+    """File to write the returns to, with protocol and seeds."""
+
+
+def record(arguments: RecordArguments) -> int:
+    """Run `tributary record`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: the folder holds no run, or no weights that fit it; or its environment draws no pictures.
+    """
+    return EXIT_INTERRUPTED if film(arguments, Console())["interrupted"] else EXIT_DONE
+
+
+def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
+    """Write the video. Returns the values of `--json`; `file` is the path of the video.
+
+    Raises:
+        ConfigurationError: see `record`.
+    """
+    check_json_file(arguments.json)
+    if arguments.episodes < 1:
+        raise setting_error("episodes", arguments.episodes, "must be at least 1")
+    check_output(arguments.output, (".mp4", ".gif"))
+    folder = RunFolder(arguments.run)
+    performance = Performance(
+        folder,
+        arguments.episodes,
+        protocol=arguments.protocol,
+        policy=arguments.policy,
+        weights=arguments.weights,
+        seed=arguments.seed,
+        trust_imports=arguments.trust_imports,
+    )
+    made, stage = performance.description, performance.stage
+    output = arguments.output or folder.output(f"videos/update-{made['version']}.{arguments.format}")
+    print_line(console, f"playing {made['environment']} with {performance.source}")
+    returns: list[float] = []
+    interrupted = False
+    writer = VideoWriter(output, stage.frames_per_second, provenance_text(**made), stage.enlargement)
+    try:
+        with writer:
+            for episode in range(arguments.episodes):
+                for step in performance.episode(episode):
+                    caption = f"score {step.episode_return:g}   value {step.value:+.2f}" if arguments.overlay else None
+                    for frame in step.frames:
+                        writer.add(frame, caption)
+                returns.append(step.episode_return)
+                console.print(f"episode {episode + 1}: return {returns[-1]:g}", highlight=False)
+    except KeyboardInterrupt:
+        interrupted = True
+        console.print(f"interrupted: {len(returns)} whole episodes are in the video, and part of the next")
+    finally:
+        performance.close()
+    result = {**made, "returns": returns, "frames": writer.frames, "seconds": writer.seconds, "file": str(output)}
+    result |= {"interrupted": interrupted, **provenance()}
+    shown = f"{writer.frames:,} frames, {writer.seconds:.1f} seconds at {stage.frames_per_second} a second"
+    print_line(console, f"{shown}: {output}")
+    if arguments.json is not None:
+        write_json(arguments.json, result)
+    return result
+
+
+def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnapshot) -> Video:
+    """One whole episode with the weights of `snapshot` as an animated GIF, by the policy of evaluations."""
+    from actors.policy import Policy
+
+    seeds = episode_seeds(config.seed, "training_video", 1)
+    policy = Policy(config, spec, seed=seeds.actions, training=False)
+    policy.assign(snapshot.parameters, snapshot.frames)
+    act = policy.greedy if config.evaluation.policy == "greedy" else policy.act
+    stage = make_stage(config.environment)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "episode.gif"
+            with VideoWriter(file, stage.frames_per_second, comment="") as writer:
+                for step in play_episode(stage, policy, act, int(seeds.environments[0])):
+                    for frame in step.frames:
+                        writer.add(frame)
+            with Image.open(file) as picture:
+                width, height = picture.size
+            return Video(file.read_bytes(), width, height)
+    finally:
+        stage.close()
+
+
+class VideoWriter:
+    """Writes frames of one size. Use as a context: the file gets its name at the end, and after an interrupt too.
+
+    Args:
+        path: with the suffix .mp4 or .gif.
+        frames_per_second: of the environment. A GIF shows fewer, at the same pace.
+        comment: for the metadata.
+        enlarge: factor by which frames are enlarged, without smoothing.
+    """
+
+    def __init__(self, path: Path, frames_per_second: int, comment: str, enlarge: int = 1) -> None:
+        self._path, self._enlarge, self._comment = path, enlarge, comment
+        self._part = path.with_name(f"{path.stem}.part{path.suffix}")
+        self._gif = path.suffix == ".gif"
+        self._frames_per_second = frames_per_second
+        self._pictures: list[Image.Image] = []
+        self._container: OutputContainer | None = None
+        self._stream: VideoStream | None = None
+        self.frames = 0
+
+    @property
+    def seconds(self) -> float:
+        """Length of the video so far."""
+        return self.frames / self._frames_per_second
+
+    def add(self, frame: Frame, caption: str | None = None) -> None:
+        """Append a frame uint8 [height, width, 3], with a line of text below it."""
+        keep_every = max(1, round(self._frames_per_second / _GIF_FRAMES_PER_SECOND)) if self._gif else 1
+        if self.frames % keep_every == 0:
+            picture = _picture(frame, self._enlarge, caption)
+            if self._gif:
+                self._pictures.append(picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=64))
+            else:
+                self._encode(picture)
+        self.frames += 1
+
+    def __enter__(self) -> "VideoWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.frames == 0 or (kind is not None and not issubclass(kind, KeyboardInterrupt)):
+            if self._container is not None:
+                self._container.close()
+            self._part.unlink(missing_ok=True)
+            return
+        if self._gif:
+            keep_every = max(1, round(self._frames_per_second / _GIF_FRAMES_PER_SECOND))
+            self._pictures[0].save(
+                self._part,
+                save_all=True,
+                append_images=self._pictures[1:],
+                duration=round(1000 * keep_every / self._frames_per_second),
+                loop=0,
+                comment=self._comment.encode(),
+            )
+        else:
+            assert self._container is not None
+            assert self._stream is not None
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
+        self._part.replace(self._path)
+
+    def _encode(self, picture: Image.Image) -> None:
+        if self._container is None or self._stream is None:
+            # With the index at the beginning, a page can play the video while it loads.
+            options = {"movflags": "+faststart+use_metadata_tags"}
+            import av
+
+            self._container = av.open(str(self._part), "w", options=options)
+            self._container.metadata["comment"] = self._comment
+            self._stream = self._container.add_stream("libx264", rate=Fraction(self._frames_per_second))
+            self._stream.width, self._stream.height = picture.width, picture.height
+            self._stream.pix_fmt = "yuv420p"
+            self._stream.options = {"crf": "20", "preset": "veryfast"}
+        from av import VideoFrame
+
+        self._container.mux(self._stream.encode(VideoFrame.from_ndarray(np.asarray(picture), format="rgb24")))
+
+
+def _picture(frame: Frame, enlarge: int, caption: str | None) -> Image.Image:
+    picture = Image.fromarray(frame)
+    if enlarge > 1:
+        picture = picture.resize((picture.width * enlarge, picture.height * enlarge), Image.Resampling.NEAREST)
+    bar = 0 if caption is None else max(24, round(_CAPTION_SHARE * picture.height))
+    # The encoder requires even sizes.
+    canvas = Image.new("RGB", (picture.width + picture.width % 2, (picture.height + bar + 1) // 2 * 2), "black")
+    canvas.paste(picture, (0, 0))
+    if caption is not None:
+        font = ImageFont.load_default(bar * 0.62)
+        ImageDraw.Draw(canvas).text((bar // 3, picture.height + bar // 2), caption, "white", font, anchor="lm")
+    return canvas

@@ -1,0 +1,369 @@
+"""`tributary watch [RUN]`: an agent plays in the terminal, beside its values and action probabilities."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Annotated, NamedTuple, TextIO
+
+import numpy as np
+import numpy.typing as npt
+import tyro
+from rich.console import Console
+
+from launch import zoo
+from launch.film.stage import Frame, Performance, PlayedStep
+from launch.film.terminal import Cells, Painter, Rectangle, Screen, terminal_colours
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
+from launch.results.evaluate import PolicyName, ProtocolName
+from launch.run.folder import RunFolder
+from launch.run.latest import RunPath, run_name
+from launch.run.weights import WeightsName
+from shared.errors import ConfigurationError
+from shared.types import Float32Array
+
+_DEFAULT = zoo.FOLDER / "pong"
+_AFTER_EPISODE_SECONDS = 1.5
+# After these the seeds repeat.
+_EPISODES = 1000
+
+_SPEEDS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
+_MOST_PER_SECOND = 60
+# A late frame is shown all the same if none was for longer than this.
+_LONGEST_UNSEEN_SECONDS = 0.1
+# A longer delay is not made up for: the game goes on from now.
+_MOST_LATE_SECONDS = 0.25
+_POLL_SECONDS = 0.05
+
+_LEAST_SIDE_COLUMNS, _MOST_SIDE_COLUMNS = 20, 40
+_LEAST_SIDE_ROWS = 12
+# The panel beside the picture shows more than the lines below it, so that the picture may be smaller by this factor.
+_SIDE_IS_BETTER = 1.2
+_LINES_BELOW = 3
+_KEYS = "q quit   space pause   . one frame   ← → speed   n next episode"
+
+_BRIGHT, _DIM, _KEY = (255, 255, 255), (150, 150, 150), (110, 110, 110)
+_BAR, _TAKEN_BAR = (38, 62, 92), (30, 100, 60)
+_MARK = "›"
+
+
+@dataclass(frozen=True)
+class WatchArguments:
+    """Watch an agent play in the terminal, at the console's speed. Keys change speed and episode; q ends it."""
+
+    run: Annotated[RunPath, tyro.conf.Positional] = _DEFAULT
+    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
+    protocol: ProtocolName = "training"
+    """As in tributary evaluate."""
+    policy: PolicyName = "as-trained"
+    """As in tributary evaluate."""
+    weights: WeightsName = "auto"
+    """As in tributary evaluate."""
+    seed: int | None = None
+    """Seed of the episodes, which are those of tributary record. Default: the run's."""
+    trust_imports: bool = False
+    """As in tributary evaluate."""
+    json: Path | None = None
+    """File to write the returns to, with protocol and seeds."""
+
+
+def watch(arguments: WatchArguments) -> int:
+    """Run `tributary watch`. Returns the exit code.
+
+    Raises:
+        ConfigurationError: there is no terminal; the folder holds no run, or no weights that fit it; or its environment
+            draws no pictures.
+    """
+    check_json_file(arguments.json)
+    folder = RunFolder(arguments.run)
+    environment_id = folder.read_settings("run").environment.id
+    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM") in (None, "", "dumb"):
+        raise _no_terminal(folder)
+    console = Console()
+    print_line(console, f"{run_name(arguments.run)} plays {environment_id}: TensorFlow takes a few seconds to load")
+    performance = Performance(
+        folder,
+        _EPISODES,
+        protocol=arguments.protocol,
+        policy=arguments.policy,
+        weights=arguments.weights,
+        seed=arguments.seed,
+        trust_imports=arguments.trust_imports,
+    )
+    returns: list[float] = []
+
+    def panel(step: PlayedStep, episode: int) -> Panel:
+        return Panel(
+            agent=Path(folder.name).name,
+            environment_id=environment_id,
+            episode=episode,
+            score=step.episode_return,
+            value=step.value,
+            returns=returns,
+            action_names=performance.spec.action_set,
+            preferences=step.preferences,
+            preferences_are=performance.policy.method.preferences_are,
+            action=step.action,
+        )
+
+    try:
+        with _screen(folder) as screen:
+            painter, stage = Painter(terminal_colours(os.environ)), performance.stage
+            player = Player(screen, painter, stage.frames_per_second, stage.pixel_aspect)
+            for episode in count():
+                for step in performance.episode(episode % _EPISODES):
+                    if not all(player.show(frame, panel(step, episode + 1)) for frame in step.frames):
+                        break
+                    if step.ended:
+                        returns.append(step.episode_return)
+                        player.hold(_AFTER_EPISODE_SECONDS)
+                if player.over:
+                    break
+            interrupted = screen.interrupted
+    finally:
+        performance.close()
+    whole = f"{len(returns)} whole episodes, mean return {sum(returns) / len(returns):g}, " if returns else ""
+    print_line(console, f"played {whole}with {performance.source}")
+    print_line(console, f"a video of it: tributary record {run_name(arguments.run)}")
+    if arguments.json is not None:
+        played = {**performance.description, "returns": returns, "interrupted": interrupted}
+        write_json(arguments.json, played | provenance())
+    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
+
+
+def _screen(folder: RunFolder) -> Screen:
+    try:
+        return Screen()
+    except OSError as error:
+        raise _no_terminal(folder) from error
+
+
+def _no_terminal(folder: RunFolder) -> ConfigurationError:
+    return ConfigurationError(
+        f"watch plays in a terminal, and there is none here: tributary record {folder.name} writes a video"
+    )
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+class Panel(NamedTuple):
+    """The texts and numbers beside the picture.
+
+    `preferences` are float32 [A], None for a vector of actions; `preferences_are` is their name. `action` is the last
+    one, an int32 or float32 [D]; None before the first. `returns` are those of earlier episodes.
+    """
+
+    agent: str
+    environment_id: str
+    episode: int
+    score: float
+    value: float
+    returns: list[float]
+    action_names: tuple[str, ...]
+    preferences: Float32Array | None
+    preferences_are: str
+    action: npt.NDArray[np.generic] | None
+    speed: str = ""
+
+
+class Player:
+    """Shows frames at their rate and handles the keys. Frames for which the terminal is too slow are skipped.
+
+    Args:
+        screen: terminal to draw on.
+        painter: for its colours.
+        frames_per_second: at speed 1.
+        pixel_aspect: width of a pixel over its height.
+    """
+
+    def __init__(self, screen: Screen, painter: Painter, frames_per_second: int, pixel_aspect: float) -> None:
+        self._screen = screen
+        self._painter = painter
+        self._frames_per_second = frames_per_second
+        self._pixel_aspect = pixel_aspect
+        self._speed = _SPEEDS.index(1)
+        self._paused = self._next_episode = False
+        self._single_frames = 0
+        self._latest: tuple[Frame, Panel] | None = None
+        self._stale = False
+        self._due = self._painted = time.monotonic()
+        self.over = False
+
+    def show(self, frame: Frame, panel: Panel) -> bool:
+        """Show a frame uint8 [height, width, 3] when it is due. Returns False if the user has ended the episode."""
+        while True:
+            self._wait()
+            if self.over or self._next_episode:
+                self._next_episode = False
+                return False
+            now = time.monotonic()
+            if not self._waits_for_a_key and now >= self._due:
+                break
+        self._latest, self._stale = (frame, panel), True
+        self._single_frames = max(0, self._single_frames - 1)
+        since = now - self._painted
+        in_time = now - self._due <= self._frame_seconds and since > 0.75 / _MOST_PER_SECOND
+        if self._paused or in_time or since > _LONGEST_UNSEEN_SECONDS:
+            self._paint()
+        self._due = max(self._due, now - _MOST_LATE_SECONDS) + self._frame_seconds
+        return True
+
+    def hold(self, seconds: float) -> None:
+        """Keep the last frame."""
+        self._due = time.monotonic() + seconds
+
+    @property
+    def _waits_for_a_key(self) -> bool:
+        return self._paused and not self._single_frames
+
+    @property
+    def _frame_seconds(self) -> float:
+        return 1 / (self._frames_per_second * _SPEEDS[self._speed])
+
+    def _wait(self) -> None:
+        """Wait for keys until the next frame is due, for a poll interval at most."""
+        left = _POLL_SECONDS if self._waits_for_a_key else self._due - time.monotonic()
+        keys = self._screen.wait(min(left, _POLL_SECONDS))
+        for key in keys:
+            self._take(key)
+        self.over = self.over or self._screen.interrupted
+        if self._screen.changed or (self._stale and (self._paused or keys)):
+            self._paint()
+
+    def _take(self, key: str) -> None:
+        match key:
+            case "q" | "Q" | "\x04":
+                self.over = True
+            case " ":
+                self._paused, self._single_frames = not self._paused, 0
+            case ".":
+                self._paused = True
+                self._single_frames += 1
+            case "right" | "+" | "=":
+                self._speed = min(self._speed + 1, len(_SPEEDS) - 1)
+            case "left" | "-":
+                self._speed = max(self._speed - 1, 0)
+            case "n":
+                self._next_episode = True
+            case _:
+                return
+        self._due, self._stale = time.monotonic(), True
+
+    def _paint(self) -> None:
+        if self._latest is None or not self._screen.ready:
+            return
+        frame, panel = self._latest
+        clear = b""
+        if self._screen.changed:
+            self._screen.changed = False
+            clear = self._painter.clear()
+        speed = "paused" if self._paused else f"×{_SPEEDS[self._speed]:g}"
+        cells = compose(self._screen.size, frame, self._pixel_aspect, panel._replace(speed=speed))
+        self._screen.send(clear + self._painter.paint(cells))
+        self._painted, self._stale = time.monotonic(), False
+
+
+def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Panel) -> Cells:
+    """A frame uint8 [height, width, 3] and its panel in a window of `size` rows and columns.
+
+    The panel is beside the picture, or below it where that allows for a larger picture.
+    """
+    rows, columns = size
+    height, width = frame.shape[0], frame.shape[1] * pixel_aspect
+    # The last row lists the keys.
+    free = max(1, rows - 1)
+    beside = fit(width, height, free, max(1, columns - _LEAST_SIDE_COLUMNS - 1))
+    below = fit(width, height, max(1, free - _LINES_BELOW), columns)
+    cells = Cells(rows, columns)
+    side = min(_MOST_SIDE_COLUMNS, columns - beside[1] - 1)
+    if side >= _LEAST_SIDE_COLUMNS and beside[0] * beside[1] * _SIDE_IS_BETTER >= below[0] * below[1]:
+        left = max(0, (columns - beside[1] - 1 - side) // 2)
+        cells.picture(frame, Rectangle((free - beside[0]) // 2, left, *beside))
+        _side(cells, Rectangle(0, left + beside[1] + 1, free, side), panel)
+    else:
+        cells.picture(frame, Rectangle(0, (columns - below[1]) // 2, *below))
+        left = free - below[0]
+        if left > _LEAST_SIDE_ROWS:
+            _side(cells, Rectangle(below[0] + 1, 0, left - 1, min(columns, _MOST_SIDE_COLUMNS)), panel)
+        else:
+            _below(cells, Rectangle(below[0], 0, left, columns), panel)
+    if rows > 1:
+        cells.text(rows - 1, 0, _KEYS, _KEY)
+    return cells
+
+
+def _side(cells: Cells, at: Rectangle, panel: Panel) -> None:
+    facts = [
+        ("score", f"{panel.score:g}"),
+        ("value", f"{panel.value:+.2f}"),
+        ("episode", f"{panel.episode}"),
+        ("earlier", ", ".join(f"{r:g}" for r in panel.returns[-3:])),
+        ("speed", panel.speed),
+    ]
+    cells.text(at.row, at.column, panel.agent[: at.columns], _BRIGHT)
+    cells.text(at.row + 1, at.column, panel.environment_id[: at.columns], _DIM)
+    row = at.row + 3
+    for name, text in facts:
+        if text:
+            cells.text(row, at.column, name, _DIM)
+            cells.text(row, at.column + at.columns - len(text), text, _BRIGHT)
+            row += 1
+    cells.text(row + 1, at.column, panel.preferences_are if panel.preferences is not None else "action", _DIM)
+    row += 2
+    lines = _action_lines(panel)
+    for i in _greatest(lines, at.row + at.rows - row):
+        name, number, share, taken = lines[i]
+        cells.fill(Rectangle(row, at.column, 1, round(share * at.columns)), _TAKEN_BAR if taken else _BAR)
+        colour = _BRIGHT if taken else _DIM
+        cells.text(row, at.column, f"{_MARK if taken else ' '}{name}"[: at.columns - len(number) - 1], colour)
+        cells.text(row, at.column + at.columns - len(number), number, colour)
+        row += 1
+
+
+def _below(cells: Cells, at: Rectangle, panel: Panel) -> None:
+    facts = (
+        f"{panel.agent}   score {panel.score:g}   value {panel.value:+.2f}   episode {panel.episode}   {panel.speed}"
+    )
+    cells.text(at.row, 0, facts, _BRIGHT)
+    row, column = at.row + 1, 0
+    for name, number, _, taken in _action_lines(panel):
+        text = f"{_MARK if taken else ' '}{name} {number}  "
+        if column + len(text) > at.columns:
+            row, column = row + 1, 0
+        if row >= at.row + at.rows:
+            break
+        cells.text(row, column, text, _BRIGHT if taken else _DIM)
+        column += len(text)
+
+
+def _action_lines(panel: Panel) -> list[tuple[str, str, float, bool]]:
+    """Name, number, length of the bar in [0, 1], and whether it was taken, for each action."""
+    preferences, action = panel.preferences, panel.action
+    if preferences is None:
+        values = np.zeros(len(panel.action_names)) if action is None else action
+        return [(f"{i}", f"{v:+.2f}", min(1.0, max(0.0, (v + 1) / 2)), True) for i, v in enumerate(values.tolist())]
+    # Probabilities are lengths already; values have any range.
+    shares = preferences
+    if panel.preferences_are != "probability":
+        shares = (preferences - preferences.min()) / max(float(np.ptp(preferences)), 1e-9)
+    return [
+        (name, f"{number:.2f}", float(share), action is not None and i == int(action))
+        for i, (name, number, share) in enumerate(zip(panel.action_names, preferences, shares, strict=True))
+    ]
+
+
+def _greatest(lines: list[tuple[str, str, float, bool]], rows: int) -> list[int]:
+    """Indices of the lines with the greatest bars, at most `rows`, in their order."""
+    greatest = sorted(range(len(lines)), key=lambda i: -lines[i][2])[: max(0, rows)]
+    return sorted(greatest)
+
+
+def fit(frame_width: float, frame_height: float, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of the largest picture with these proportions. A cell is twice as high as wide."""
+    aspect = frame_width / frame_height
+    wide = max(1, min(columns, round(2 * rows * aspect)))
+    return max(1, min(rows, round(wide / aspect / 2))), wide
