@@ -5,7 +5,7 @@ from pathlib import Path
 
 from actors.environments import EnvironmentSpec
 from launch.film.stage import make_stage
-from launch.loop.arrivals import Arrivals
+from launch.loop.trace import EventTrace
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output import check_can_be_written
@@ -34,7 +34,7 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
             raise setting_error("record_arrivals", file, "cannot be written")
         check_can_be_written(file, "record_arrivals")
     if config.replay_arrivals is not None and budget is not None:
-        recorded = len(Arrivals(config.replay_arrivals).actor_ids)
+        recorded = len(EventTrace(config.replay_arrivals).actor_ids)
         if recorded != budget.actors:
             raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 

@@ -143,13 +143,12 @@ class _Run(NamedTuple):
 def _train_inline(run: _Run, budget: ThreadBudget) -> int:
     _open_folder(run, budget)
     prepare_tensorflow(1, gpu=False)
-    from launch.loop.inline_executor import InlineExecutor
-    from launch.loop.repeating_executor import RepeatingExecutor
-    from launch.loop.supervision import TrainingStoppedError
+    from launch.loop.inline import InlineExecutor, ReplayExecutor
+    from launch.loop.worker_pool import TrainingStoppedError
     from launch.run.session import TrainingSession
 
     config, spec = run.config, run.spec
-    kind = InlineExecutor if config.replay_arrivals is None else RepeatingExecutor
+    kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
     with _kept_if_it_starts(run):
         session = TrainingSession(
             config,
@@ -219,7 +218,7 @@ def _train_on_ray(run: _Run, budget: ThreadBudget | None) -> int:
         raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
     except ray.exceptions.RayError as error:
         # The name of the class says nothing that its message does not.
-        return _failed(run, last_line(error).removeprefix("launch.loop.supervision.TrainingStoppedError: "))
+        return _failed(run, last_line(error).removeprefix("launch.loop.worker_pool.TrainingStoppedError: "))
     finally:
         ray.shutdown()
 

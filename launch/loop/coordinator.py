@@ -3,9 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from launch.loop.crew import Crew
-from launch.loop.executor import AtWork, Change, ChangedWithin, Executor, Failed, Replaced
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.executor import Change, ChildEvent, Executor, Failed, Heartbeat, Replaced
+from launch.loop.worker_pool import TrainingStoppedError, WorkerPool
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
 from shared.errors import ConfigurationError
@@ -44,7 +43,7 @@ class Coordinator:
     ) -> None:
         self._learner = learner
         self._executor = executor
-        self._crew = Crew(executor, calls_per_actor, supervision, clock)
+        self._pool = WorkerPool(executor, calls_per_actor, supervision, clock)
         self._max_non_finite = supervision.max_non_finite
         self._published_version: int | None = None
         self._published_target_version: int | None = None
@@ -55,20 +54,20 @@ class Coordinator:
     @property
     def actor_restarts(self) -> int:
         """Actors that were replaced."""
-        return self._crew.actor_restarts
+        return self._pool.actor_restarts
 
     @property
     def rollouts_lost(self) -> int:
         """Rollouts that ended with the actors that were making them, at most."""
-        return self._crew.rollouts_lost
+        return self._pool.rollouts_lost
 
     def resume(self, actor_ids: Sequence[int]) -> None:
         """Watch over rollouts that are under way before `run`, by their actors' ids."""
-        self._crew.resume(actor_ids)
+        self._pool.resume(actor_ids)
 
     def stop(self) -> None:
         """Ask for no further rollouts; `run` ends when what is in flight has been taken in."""
-        self._crew.stopping = True
+        self._pool.stopping = True
 
     def give_up_evaluations(self) -> None:
         """Wait for no evaluation that is under way: one may take minutes, or never end."""
@@ -94,19 +93,19 @@ class Coordinator:
             ConfigurationError: an actor could not be made, and none has reported yet: none will.
         """
         self._publish()
-        self._crew.start()
-        while self._executor.calls_in_flight or self._crew.expects_others:
+        self._pool.start()
+        while self._executor.calls_in_flight or self._pool.expects_others:
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport | AggregatedReport):
                 yield from self._take(completion)
-                yield from self._crew.release_if_done(completion.actor_id)
-            elif isinstance(completion, ChangedWithin):
+                yield from self._pool.remove_if_drained(completion.actor_id)
+            elif isinstance(completion, ChildEvent):
                 self._stop_if_none_can_be_made(completion.change)
-                yield self._crew.changed(completion)
-                yield from self._crew.release_if_done(completion.actor_id)
-            elif isinstance(completion, AtWork):
-                self._crew.hear_from(completion)
-                yield from self._crew.release_if_done(completion.actor_id)
+                yield self._pool.changed(completion)
+                yield from self._pool.remove_if_drained(completion.actor_id)
+            elif isinstance(completion, Heartbeat):
+                self._pool.on_heartbeat(completion)
+                yield from self._pool.remove_if_drained(completion.actor_id)
                 yield None
             elif isinstance(completion, EvaluationResult):
                 self.evaluations_under_way = max(0, self.evaluations_under_way - 1)
@@ -115,13 +114,13 @@ class Coordinator:
                 yield self._lose(completion)
             else:
                 yield None
-            yield from self._crew.attend()
-        self._crew.end()
+            yield from self._pool.supervise()
+        self._pool.end()
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
         """Give a report to the learner, and send its actor on its way again."""
         self.messages += 1
-        self._crew.reported(report)
+        self._pool.reported(report)
         if isinstance(report, AggregatedReport):
             outcomes = self._learner.submit_sum(report)
         else:
@@ -134,9 +133,9 @@ class Coordinator:
                 f"{self._max_non_finite}: lower --optimizer.learning-rate, or clip by --optimizer.max-gradient-norm"
             )
         # Before the outcomes are yielded: the actor would idle for as long as their reader takes.
-        if not self._crew.stopping:
+        if not self._pool.stopping:
             self._publish()
-        self._crew.dispatch(report.actor_id)
+        self._pool.dispatch(report.actor_id)
         return outcomes
 
     def _lose(self, failed: Failed) -> Failed | Replaced:
@@ -145,7 +144,7 @@ class Coordinator:
             self.evaluations_under_way = 0
             return Replaced(failed, None)
         self._stop_if_none_can_be_made(failed)
-        return self._crew.lose(failed)
+        return self._pool.lose(failed)
 
     def _stop_if_none_can_be_made(self, change: Change) -> None:
         # Once a message has come, an actor can be made: another one that cannot is replaced like any that fails.

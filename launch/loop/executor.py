@@ -33,16 +33,16 @@ class Joined(NamedTuple):
     actor_id: int
 
 
-class Released(NamedTuple):
+class Drained(NamedTuple):
     """An actor on a draining node has made its last report and was ended."""
 
     actor_id: int
 
 
-Change = Failed | Replaced | Joined | Released
+Change = Failed | Replaced | Joined | Drained
 
 
-class ChangedWithin(NamedTuple):
+class ChildEvent(NamedTuple):
     """Something changed among several actors that share the id `actor_id`; the others go on.
 
     `rollouts_lost` is how many were lost by it, at most.
@@ -53,7 +53,7 @@ class ChangedWithin(NamedTuple):
     rollouts_lost: int = 0
 
 
-class AtWork(NamedTuple):
+class Heartbeat(NamedTuple):
     """A sign of life from who adds for several actors that share the id `actor_id`: no sum is whole yet.
 
     `expects_one`: actors are at work on it. Else there is none now, so that it may take any time.
@@ -63,7 +63,7 @@ class AtWork(NamedTuple):
     expects_one: bool
 
 
-Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChangedWithin | AtWork
+Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChildEvent | Heartbeat
 
 
 class Executor(Protocol):
@@ -77,7 +77,7 @@ class Executor(Protocol):
 
     Usually an actor id stands for one actor. Where gradients are added on their way to the learner, it stands for all
     actors of a node or of several nodes: the executor then completes a call by an `AggregatedReport`, a
-    `ChangedWithin` or an `AtWork`.
+    `ChildEvent` or an `Heartbeat`.
     """
 
     @property
@@ -142,7 +142,7 @@ class Executor(Protocol):
         """Start one more actor, under an id that was never used. None if there is no place for it."""
         ...
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more actors the run wants and has places for. Negative if it has more than it wants."""
         ...
 

@@ -14,8 +14,8 @@ import numpy as np
 import ray
 
 from actors.environments import EnvironmentSpec
-from launch.loop.adder import Adder
-from launch.loop.executor import AtWork, ChangedWithin, Completion
+from launch.loop.aggregator import GradientAggregator
+from launch.loop.executor import ChildEvent, Completion, Heartbeat
 from launch.on_ray.actor_process import ActorProcess, Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import RayExecutor
@@ -55,11 +55,11 @@ class NodeAggregator:
         config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
         executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
         self._precision = config.transfer.precision
-        self._adder = Adder(executor, gradients, config.supervision)
+        self._aggregator = GradientAggregator(executor, gradients, config.supervision)
 
-    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChangedWithin | AtWork:
-        """See `Adder.collect`; the gradient of the sum is encoded, as it travels."""
-        result = self._adder.collect(_snapshot(weights), None if target is None else _snapshot(target))
+    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChildEvent | Heartbeat:
+        """See `GradientAggregator.collect`; the gradient of the sum is encoded, as it travels."""
+        result = self._aggregator.collect(_snapshot(weights), None if target is None else _snapshot(target))
         if not isinstance(result, AggregatedReport):
             return result
         return result._replace(gradient=encode(result.gradient, self._precision))  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ class NodesExecutor(RayMembers[_Node]):
         self._ids = itertools.count(first_actor_id, _IDS_PER_NODE)
         # Those whose last call ended without a sum: gradients that were added before it wait there.
         self._unfinished: set[int] = set()
-        for _ in range(1 if cluster is None else self.room()):
+        for _ in range(1 if cluster is None else self.free_slots()):
             self.add()
         self._start_evaluator()
 
@@ -118,7 +118,7 @@ class NodesExecutor(RayMembers[_Node]):
         weights, target = self._published.weights(), self._published.new_target_object(actor_id)
         self._calls[self._members[actor_id].handle.collect.remote(weights, target)] = Call(actor_id)
 
-    def _completion(self, call: Call, result: AggregatedReport | ChangedWithin | AtWork) -> Completion:
+    def _completion(self, call: Call, result: AggregatedReport | ChildEvent | Heartbeat) -> Completion:
         assert call.actor_id is not None
         result = result._replace(actor_id=call.actor_id)
         if not isinstance(result, AggregatedReport):
@@ -152,7 +152,7 @@ class NodesExecutor(RayMembers[_Node]):
         self._members[node_id] = _Node(handle, node, actors)
         return node_id
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return 0 if self._cluster is None else len(self._free_nodes())
 
     def _free_nodes(self) -> dict[str, int]:
@@ -161,7 +161,7 @@ class NodesExecutor(RayMembers[_Node]):
         _, most = self._config.actor_range
         left = None if most is None else most - self.actors
         taken = Counter(member.node for member in self._members.values())
-        free = {node: count for node, count in self._cluster.places().items() if not taken[node]}
+        free = {node: count for node, count in self._cluster.slots_by_node().items() if not taken[node]}
         if left is not None:
             free = {node: min(count, left) for node, count in free.items() if left > 0}
         return free

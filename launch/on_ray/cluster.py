@@ -20,7 +20,7 @@ from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from launch.machine.import_path import worker_path
-from launch.on_ray.placement import Node, room
+from launch.on_ray.placement import Node, slots_by_node
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
@@ -231,9 +231,9 @@ class ClusterView:
             self._silent[node.id] = now
         return True
 
-    def places(self) -> dict[str, int]:
+    def slots_by_node(self) -> dict[str, int]:
         """How many actors each node takes, by its id."""
-        return room(self._config, self.nodes(), self.learner)
+        return slots_by_node(self._config, self.nodes(), self.learner)
 
 
 def _answers(node: Node) -> bool:

@@ -16,7 +16,7 @@ from launch.machine.shared_memory import SharedVector, VectorPool
 from launch.on_ray.actor_process import ActorProcess, Reply, Request, Weights
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.members import PROCESS_OPTIONS, Call, RayMembers
-from launch.on_ray.placement import next_node, wanted
+from launch.on_ray.placement import desired_actors, next_node
 from shared.config import RunConfig
 from shared.types import GradientReport, WeightSnapshot
 from shared.wire import WirePrecision, decode, encode, wire_dtype
@@ -176,7 +176,7 @@ class RayExecutor(RayMembers[_Member]):
         options, node = PROCESS_OPTIONS, self._node
         if self._cluster is not None:
             # The node with the most free places.
-            place = next_node(self._cluster.places(), [member.node for member in self._members.values()])
+            place = next_node(self._cluster.slots_by_node(), [member.node for member in self._members.values()])
             if place is None:
                 return None
             node = place
@@ -190,10 +190,10 @@ class RayExecutor(RayMembers[_Member]):
         self._members[actor_id] = _Member(handle, node, vectors, self._offer(node))
         return actor_id
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         if self._cluster is None:
             return 0
-        return wanted(self._config, self._cluster.places()) - len(self._members)
+        return desired_actors(self._config, self._cluster.slots_by_node()) - len(self._members)
 
     def close(self) -> None:
         shared: list[VectorPool | _Member] = [self._weight_vectors, self._target_vectors, *self._members.values()]

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from actors.environments import EnvironmentSpec
-from launch.loop.supervision import LearnerLostError
+from launch.loop.worker_pool import LearnerLostError
 from launch.machine.budget import ThreadBudget
 from launch.on_ray.cluster import cluster_nodes
 from launch.on_ray.failures import failure_reason

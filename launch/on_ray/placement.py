@@ -86,7 +86,7 @@ def with_actor_device(config: RunConfig, gpus: float) -> RunConfig:
     return replace(config, actor=replace(config.actor, device=decided))
 
 
-def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
+def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
     """How many actors each node takes, by node id. A node that is marked for the learner takes none."""
     places = {}
     for node in nodes:
@@ -104,7 +104,7 @@ def room(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, i
     return places
 
 
-def wanted(config: RunConfig, places: dict[str, int]) -> int:
+def desired_actors(config: RunConfig, places: dict[str, int]) -> int:
     """How many actors a run wants, given the places of each node: as many as fit, up to the most that is set."""
     _, most = config.actor_range
     available = sum(places.values())
@@ -127,14 +127,14 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     if not nodes:
         raise setting_error("address", config.address, "the cluster has no node")
     learner, gpu = learner_node(config, nodes)
-    places = room(config, nodes, learner)
+    places = slots_by_node(config, nodes, learner)
     least, most = config.actor_range
     available = sum(places.values())
     if available < least:
         reasons = "; ".join(_why_so_few(config, node, learner, places) for node in nodes)
         raise setting_error("actors", config.actors, f"there is room for {available} on the cluster's nodes: {reasons}")
     running: list[str] = []
-    for _ in range(wanted(config, places)):
+    for _ in range(desired_actors(config, places)):
         node = next_node(places, running)
         assert node is not None
         running.append(node)

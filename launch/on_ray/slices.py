@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from launch.loop.supervision import LearnerLostError
+from launch.loop.worker_pool import LearnerLostError
 from launch.on_ray.cluster import on_node
 from launch.on_ray.failures import failure_reason
 from launch.on_ray.members import PROCESS_OPTIONS

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launch.loop.arrivals import Arrival, ArrivalsWriter
 from launch.loop.coordinator import Event
-from launch.loop.executor import Failed, Joined, Released, Replaced
+from launch.loop.executor import Drained, Failed, Joined, Replaced
+from launch.loop.trace import TraceEvent, TraceWriter
 from learner.learner import Outcome
 from shared.types import EvaluationResult
 
@@ -22,7 +22,7 @@ class ArrivalRecord:
     def __init__(self, file: str, actor_ids: Sequence[int], say: Callable[[str], None]) -> None:
         self._file = file
         self._say = say
-        self._writer: ArrivalsWriter | None = ArrivalsWriter(Path(file), actor_ids)
+        self._writer: TraceWriter | None = TraceWriter(Path(file), actor_ids)
 
     def add(self, event: Event | None) -> None:
         """Write down what arrived with this event, if anything did."""
@@ -45,21 +45,21 @@ class ArrivalRecord:
             self._writer.close()
 
 
-def arrival(event: Event | None) -> Arrival | None:
+def arrival(event: Event | None) -> TraceEvent | None:
     """What arrived with this event; None if nothing did."""
     match event:
         case Outcome():
-            return Arrival("report", event.report.actor_id)
+            return TraceEvent("report", event.report.actor_id)
         case EvaluationResult():
-            return Arrival("evaluation")
+            return TraceEvent("evaluation")
         case Failed():
-            return Arrival("lost-with-node" if event.node_lost else "lost", event.actor_id)
+            return TraceEvent("lost-with-node" if event.node_lost else "lost", event.actor_id)
         case Replaced(replacement_id=None):
-            return Arrival("lost-evaluator")
+            return TraceEvent("lost-evaluator")
         case Replaced(replacement_id=actor_id):
-            return Arrival("replacement", actor_id)
+            return TraceEvent("replacement", actor_id)
         case Joined(actor_id):
-            return Arrival("joined", actor_id)
-        case Released(actor_id):
-            return Arrival("released", actor_id)
+            return TraceEvent("joined", actor_id)
+        case Drained(actor_id):
+            return TraceEvent("released", actor_id)
     return None

@@ -5,7 +5,7 @@ from collections import Counter, deque
 from contextlib import suppress
 from pathlib import Path
 
-from launch.loop.executor import Change, Failed, Joined, Released, Replaced
+from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 
 
 class Messages:
@@ -58,5 +58,5 @@ def change_message(change: Change) -> str:
             return f"actor {replacement_id} replaces actor {failed.actor_id}"
         case Joined(actor_id):
             return f"actor {actor_id} joins"
-        case Released(actor_id):
+        case Drained(actor_id):
             return f"actor {actor_id}: its node is draining; it made its last report"

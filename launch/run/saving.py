@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.folder import RunFolder
 from launch.run.storage import RemoteCopy
 from launch.run.weights import best_score

@@ -11,8 +11,8 @@ from typing import Any
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
-from launch.loop.executor import Executor, Failed, Joined, Released, Replaced
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.arrival_record import ArrivalRecord
 from launch.run.counts import LearnerDeath, RunCounts
 from launch.run.evaluations import Evaluations
@@ -188,7 +188,7 @@ class TrainingSession:
         if not self._repeats:
             return False
         # Once the user has asked, nobody is asked for what the record has next. Or nobody was left at its end.
-        nobody_left = not (self._executor.actor_ids or self._executor.calls_in_flight or self._executor.room())
+        nobody_left = not (self._executor.actor_ids or self._executor.calls_in_flight or self._executor.free_slots())
         return self._stopping.interrupted or nobody_left
 
     def _stop_if_due(self) -> None:
@@ -207,7 +207,7 @@ class TrainingSession:
                 self._take_outcome(event)
             case EvaluationResult():
                 self._take_evaluation(event)
-            case Failed() | Replaced() | Joined() | Released():
+            case Failed() | Replaced() | Joined() | Drained():
                 self._say(change_message(event))
                 if isinstance(event, Replaced) and event.replacement_id is None:
                     self._evaluations.evaluator_died(self.elapsed_seconds)

@@ -39,7 +39,7 @@ def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Calla
     training.wait_for(lambda: "its node is draining" in training.log(), "the release")
     training.wait_for_actors(1)
     summary, _ = training.stop()
-    # Released after its last report: nothing was lost.
+    # Drained after its last report: nothing was lost.
     assert summary["rollouts_lost_with_actors"] == 0
     assert summary["actor_restarts"] == 0
 

@@ -96,7 +96,7 @@ class HandDrivenExecutor:
     def actors(self) -> int:
         return len(self._alive)
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.wanted - len(self._alive)
 
     def draining(self):

@@ -11,7 +11,7 @@ import pytest
 
 from launch.cli import main
 from launch.commands.checks import check_network
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.inline import InlineExecutor
 from launch.machine.budget import automatic_actors, thread_budget
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder

@@ -15,7 +15,7 @@ from findings import Row, conclude
 from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from learner.accumulator import GradientAccumulator
 from learner.learner import Learner

@@ -16,7 +16,7 @@ from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from learner.accumulator import GradientAccumulator
 from learner.learner import Learner

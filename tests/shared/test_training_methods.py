@@ -12,7 +12,7 @@ import pytest
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.inline import InlineExecutor
 from learner.learner import Learner, Outcome
 from shared.config import EnvironmentConfig, MethodConfig, RunConfig
 from shared.methods.method import Method, method_class

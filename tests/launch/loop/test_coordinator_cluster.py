@@ -2,7 +2,7 @@
 
 from hand_driven import Clock, make, report
 
-from launch.loop.executor import Failed, Joined, Released, Replaced
+from launch.loop.executor import Drained, Failed, Joined, Replaced
 from learner.learner import Outcome
 from shared.config import RunConfig
 
@@ -27,7 +27,7 @@ def test_an_actor_whose_place_goes_makes_its_last_report(cartpole: RunConfig) ->
     events = coordinator.run()
     clock.now = 5.0
     seen = [next(events) for _ in range(5)]
-    assert seen[-1] == Released(1)
+    assert seen[-1] == Drained(1)
     assert executor.actor_ids == [0]
     # Asked for nothing after the notice, and its last two reports are in.
     assert executor.tape.count("dispatch 1") == 2

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hand_driven import Clock, make, report
 
-from launch.loop.executor import ChangedWithin, Failed, Replaced
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.executor import ChildEvent, Failed, Replaced
+from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -28,7 +28,7 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
 def test_an_actor_that_dies_while_the_run_stops_does_not_fail_it(cartpole: RunConfig, within: bool) -> None:
     executor, _, coordinator = make(cartpole, actors=2, max_restarts=0)
     failed = Failed(1, "gone")
-    executor.completions += [report(0, 1, 0), ChangedWithin(1, failed) if within else failed, report(0, 2, 1)]
+    executor.completions += [report(0, 1, 0), ChildEvent(1, failed) if within else failed, report(0, 2, 1)]
     events = coordinator.run()
     next(events)
     coordinator.stop()

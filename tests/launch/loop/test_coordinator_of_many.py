@@ -3,8 +3,8 @@
 import pytest
 from hand_driven import Clock, make, report
 
-from launch.loop.executor import AtWork, ChangedWithin, Failed, Released, Replaced
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Replaced
+from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import RunConfig
 
@@ -22,14 +22,14 @@ def test_what_goes_with_several_actors_under_one_id_is_counted_rollout_by_rollou
 def test_one_lost_among_several_under_one_id_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=2, calls=2, max_restarts=1)
     lost, replaced = Failed(1_000_001, "gone"), Replaced(Failed(1_000_001, "gone"), 1_000_009)
-    executor.completions += [ChangedWithin(1, lost, 1), ChangedWithin(1, replaced)]
+    executor.completions += [ChildEvent(1, lost, 1), ChildEvent(1, replaced)]
     events = coordinator.run()
     assert [next(events), next(events)] == [lost, replaced]
     assert executor.actor_ids == [0, 1]
     assert executor.tape[-2:] == ["dispatch 1", "dispatch 1"]
     assert (coordinator.rollouts_lost, coordinator.actor_restarts) == (1, 1)
     # The limit is that of the run, wherever its actors are.
-    executor.completions += [ChangedWithin(0, Failed(7, "gone too"))]
+    executor.completions += [ChildEvent(0, Failed(7, "gone too"))]
     with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
         next(events)
 
@@ -44,7 +44,7 @@ def test_several_under_one_id_are_asked_again_as_long_as_they_are_at_work_and_th
     assert isinstance(next(events), Outcome)
     for _ in range(3):
         clock.now += 4.0
-        executor.completions.append(AtWork(0, expects_one=False))
+        executor.completions.append(Heartbeat(0, expects_one=False))
         assert next(events) is None
         assert executor.tape[-1] == "dispatch 0"
     # Nothing at all for six seconds.
@@ -73,12 +73,12 @@ def test_a_sum_under_way_is_waited_for_at_the_end_unless_nobody_is_at_work_on_it
         coordinator.stop()
     executor.tape.clear()
     for _ in range(2):
-        executor.completions.append(AtWork(0, expects_one=True))
+        executor.completions.append(Heartbeat(0, expects_one=True))
         assert next(events) is None
     assert executor.tape == ["dispatch 0", "dispatch 0"]
-    executor.completions.append(AtWork(0, expects_one=False))
+    executor.completions.append(Heartbeat(0, expects_one=False))
     if draining:
-        assert next(events) == Released(0)
+        assert next(events) == Drained(0)
         assert executor.tape[2:] == ["remove 0"]
     else:
         assert list(events) == [None]
@@ -88,7 +88,7 @@ def test_a_sum_under_way_is_waited_for_at_the_end_unless_nobody_is_at_work_on_it
 def test_a_process_that_starts_among_several_may_take_as_long_as_any(cartpole: RunConfig) -> None:
     clock = Clock()
     executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
-    executor.completions += [report(0, 1, 0), ChangedWithin(0, Failed(7, "gone")), None, report(0, 2, 1)]
+    executor.completions += [report(0, 1, 0), ChildEvent(0, Failed(7, "gone")), None, report(0, 2, 1)]
     events = coordinator.run()
     next(events)
     next(events)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hand_driven import Clock
 
-from launch.loop.adder import Adder
+from launch.loop.aggregator import GradientAggregator
 from launch.loop.coordinator import Coordinator
 from launch.loop.executor import Failed, Joined, Replaced
 from learner.learner import Learner, Outcome
@@ -74,7 +74,7 @@ class Parts:
     def rollouts_under_way(self, actor_id: int) -> int:
         return 1 + sum(asked[0] == actor_id for asked in self._asked)
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return len(self.waiting)
 
     def draining(self) -> Sequence[int]:
@@ -147,7 +147,7 @@ class Nodes:
             number + n: Player(number + n, self.made, self._per_rollout) for n in range(1, ACTORS + 1)
         }
         self.nodes[number] = Parts(players, number)
-        return Adder(self.nodes[number], K, SUPERVISION, self.clock).collect  # type: ignore[arg-type]
+        return GradientAggregator(self.nodes[number], K, SUPERVISION, self.clock).collect  # type: ignore[arg-type]
 
     def numpy_sum(self, reports: Sequence[GradientReport]) -> Float32Array:
         total = np.zeros(LAYOUT.size, np.float32)

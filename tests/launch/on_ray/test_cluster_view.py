@@ -38,14 +38,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 def test_a_node_that_answers_is_not_lost(cluster: Cluster) -> None:
     assert not cluster.view.has_lost("w")
     assert cluster.asked == ["w"]
-    assert cluster.view.places() == {"h": 2, "w": 4}
+    assert cluster.view.slots_by_node() == {"h": 2, "w": 4}
 
 
 def test_a_node_that_ray_does_not_list_is_lost_though_it_was_a_moment_ago(cluster: Cluster) -> None:
-    assert cluster.view.places() == {"h": 2, "w": 4}
+    assert cluster.view.slots_by_node() == {"h": 2, "w": 4}
     cluster.listed = [HEAD]
     assert cluster.view.has_lost("w")
-    assert cluster.view.places() == {"h": 2}
+    assert cluster.view.slots_by_node() == {"h": 2}
     assert cluster.asked == []
 
 
@@ -56,9 +56,9 @@ def test_a_node_that_does_not_answer_is_lost_though_ray_lists_it(cluster: Cluste
     assert cluster.view.has_lost("w")
     assert cluster.asked == ["w"]
     # Also in what was looked up just before, and in what is looked up next.
-    assert cluster.view.places() == {"h": 2}
+    assert cluster.view.slots_by_node() == {"h": 2}
     cluster.now += 3.0
-    assert cluster.view.places() == {"h": 2}
+    assert cluster.view.slots_by_node() == {"h": 2}
     assert not cluster.view.has_lost("h")
 
 
@@ -68,18 +68,18 @@ def test_a_silent_node_is_tried_again_now_and_then_and_taken_back_when_it_answer
     cluster.asked.clear()
     for now in (103.0, 106.0, 109.0):
         cluster.now = now
-        assert cluster.view.places() == {"h": 2}
+        assert cluster.view.slots_by_node() == {"h": 2}
     assert cluster.asked == [], "a node that is gone would cost each look a second"
     cluster.now = 111.0
-    assert cluster.view.places() == {"h": 2}
+    assert cluster.view.slots_by_node() == {"h": 2}
     assert cluster.asked == ["w"]
     cluster.answering, cluster.now = {"h", "w"}, 115.0
-    assert cluster.view.places() == {"h": 2}
+    assert cluster.view.slots_by_node() == {"h": 2}
     cluster.now = 122.0
-    assert cluster.view.places() == {"h": 2, "w": 4}
+    assert cluster.view.slots_by_node() == {"h": 2, "w": 4}
     # It is as good as any other again.
     cluster.now = 125.0
-    assert cluster.view.places() == {"h": 2, "w": 4}
+    assert cluster.view.slots_by_node() == {"h": 2, "w": 4}
     assert cluster.asked == ["w", "w"]
     assert not cluster.view.has_lost("w")
 
@@ -88,4 +88,4 @@ def test_a_node_that_comes_back_under_another_id_has_its_places_at_once(cluster:
     cluster.answering = {"h"}
     cluster.view.has_lost("w")
     cluster.listed, cluster.answering, cluster.now = [HEAD, WORKER, replace(WORKER, id="v")], {"h", "v"}, 103.0
-    assert cluster.view.places() == {"h": 2, "v": 4}
+    assert cluster.view.slots_by_node() == {"h": 2, "v": 4}

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
-from launch.loop.supervision import LearnerLostError, TrainingStoppedError
+from launch.loop.worker_pool import LearnerLostError, TrainingStoppedError
 from launch.machine.budget import thread_budget
 from launch.on_ray import learner_process, learner_run
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, SentFolder

@@ -8,12 +8,12 @@ from launch.machine.budget import ACTOR_BYTES
 from launch.on_ray.placement import (
     Node,
     aggregation,
+    desired_actors,
     learner_node,
     next_node,
     place,
     placement_lines,
-    room,
-    wanted,
+    slots_by_node,
     with_actor_device,
 )
 from shared.config import ActorConfig, LearnerConfig, RunConfig
@@ -54,14 +54,14 @@ def test_a_gpu_draws_the_learner_unless_it_shall_be_on_a_cpu() -> None:
 
 def test_a_large_node_is_left_a_core_and_so_is_the_learners() -> None:
     large, head = Node("l", "10.0.0.9", 16.0, 64 * GIB), replace(HEAD, cores=4.0)
-    assert room(RunConfig(), [head, large], head) == {"h": 3, "l": 15}
+    assert slots_by_node(RunConfig(), [head, large], head) == {"h": 3, "l": 15}
 
 
 def test_memory_and_cores_of_an_actor_count() -> None:
     small = replace(WORKERS[0], bytes=2 * ACTOR_BYTES + 1)
-    assert room(RunConfig(), [small], HEAD) == {"w0": 2}
+    assert slots_by_node(RunConfig(), [small], HEAD) == {"w0": 2}
     halves = replace(RunConfig(), actor=ActorConfig(cores=0.5))
-    assert room(halves, WORKERS, HEAD) == {"w0": 8, "w1": 8}
+    assert slots_by_node(halves, WORKERS, HEAD) == {"w0": 8, "w1": 8}
 
 
 @pytest.mark.parametrize(("actors", "count"), [("auto", 10), (3, 3), ("2:5", 5), ("2:100", 10)])
@@ -69,7 +69,7 @@ def test_the_number_of_actors(actors: int | str, count: int) -> None:
     config = RunConfig(actors=actors)
     placement = place(config, CLUSTER)
     assert placement.total_actors == count
-    assert wanted(config, room(config, CLUSTER, HEAD)) == count
+    assert desired_actors(config, slots_by_node(config, CLUSTER, HEAD)) == count
 
 
 def test_few_actors_are_spread() -> None:
@@ -116,7 +116,7 @@ def test_actors_on_gpus_share_what_the_learner_leaves() -> None:
     decided = with_actor_device(config, 2.0)
     assert decided.actor.device == "gpu"
     machine = Node("g", "10.0.0.8", 8.0, 64 * GIB, gpus=2.0)
-    assert room(decided, [machine, HEAD], machine) == {"g": 2}
+    assert slots_by_node(decided, [machine, HEAD], machine) == {"g": 2}
     with pytest.raises(ConfigurationError, match="Ray finds 1 GPUs, of which the learner leaves 0"):
         with_actor_device(replace(config, actor=ActorConfig(device="gpu")), 1.0)
 

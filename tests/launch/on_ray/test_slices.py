@@ -10,7 +10,7 @@ import pytest
 import ray
 from sliced import SIZE, START, contents, gradient, numbered, sliced_learner, small_blocks
 
-from launch.loop.supervision import LearnerLostError
+from launch.loop.worker_pool import LearnerLostError
 from launch.on_ray import slices as module
 from launch.on_ray.slices import SliceProcesses
 from learner.learner import Learner

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launch.loop.arrivals import ArrivalsWriter
-from launch.loop.executor import Failed, Joined, Released, Replaced
+from launch.loop.executor import Drained, Failed, Joined, Replaced
+from launch.loop.trace import TraceWriter
 from launch.run.arrival_record import ArrivalRecord
 from shared.types import EpisodeStats, EvaluationResult
 
@@ -19,7 +19,7 @@ def test_what_a_repetition_needs_is_written(tmp_path: Path) -> None:
     record = ArrivalRecord(str(file), [0, 1], lambda message: pytest.fail(message))
     with_node = FAILED._replace(actor_id=0, node_lost=True)
     evaluator = Replaced(FAILED._replace(actor_id=None), None)
-    for event in (None, FAILED, Replaced(FAILED, 2), with_node, Joined(5), Released(5), evaluator, EVALUATED):
+    for event in (None, FAILED, Replaced(FAILED, 2), with_node, Joined(5), Drained(5), evaluator, EVALUATED):
         record.add(event)
     record.close()
     written = "version 2, actors 0 1, lost 1, replacement 2, lost-with-node 0, joined 5, released 5"
@@ -34,7 +34,7 @@ def test_a_file_that_can_be_written_no_more_is_one_warning(tmp_path: Path, monke
     said: list[str] = []
     file = tmp_path / "order.txt"
     record = ArrivalRecord(str(file), [0, 1], said.append)
-    monkeypatch.setattr(ArrivalsWriter, "add", full_disk)
+    monkeypatch.setattr(TraceWriter, "add", full_disk)
     record.add(FAILED)
     monkeypatch.undo()
     record.add(FAILED)

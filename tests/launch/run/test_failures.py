@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from actors.environments import environment_spec
 from launch.loop.coordinator import Coordinator
-from launch.loop.inline_executor import InlineExecutor
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.inline import InlineExecutor
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.counts import LearnerDeath
 from launch.run.session import TrainingSession
 from launch.run.summary import write_summary

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actors.environments import EnvironmentSpec, StepResult, VectorEnvironment, environment_spec
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.inline import InlineExecutor
 from launch.run.session import TrainingSession
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationResult, WeightSnapshot
@@ -53,7 +53,7 @@ class ScriptedEvaluator:
 
 def script(monkeypatch: pytest.MonkeyPatch, *means: float) -> type[ScriptedEvaluator]:
     kind = type("Scripted", (ScriptedEvaluator,), {"means": means, "asked": [], "weights": []})
-    monkeypatch.setattr("launch.loop.inline_executor.Evaluator", kind)
+    monkeypatch.setattr("launch.loop.inline.Evaluator", kind)
     return kind
 
 
@@ -140,7 +140,7 @@ def test_the_weights_that_ended_the_run_are_kept_even_if_others_were_luckier_bef
             self.means = (MARK + 85.0,) if policy == "sampled" else (MARK + 500.0,)
             return super().run(snapshot, policy)
 
-    monkeypatch.setattr("launch.loop.inline_executor.Evaluator", Lucky)
+    monkeypatch.setattr("launch.loop.inline.Evaluator", Lucky)
     evaluation = EvaluationConfig(every_frames=50, episodes=4, environments=2, policy="greedy")
     config = replace(cartpole, stop_at_return=MARK, total_frames=50_000, evaluation=evaluation)
     summary = session(config, tmp_path).run()

@@ -9,7 +9,7 @@ import pytest
 
 from actors.environments import environment_spec
 from launch.cli import main
-from launch.loop.repeating_executor import RepeatingExecutor
+from launch.loop.inline import ReplayExecutor
 from launch.run.session import TrainingSession
 from shared.config import RunConfig
 from shared.types import GradientReport
@@ -88,7 +88,7 @@ def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConf
     spec = environment_spec(config.environment)
     session: TrainingSession
 
-    class Interrupted(RepeatingExecutor):
+    class Interrupted(ReplayExecutor):
         def play(self, *call: Any) -> GradientReport:
             if session.learner.version == 2:
                 session.interrupt()

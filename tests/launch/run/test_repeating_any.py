@@ -11,8 +11,7 @@ import pytest
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.executor import Completion, Failed
-from launch.loop.inline_executor import InlineExecutor
-from launch.loop.repeating_executor import RepeatingExecutor
+from launch.loop.inline import InlineExecutor, ReplayExecutor
 from launch.run.session import TrainingSession
 from shared.config import ActorConfig, EvaluationConfig, RunConfig, SupervisionConfig
 
@@ -59,12 +58,12 @@ class TroubledExecutor(InlineExecutor):
         return self._run(call)
 
     def add(self) -> int | None:
-        if self.room() <= 0:
+        if self.free_slots() <= 0:
             return None
         self._made += 1
         return super().add()
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self._places - len(self._actors)
 
     def draining(self) -> Sequence[int]:
@@ -94,7 +93,7 @@ def test_a_repetition_ends_with_the_same_weights(
     seed: int, odds: dict[str, float], cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The crew looks after nodes once a second.
-    monkeypatch.setattr("launch.loop.crew._CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("launch.loop.worker_pool._CHECK_SECONDS", 0.0)
     config = replace(
         cartpole,
         executor="inline",
@@ -116,7 +115,7 @@ def test_a_repetition_ends_with_the_same_weights(
 
         def make(first: int, this: RunConfig = this) -> InlineExecutor:
             if this.replay_arrivals is not None:
-                return RepeatingExecutor(this, spec, 2, first)
+                return ReplayExecutor(this, spec, 2, first)
             return TroubledExecutor(this, spec, first, odds)
 
         (tmp_path / name).mkdir()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from actors.environments import environment_spec
-from launch.loop.inline_executor import InlineExecutor
-from launch.loop.supervision import TrainingStoppedError
+from launch.loop.inline import InlineExecutor
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.folder import RunFolder
 from launch.run.saving import BestWeights
 from launch.run.session import TrainingSession

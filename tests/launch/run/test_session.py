@@ -12,7 +12,7 @@ from actors.environments import environment_spec, measure_observation_mean
 from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.inline import InlineExecutor
 from launch.run.counts import RunCounts
 from launch.run.metrics import Metrics
 from launch.run.progress import Progress

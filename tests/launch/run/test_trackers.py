@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from actors.environments import environment_spec
-from launch.loop.inline_executor import InlineExecutor
+from launch.loop.inline import InlineExecutor
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
 from launch.run.progress import Progress

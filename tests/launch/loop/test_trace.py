@@ -4,26 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from launch.loop.arrivals import Arrival, Arrivals, ArrivalsWriter
+from launch.loop.trace import EventTrace, TraceEvent, TraceWriter
 from shared.errors import ConfigurationError
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     order = [
-        Arrival("report", 1),
-        Arrival("lost", 1),
-        Arrival("replacement", 2),
-        Arrival("joined", 3),
-        Arrival("released", 3),
-        Arrival("lost-evaluator"),
-        Arrival("lost-with-node", 0),
-        Arrival("evaluation"),
+        TraceEvent("report", 1),
+        TraceEvent("lost", 1),
+        TraceEvent("replacement", 2),
+        TraceEvent("joined", 3),
+        TraceEvent("released", 3),
+        TraceEvent("lost-evaluator"),
+        TraceEvent("lost-with-node", 0),
+        TraceEvent("evaluation"),
     ]
-    writer = ArrivalsWriter(tmp_path / "order.txt", [0, 1])
+    writer = TraceWriter(tmp_path / "order.txt", [0, 1])
     for arrival in order:
         writer.add(arrival)
     writer.close()
-    read = Arrivals(str(tmp_path / "order.txt"))
+    read = EventTrace(str(tmp_path / "order.txt"))
     assert read.actor_ids == [0, 1]
     assert read.all == order
 
@@ -42,4 +42,4 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_another_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "order.txt").write_bytes(content)
     with pytest.raises(ConfigurationError, match=message):
-        Arrivals(str(tmp_path / "order.txt"))
+        EventTrace(str(tmp_path / "order.txt"))

@@ -1,18 +1,157 @@
 """The actors of one executor, kept at work: who fails is replaced, who joins gets its first calls. No Ray in it."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 
-from launch.loop.executor import AtWork, Change, ChangedWithin, Executor, Failed, Joined, Released, Replaced
-from launch.loop.supervision import RestartPolicy, TrainingStoppedError, Watchdog
+from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Heartbeat, Joined, Replaced
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, GradientReport
 
 # Between two looks for actors that hang, and for nodes that come and go.
 _CHECK_SECONDS = 1.0
+_LONGEST_BACKOFF_SECONDS = 60.0
+# An actor's first call is no longer than its others but for graphs that are traced; some environments slow down later.
+_FIRST_FACTOR = 3.0
 
 
-class Crew:
+class TrainingStoppedError(Exception):
+    """The run cannot go on: too many actors were lost, or too many gradients were not finite."""
+
+
+class LearnerLostError(Exception):
+    """A part of the learner was lost, and the weights with it: the run can only go on from its last checkpoint."""
+
+
+class Watchdog:
+    """Remembers the longest rollout of each actor, and so knows how long is too long.
+
+    All times are seconds of one monotonic clock, given by the caller.
+
+    Args:
+        config: `hang_factor`, `hang_seconds` and `start_seconds`.
+    """
+
+    def __init__(self, config: SupervisionConfig) -> None:
+        self._config = config
+        self._waiting: dict[int, deque[float]] = {}
+        self._working_since: dict[int, float] = {}
+        self._longest: dict[int, float] = {}
+        self._first: dict[int, float] = {}
+
+    def dispatched(self, actor_id: int, now: float) -> None:
+        """The actor was asked for a rollout."""
+        waiting = self._waiting.setdefault(actor_id, deque())
+        if not waiting:
+            self._working_since[actor_id] = now
+        waiting.append(now)
+
+    def reported(self, actor_id: int, now: float, worked: float) -> None:
+        """The actor completed its oldest call, and has worked for `worked` seconds in it by its own account.
+
+        It works on the next one from now on, if it was asked for one.
+        """
+        self._waiting[actor_id].popleft()
+        taken = now - self._working_since[actor_id]
+        if actor_id in self._first:
+            self._longest[actor_id] = max(self._longest[actor_id], taken)
+        else:
+            # The time that it took includes the start of a process; what it worked does not.
+            self._first[actor_id], self._longest[actor_id] = worked, 0.0
+        self._working_since[actor_id] = now
+
+    def heard_from(self, actor_id: int, now: float) -> None:
+        """A call was answered by a sign of life alone: how long rollouts take is not known from it."""
+        self._waiting[actor_id].popleft()
+        self._working_since[actor_id] = now
+
+    def outstanding(self, actor_id: int) -> int:
+        """Rollouts that the actor was asked for and has not reported."""
+        return len(self._waiting.get(actor_id, ()))
+
+    def forget(self, actor_id: int) -> None:
+        """Drop everything about an actor that has ended."""
+        for known in (self._waiting, self._working_since, self._longest, self._first):
+            known.pop(actor_id, None)
+
+    def hung(self, now: float, has_completed: Callable[[int], bool]) -> dict[int, str]:
+        """The actors that have worked on one rollout for longer than they may, and a reason for each.
+
+        `has_completed` says whether a report of an actor lies there and was not taken yet: so it is after a pause of
+        this process itself, and the actor does not hang.
+        """
+        reasons = {}
+        for actor_id, waiting in self._waiting.items():
+            silent = now - self._working_since[actor_id]
+            if not waiting or silent <= self._deadline(actor_id) or has_completed(actor_id):
+                continue
+            history, setting = "it has not reported yet", "start-seconds"
+            if actor_id in self._first:
+                longest = max(self._longest[actor_id], self._first[actor_id])
+                history, setting = f"its longest rollout took {longest:.1f} s", "hang-seconds"
+            reasons[actor_id] = (
+                f"no report for {silent:.0f} s, {history}: it hangs; where rollouts take so long, raise "
+                f"--supervision.{setting}"
+            )
+        return reasons
+
+    def _deadline(self, actor_id: int) -> float:
+        if actor_id not in self._first:
+            return self._config.start_seconds
+        return max(
+            self._config.hang_seconds,
+            self._config.hang_factor * self._longest[actor_id],
+            _FIRST_FACTOR * self._first[actor_id],
+        )
+
+
+class RestartPolicy:
+    """Has a replacement start at once, unless replacements keep dying before their first report.
+
+    Then each waits twice as long as the one before it, so that a cause that lasts is not met again every second.
+
+    Args:
+        config: `max_restarts`, `restart_window_seconds` and `backoff_seconds`.
+    """
+
+    def __init__(self, config: SupervisionConfig) -> None:
+        self._config = config
+        self._deaths: deque[float] = deque()
+        self._unproven: set[int] = set()
+        self._fruitless = 0
+        self._any_proven = False
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nobody has ever reported, and replacements of replacements have failed as well."""
+        return not self._any_proven and self._fruitless > 1
+
+    def proven(self, actor_id: int) -> None:
+        """The actor has reported: what made those before it fail is over."""
+        self._any_proven = True
+        if actor_id in self._unproven:
+            self._unproven.discard(actor_id)
+            self._fruitless = 0
+
+    def died(self, actor_id: int, now: float) -> float | None:
+        """Seconds to wait before its replacement starts; None if the run has lost too many."""
+        window = self._config.restart_window_seconds
+        self._deaths.append(now)
+        while self._deaths[0] < now - window:
+            self._deaths.popleft()
+        if len(self._deaths) > self._config.max_restarts:
+            return None
+        self._fruitless = self._fruitless + 1 if actor_id in self._unproven else 0
+        self._unproven.discard(actor_id)
+        if not self._fruitless:
+            return 0.0
+        return min(self._config.backoff_seconds * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
+
+    def replaced_by(self, actor_id: int) -> None:
+        """A replacement was started under this id."""
+        self._unproven.add(actor_id)
+
+
+class WorkerPool:
     """Sends the actors of an executor on their way, and takes care of those that fail, hang, join or have to go.
 
     The coordinator has one, and so has every process that adds gradients on their way to the learner: what is said
@@ -71,7 +210,7 @@ class Crew:
         self._watchdog.reported(report.actor_id, self._clock(), _worked_seconds(report))
         self._restarts.proven(report.actor_id)
 
-    def changed(self, told: ChangedWithin) -> Change:
+    def changed(self, told: ChildEvent) -> Change:
         """Count what has changed among the actors of one id, and have the others go on.
 
         Raises:
@@ -91,12 +230,12 @@ class Crew:
         self.dispatch(told.actor_id)
         return told.change
 
-    def hear_from(self, sign: AtWork) -> None:
+    def on_heartbeat(self, sign: Heartbeat) -> None:
         """Take in that several actors under one id are watched over where they are, and have them go on.
 
         A sum that they are at is waited for by a run that stops and on a node that drains, too.
         """
-        self._watchdog.at_work(sign.actor_id, self._clock())
+        self._watchdog.heard_from(sign.actor_id, self._clock())
         ask = self._ask if sign.expects_one else self.dispatch
         ask(sign.actor_id)
 
@@ -115,14 +254,14 @@ class Crew:
             self._due.append((now + self._count_death(failed, now), failed))
         return failed
 
-    def release_if_done(self, actor_id: int) -> Iterator[Released]:
+    def remove_if_drained(self, actor_id: int) -> Iterator[Drained]:
         """End an actor on a draining node, once it has reported all that it was asked for."""
         if actor_id in self._draining and not self._watchdog.outstanding(actor_id):
             # No rollout is lost, unless the id stands for several actors: what they have under way ends with them.
             self._end(actor_id)
-            yield Released(actor_id)
+            yield Drained(actor_id)
 
-    def attend(self) -> Iterator[Change]:
+    def supervise(self) -> Iterator[Change]:
         """Do what is due: end those that hang, follow the cluster, start replacements.
 
         Raises:
@@ -179,7 +318,7 @@ class Crew:
             return
         self._draining |= set(self._executor.draining())
         # Some of the room is that of actors that failed, whose replacements wait for their time.
-        for _ in range(self._executor.room() - len(self._due)):
+        for _ in range(self._executor.free_slots() - len(self._due)):
             actor_id = self._add()
             if actor_id is None:
                 return
@@ -192,7 +331,7 @@ class Crew:
         for due in [due for due in self._due if due[0] <= now]:
             replacement_id = self._add()
             if replacement_id is None:
-                if self._executor.room() <= 0:
+                if self._executor.free_slots() <= 0:
                     # Others have taken its place, or it is gone: nobody is missing.
                     self._due.remove(due)
                 break

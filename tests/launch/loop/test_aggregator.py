@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from launch.loop.adder import Adder
-from launch.loop.executor import AtWork, ChangedWithin, Failed, Joined, Released, Replaced
+from launch.loop.aggregator import GradientAggregator
+from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Joined, Replaced
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 
@@ -64,7 +64,7 @@ class Actors:
         assert actor_id in self.actor_ids
         return 1
 
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.places - len(self.actor_ids)
 
     def draining(self) -> list[int]:
@@ -85,23 +85,25 @@ class Node:
 
     def __init__(self, actors: int, k: int, **settings: Any) -> None:
         self.actors = Actors(actors)
-        self._adder = Adder(self.actors, k, SupervisionConfig(**settings), lambda: self.actors.seconds)  # type: ignore[arg-type]
+        self._aggregator = GradientAggregator(
+            self.actors, k, SupervisionConfig(**settings), lambda: self.actors.seconds
+        )  # type: ignore[arg-type]
 
     def collect(self, *completions: Any, version: int = 7, target: int | None = None) -> Any:
         self.actors.completions += completions
         self.actors.tape.clear()
         parameters = np.zeros(2, np.float32)
-        return self._adder.collect(
+        return self._aggregator.collect(
             WeightSnapshot(version, parameters), None if target is None else WeightSnapshot(target, parameters)
         )
 
 
-def lost(actor_id: int, reason: str = "gone", rollouts: int = 1) -> ChangedWithin:
-    return ChangedWithin(0, Failed(actor_id, reason), rollouts)
+def lost(actor_id: int, reason: str = "gone", rollouts: int = 1) -> ChildEvent:
+    return ChildEvent(0, Failed(actor_id, reason), rollouts)
 
 
-def replaced(actor_id: int, reason: str, by: int) -> ChangedWithin:
-    return ChangedWithin(0, Replaced(Failed(actor_id, reason), by))
+def replaced(actor_id: int, reason: str, by: int) -> ChildEvent:
+    return ChildEvent(0, Replaced(Failed(actor_id, reason), by))
 
 
 def test_a_sum_is_of_the_first_k_and_only_who_reported_starts_again() -> None:
@@ -157,8 +159,8 @@ def test_an_actor_that_hangs_is_replaced_though_the_others_report() -> None:
 
 def test_a_sum_that_takes_long_is_kept_and_a_sign_of_life_comes_instead() -> None:
     node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=20.0)
-    assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == AtWork(0, expects_one=True)
-    assert node.collect(5.0, version=8) == AtWork(0, expects_one=True)
+    assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == Heartbeat(0, expects_one=True)
+    assert node.collect(5.0, version=8) == Heartbeat(0, expects_one=True)
     assert node.actors.tape == ["publish 8"]
     summed = node.collect(4.0, report(2, 1, 2.0, 2.0))
     assert isinstance(summed, AggregatedReport)
@@ -168,11 +170,11 @@ def test_a_sum_that_takes_long_is_kept_and_a_sign_of_life_comes_instead() -> Non
 def test_whoever_joins_or_drains_is_told_and_the_sum_is_kept() -> None:
     node = Node(actors=2, k=2)
     node.actors.places, node.actors.going = 3, [1]
-    assert node.collect(2.0) == ChangedWithin(0, Joined(3))
+    assert node.collect(2.0) == ChildEvent(0, Joined(3))
     assert node.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "add 3", "dispatch 3"]
     node.actors.places = 2
     # After its last report, whose gradient is in the sum.
-    assert node.collect(report(1, 1, 1.0, 1.0)) == ChangedWithin(0, Released(1), 1)
+    assert node.collect(report(1, 1, 1.0, 1.0)) == ChildEvent(0, Drained(1), 1)
     assert node.actors.tape == ["remove 1"]
     summed = node.collect(report(3, 1, 2.0, 2.0))
     assert [r.actor_id for r in summed.reports] == [1, 3]
@@ -182,7 +184,7 @@ def test_an_actor_whose_node_drains_while_it_waits_for_weights_is_released() -> 
     node = Node(actors=2, k=1)
     node.actors.going, node.actors.places, node.actors.seconds = [2], 1, 2.0
     assert isinstance(node.collect(report(2, 1, 1.0, 1.0)), AggregatedReport)
-    assert node.collect() == ChangedWithin(0, Released(2), 1)
+    assert node.collect() == ChildEvent(0, Drained(2), 1)
     assert node.actors.tape == ["remove 2"]
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from launch.loop.crew import Crew
-from launch.loop.executor import AtWork, Change, ChangedWithin, Executor, Failed
+from launch.loop.executor import Change, ChildEvent, Executor, Failed, Heartbeat
+from launch.loop.worker_pool import WorkerPool
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
@@ -19,7 +19,7 @@ _SIGNS = 4
 _NO_GRADIENT = np.empty(0, np.float32)
 
 
-class Adder:
+class GradientAggregator:
     """Adds what an executor's actors report until a sum is of `gradients` gradients.
 
     It keeps the actors at work and replaces those that fail. Gradients are added in their order of arrival, so that a
@@ -42,18 +42,18 @@ class Adder:
         self._executor = executor
         self._gradients, self._max_non_finite = gradients, supervision.max_non_finite
         # Whether too many were lost is for the learner's process to judge, which counts all of them.
-        self._crew = Crew(executor, 1, replace(supervision, max_restarts=sys.maxsize), clock)
+        self._pool = WorkerPool(executor, 1, replace(supervision, max_restarts=sys.maxsize), clock)
         self._clock, self._patience = clock, supervision.hang_seconds / _SIGNS
         self._version: int | None = None
         self._idle: list[int] = []
-        self._changes: deque[ChangedWithin] = deque()
+        self._changes: deque[ChildEvent] = deque()
         self._reports: list[GradientReport] = []
         self._finite: list[bool] = []
         self._sum: Float32Array | None = None
 
     def collect(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None
-    ) -> AggregatedReport | ChangedWithin | AtWork:
+    ) -> AggregatedReport | ChildEvent | Heartbeat:
         """Wait for a whole sum, or for an actor that is lost, replaced, joins or goes: then the sum so far is kept.
 
         So it is where neither comes for a quarter of --supervision.hang-seconds. The actors are watched over here, by
@@ -70,23 +70,23 @@ class Adder:
         if target is not None:
             self._executor.publish_target(target)
         if first:
-            self._crew.start()
+            self._pool.start()
         while not self._changes and not self._is_complete():
             if self._idle:
                 actor_id = self._idle.pop(0)
-                self._crew.dispatch(actor_id)
+                self._pool.dispatch(actor_id)
                 # On a node that drains it is asked for nothing more.
-                self._tell(*self._crew.release_if_done(actor_id))
+                self._tell(*self._pool.remove_if_drained(actor_id))
                 continue
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport):
                 self._add(completion)
             elif isinstance(completion, Failed):
-                self._tell(self._crew.lose(completion))
-            for change in self._crew.attend():
+                self._tell(self._pool.lose(completion))
+            for change in self._pool.supervise():
                 self._tell(change)
             if not self._changes and not self._is_complete() and self._clock() - began >= self._patience:
-                return AtWork(0, bool(self._executor.actor_ids))
+                return Heartbeat(0, bool(self._executor.actor_ids))
         if self._changes:
             return self._changes.popleft()
         assert self._sum is not None
@@ -97,8 +97,8 @@ class Adder:
     def _tell(self, *changes: Change) -> None:
         """Have changes be told by this call and the next ones, the first of them with what was lost."""
         for change in changes:
-            self._changes.append(ChangedWithin(0, change, self._crew.rollouts_lost))
-            self._crew.rollouts_lost = 0
+            self._changes.append(ChildEvent(0, change, self._pool.rollouts_lost))
+            self._pool.rollouts_lost = 0
 
     def _is_complete(self) -> bool:
         """The sum is whole, or so many in a row were not finite that the learner should hear of it."""
@@ -106,7 +106,7 @@ class Adder:
         return sum(self._finite) >= self._gradients or in_a_row > self._max_non_finite
 
     def _add(self, report: GradientReport) -> None:
-        self._crew.reported(report)
+        self._pool.reported(report)
         gradient = report.gradient
         # The square of its norm is finite where the learner would find its norm so; one pass, nothing allocated.
         finite = bool(np.isfinite(np.dot(gradient, gradient)))

@@ -24,7 +24,7 @@ _VERSION = "version 2"
 _Kind = Literal["report", "lost", "lost-with-node", "replacement", "joined", "released", "evaluation", "lost-evaluator"]
 
 
-class Arrival(NamedTuple):
+class TraceEvent(NamedTuple):
     """One line: what arrived, and of which actor. `actor_id` is None for what concerns the evaluator."""
 
     kind: _Kind
@@ -35,7 +35,7 @@ class Arrival(NamedTuple):
         return self.kind if self.actor_id is None else f"{self.kind} {self.actor_id}"
 
 
-class ArrivalsWriter:
+class TraceWriter:
     """Writes each line as it comes.
 
     Args:
@@ -50,7 +50,7 @@ class ArrivalsWriter:
             self._file.write(f"{_VERSION}\n")
         self._file.write(f"actors {' '.join(map(str, actor_ids))}\n")
 
-    def add(self, arrival: Arrival) -> None:
+    def add(self, arrival: TraceEvent) -> None:
         """Write one down."""
         self._file.write(f"{arrival}\n")
 
@@ -59,14 +59,14 @@ class ArrivalsWriter:
         self._file.close()
 
 
-class Arrivals:
+class EventTrace:
     """A file of arrivals, read whole and checked.
 
     Attributes:
         actor_ids: that the run began with.
         all: the arrivals.
         first_line: the number of the first one's line.
-        tells_replacements: whether it is of this version.
+        has_replacements: whether it is of this version.
 
     Raises:
         ConfigurationError: it cannot be read, or is not such a file.
@@ -77,18 +77,18 @@ class Arrivals:
             lines = Path(file).read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
-        self.tells_replacements = lines[:1] == [_VERSION]
-        if self.tells_replacements:
+        self.has_replacements = lines[:1] == [_VERSION]
+        if self.has_replacements:
             del lines[0]
         word, *ids = lines[0].split() if lines else [""]
         if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
             raise setting_error("replay_arrivals", file, "does not begin with its actors; record it by a run")
         self.actor_ids = list(map(int, ids))
-        self.first_line = 3 if self.tells_replacements else 2
+        self.first_line = 3 if self.has_replacements else 2
         self.all = [_parse(file, number, line) for number, line in enumerate(lines[1:], self.first_line)]
 
 
-class RecordedOrder:
+class TraceReader:
     """Goes through the arrivals of a file, one after the other, and says what they mean for who plays.
 
     Args:
@@ -99,7 +99,7 @@ class RecordedOrder:
     """
 
     def __init__(self, file: str) -> None:
-        self._record = Arrivals(file)
+        self._record = EventTrace(file)
         self._position = 0
         self._replacements_missing = 0
         released = {arrival.actor_id for arrival in self._record.all if arrival.kind == "released"}
@@ -111,9 +111,9 @@ class RecordedOrder:
         )
 
     @property
-    def tells_replacements(self) -> bool:
-        """See `Arrivals.tells_replacements`."""
-        return self._record.tells_replacements
+    def has_replacements(self) -> bool:
+        """See `EventTrace.has_replacements`."""
+        return self._record.has_replacements
 
     @property
     def line(self) -> int:
@@ -121,37 +121,37 @@ class RecordedOrder:
         return self._record.first_line + self._position
 
     @property
-    def next(self) -> Arrival | None:
+    def next(self) -> TraceEvent | None:
         """The arrival that is next; None at the end."""
         return self._record.all[self._position] if self._position < len(self._record.all) else None
 
     @property
-    def room(self) -> int:
-        """How many actors wait for their replacement, or join now; see `Executor.room`."""
-        if self.next is None or not self.tells_replacements:
+    def free_slots(self) -> int:
+        """How many actors wait for their replacement, or join now; see `Executor.free_slots`."""
+        if self.next is None or not self.has_replacements:
             return 0
         return self._replacements_missing + (self.next.kind == "joined")
 
     def advance(self) -> None:
         """Go to the line after that."""
         match self.next:
-            case Arrival("report", int(actor_id)) if actor_id in self.reports_before_release:
+            case TraceEvent("report", int(actor_id)) if actor_id in self.reports_before_release:
                 self.reports_before_release[actor_id] -= 1
-            case Arrival("released", int(actor_id)):
+            case TraceEvent("released", int(actor_id)):
                 del self.reports_before_release[actor_id]
-            case Arrival("lost"):
+            case TraceEvent("lost"):
                 self._replacements_missing += 1
-            case Arrival("replacement"):
+            case TraceEvent("replacement"):
                 self._replacements_missing -= 1
         self._position += 1
 
 
-def _parse(file: str, number: int, line: str) -> Arrival:
+def _parse(file: str, number: int, line: str) -> TraceEvent:
     match line.split():
         case ["evaluation" | "lost-evaluator" as kind]:
-            return Arrival(kind)
+            return TraceEvent(kind)
         case ["report" | "lost" | "lost-with-node" | "replacement" | "joined" | "released" as kind, actor_id] if (
             actor_id.isdecimal()
         ):
-            return Arrival(kind, int(actor_id))
+            return TraceEvent(kind, int(actor_id))
     raise setting_error("replay_arrivals", file, f"line {number} is {line!r}: not an arrival")
