@@ -1,4 +1,4 @@
-"""`tributary clusters [DIR]`: the files for clusters, for whoever installed a package and has no checkout."""
+"""`tributary clusters [DIR]`: the cluster files for installations without a checkout."""
 
 import importlib.metadata
 import re
@@ -15,7 +15,7 @@ from launch.output import EXIT_DONE, print_line
 from shared.errors import ConfigurationError
 
 _DISTRIBUTION = "tributary-rl"
-# What the files say of a checkout, and what they are to say in a folder of their own, with a wheel beside them.
+# Parts of the files that refer to a checkout, and their replacements for a folder with a wheel in it.
 _IN_A_CHECKOUT = {
     r"launch/clusters/": "",
     r"--editable (['\"]?)\.(\[[^\]]+\])?\1": r"--find-links . \1{package}\2=={version}\1",
@@ -26,18 +26,18 @@ _IN_A_CHECKOUT = {
 
 @dataclass(frozen=True)
 class ClustersArguments:
-    """List the files for clusters, or write them to a folder, from which `ray up` or `docker build` installs the
-    package as it is installed here. A checkout has them in launch/clusters, and needs no others."""
+    """List the cluster files, or write them to a folder. `ray up` and `docker build` then install the versions of this
+    installation. A checkout has the files in launch/clusters."""
 
     folder: Annotated[Path | None, tyro.conf.Positional] = None
-    """Folder to write them to, with the versions that are installed here; none: only list them."""
+    """Folder to write the files to. Default: only list them."""
 
 
 def clusters(arguments: ClustersArguments) -> int:
     """Run `tributary clusters`. Returns the exit code.
 
     Raises:
-        ConfigurationError: the folder has such files already, and somebody may have changed them.
+        ConfigurationError: the folder has one of the files already, or cannot be written to.
     """
     console, folder = Console(), arguments.folder
     if folder is None:
@@ -62,12 +62,12 @@ def clusters(arguments: ClustersArguments) -> int:
     wheel = f"{_DISTRIBUTION.replace('-', '_')}-{version}-py3-none-any.whl"
     print_line(console, f"written to {folder}: {', '.join(texts)}")
     print_line(console, f"Put {wheel} beside them, unless the nodes find it in a package index.")
-    print_line(console, "The first lines of each file say what to change, and what to type there.")
+    print_line(console, "The first lines of each file list what to change, and the commands.")
     return EXIT_DONE
 
 
 def for_a_package(text: str, version: str) -> str:
-    """A file for clusters as it is where there is no checkout: nodes install a wheel of this version."""
+    """A cluster file whose nodes install a wheel of this version, in place of a checkout."""
     for pattern, replacement in _IN_A_CHECKOUT.items():
         text = re.sub(pattern, replacement.format(package=_DISTRIBUTION, version=version), text)
     return text
@@ -78,13 +78,13 @@ def _files() -> list[Path]:
 
 
 def _purpose(file: Path) -> str:
-    """The first words of its first comment."""
+    """The beginning of the first comment of a file."""
     first = next(line for line in file.read_text().splitlines() if line.startswith("# "))
     return first.removeprefix("# ").partition(":")[0]
 
 
 def _constraints() -> str:
-    """What is installed here, as pip reads it: `tributary train` refuses nodes that have other versions."""
+    """The installed packages as pip constraints: `tributary train` refuses nodes with other versions."""
     installed = {found.name: found.version for found in importlib.metadata.distributions()}
     installed.pop(_DISTRIBUTION, None)
     return "".join(f"{name}=={version}\n" for name, version in sorted(installed.items(), key=lambda i: i[0].lower()))

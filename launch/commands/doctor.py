@@ -1,4 +1,4 @@
-"""`tributary doctor`: whether every machine can do its part, and what to do where it cannot."""
+"""`tributary doctor`: checks of this machine or of every node of a cluster, with a remedy for each failure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class DoctorArguments:
 
 
 def doctor(arguments: DoctorArguments) -> int:
-    """Run `tributary doctor`. Returns the exit code: 1 if anything was found.
+    """Run `tributary doctor`. Returns the exit code: 1 after any failure.
 
     Raises:
-        ConfigurationError: no cluster answers at the address.
+        ConfigurationError: there is no cluster at the address.
     """
     check_json_file(arguments.json)
     console = Console()

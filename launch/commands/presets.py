@@ -1,4 +1,4 @@
-"""`tributary presets`."""
+"""`tributary presets`: the list of presets."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ class PresetsArguments:
     """List the presets."""
 
     json: Path | None = None
-    """File to write them to, with all their settings."""
+    """File to write all their settings to."""
 
 
 def presets(arguments: PresetsArguments) -> int:
@@ -28,12 +28,12 @@ def presets(arguments: PresetsArguments) -> int:
         table.add_column(heading, no_wrap=heading != "description")
     for name, preset in PRESETS.items():
         default = " (default)" * (name == DEFAULT_PRESET)
-        # The name of an extra stands in brackets, which would be taken for markup.
-        told = escape(preset.description)
-        table.add_row(name + default, preset.config.environment.id, preset.config.network.name, told)
+        # Extras like [box2d] would be read as markup.
+        description = escape(preset.description)
+        table.add_row(name + default, preset.config.environment.id, preset.config.network.name, description)
     console = Console()
     if not console.is_terminal:
-        # For a program or a file: a preset is one line.
+        # One line for each preset, for programs that read the list.
         console.width = max(console.width, 240)
     console.print(table)
     if arguments.json is not None:

@@ -1,4 +1,4 @@
-"""`tributary zoo`: the agents that ship. `python -m launch.commands.zoo` prints the page docs/zoo.md."""
+"""`tributary zoo`: the list of agents that ship. `python -m launch.commands.zoo` prints the page docs/zoo.md."""
 
 import json
 from dataclasses import dataclass
@@ -17,37 +17,36 @@ from launch.run.folder import RunFolder
 _PAGE = """\
 # Agents that ship
 
-`zoo:NAME` stands wherever a command takes a run: `tributary watch zoo:pong`, and `evaluate`, `record`, `plot`,
-`report`, `export`, `train --start-from`. What these write goes to `runs/zoo-NAME` in the working directory; the agents
-themselves are never written to. `tributary zoo` lists them, and `--json FILE` writes the list.
+`zoo:NAME` can replace a run folder in `tributary watch`, `evaluate`, `record`, `plot`, `report`, `export` and
+`train --start-from`. Their output goes to `runs/zoo-NAME` in the working directory; the agents themselves are
+read-only. `tributary zoo` lists them, and `--json FILE` writes the list.
 
-Each score is the mean unclipped return of whole episodes ± its standard error, from the weights as they ship, by the
-[protocol](scores.md) that stands beside it. The command repeats it. On another processor sampled actions, and so the
-games, may differ. Agent steps are those of the whole run and of what it started from; the weights are its last, or
-those that were best in training.
+Each score is the mean unclipped return of whole episodes ± its standard error, by the [protocol](scores.md) in the same
+row. The command repeats it; on another processor, sampled actions and therefore games may differ. Agent steps include
+those of the run that a run started from. The weights are the last ones, or the best of the training.
 
 | agent | environment | agent steps of training | protocol | score | command |
 |---|---|---|---|---|---|
 """
 _MAKE = """
-`make agent RUN=runs/NAME NAME=pong` packs a run as such an agent: it stores the weights as float16 unless the score
-suffers, plays the evaluations, and writes this page.
+`make agent RUN=runs/NAME NAME=pong` adds the agent of a run: it stores the weights as float16 unless the score suffers,
+runs the evaluations, and writes this page.
 """
 
 
 @dataclass(frozen=True)
 class ZooArguments:
-    """List the agents that ship. zoo:NAME stands wherever a command takes a run."""
+    """List the agents that ship. zoo:NAME can replace a run folder in other commands."""
 
     json: Path | None = None
-    """File to write the list to, with how each score was made."""
+    """File to write the list to, with the provenance of each score."""
 
 
 def list_zoo(arguments: ZooArguments) -> int:
     """Run `tributary zoo`. Returns the exit code."""
     check_json_file(arguments.json)
     agents = described_agents()
-    # So that it fits 80 columns.
+    # Narrow enough for 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("agent", "environment", "agent steps", "protocol", "score"):
         table.add_column(heading, no_wrap=True, justify="right" if heading == "agent steps" else "left")
@@ -65,18 +64,18 @@ def list_zoo(arguments: ZooArguments) -> int:
 
 
 def described_agents() -> dict[str, dict[str, Any]]:
-    """What there is to say of each agent, by its zoo:NAME."""
+    """Environment, agent steps and evaluations of each agent, by its zoo:NAME."""
     return {name: _described(RunFolder(zoo.agent_folder(name))) for name in zoo.agents()}
 
 
 def score(evaluation: dict[str, Any]) -> str:
-    """An evaluation in a few words."""
+    """Mean return and standard error of an evaluation."""
     error = evaluation["standard_error"]
     return f"{evaluation['mean_return']:.2f}" + ("" if error is None else f" ± {error:.2f}")
 
 
 def page() -> str:
-    """docs/zoo.md."""
+    """The text of docs/zoo.md."""
     rows = []
     for name, agent in described_agents().items():
         first = f"`{name}`", agent["environment"], f"{agent['agent_steps']:,}"

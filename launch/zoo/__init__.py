@@ -1,4 +1,4 @@
-"""Agents that ship: folders that are read like those of runs, and never written to. `make agent` packs one."""
+"""Agents that ship: read-only folders with the files of a run. `make agent` adds one."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def agents() -> list[str]:
-    """What there is, each as it is typed: zoo:NAME."""
+    """The names of all agents: zoo:NAME."""
     return sorted(PREFIX + file.parent.name for file in FOLDER.glob("*/config.json"))
 
 
@@ -17,7 +17,7 @@ def agent_folder(name: str) -> Path:
     """The folder of zoo:NAME.
 
     Raises:
-        ConfigurationError: there is no such agent; the error names those that there are.
+        ConfigurationError: there is no such agent.
     """
     if name not in agents():
         raise ConfigurationError(f"{name}: no such agent ships; there are {', '.join(agents())}")
@@ -25,5 +25,5 @@ def agent_folder(name: str) -> Path:
 
 
 def agent_name(folder: Path) -> str | None:
-    """A folder's zoo:NAME; None for a folder that does not ship."""
+    """The zoo:NAME of a folder; None for any other folder."""
     return PREFIX + folder.name if folder.resolve().parent == FOLDER else None
