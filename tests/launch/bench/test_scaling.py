@@ -175,3 +175,21 @@ def test_measurements_go_on_behind_a_line_that_was_cut_short(tmp_path: Path) -> 
     assert [found["kind"] for found in store.read()] == ["ceiling"]
     store.add("components")
     assert [found["kind"] for found in store.read()] == ["ceiling", "components"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--actors two", "must be numbers like 1,2,4"),
+        ("--environment CartPole-v1", "the bench is for Atari; name an ALE game"),
+        ("--continue FOLDER", "is not the folder of a scaling measurement"),
+        ("--actors 1000", "there is room for"),
+    ],
+)
+def test_settings_that_cannot_be_measured_are_refused(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "scaling", *arguments.replace("FOLDER", str(tmp_path)).split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error

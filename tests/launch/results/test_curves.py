@@ -1,4 +1,4 @@
-"""Interquartile means and their bands, against numbers worked out by hand."""
+"""Curves of runs: medians over seeds, and interquartile means against numbers worked out by hand."""
 
 import itertools
 import json
@@ -8,10 +8,20 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
 from launch.cli import main
 from launch.output import write_json
-from launch.results.curves import Curve, aggregates, interquartile_mean, stratified_resamples
+from launch.results.curves import (
+    Curve,
+    aggregates,
+    bands,
+    interquartile_mean,
+    read_curve,
+    read_rows,
+    stratified_resamples,
+)
+from launch.run.folder import RunFolder
 from launch.run.progress import Progress
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -94,31 +104,59 @@ def test_what_cannot_be_compared_is_refused(y: str, games: tuple[str, ...], mess
         aggregates([curve(game, 1, [0.0, 1.0]) for game in games], y)
 
 
-def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for game, seed in itertools.product(("ALE/Pong-v5", "ALE/Breakout-v5"), (1, 2)):
-        folder = tmp_path / f"{game[4:]}-{seed}"
-        folder.mkdir()
-        config = replace(RunConfig(seed=seed), environment=EnvironmentConfig(id=game))
-        write_json(folder / "config.json", msgspec.to_builtins(config))
-        rows = [
-            msgspec.to_builtins(Progress(frames=frames, mean_return_100=2.0 + seed * frames)) for frames in (0, 5, 10)
-        ]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    file = tmp_path / "iqm.json"
-    assert main(["plot", str(tmp_path), "--aggregate", "iqm", "--json", str(file)]) == 0
-    (group,) = json.loads(file.read_text())["groups"]
-    assert group["games"] == {"ALE/Breakout-v5": 2, "ALE/Pong-v5": 2}
-    assert len(group["x"]) == len(group["interquartile_mean"]) == len(group["interval_95_low"])
-    assert "2 games, 4 runs: at 10 frames interquartile mean of human-normalised returns" in capsys.readouterr().out
-    assert (tmp_path / "curve.png").is_file()
+def test_runs_that_differ_in_their_seed_become_one_band(cartpole_runs: list[Path], tmp_path: Path) -> None:
+    curves = [read_curve(run, "frames", "mean_return_100") for run in cartpole_runs]
+    (band,) = bands(curves)
+    assert len(band.curves) == 2
+    np.testing.assert_allclose(band.median, (band.low + band.high) / 2)
+    at = float(band.x[100])
+    both = [np.interp(at, curve.x, curve.y) for curve in curves]
+    assert band.median[100] == pytest.approx(np.mean(both))
+    picture = tmp_path / "curve.png"
+    assert main(["plot", str(cartpole_runs[0].parent), "--output", str(picture), "--x", "seconds"]) == 0
+    with Image.open(picture) as opened:
+        assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}
 
 
-def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Path) -> None:
+    """In rows of today, and in those of older versions, which have the last mean only."""
     write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(msgspec.to_builtins(Progress(frames=5))) + "\n")
-    assert main(["plot", str(tmp_path)]) == 2
-    assert "no training episode has ended in this run" in capsys.readouterr().err
-    assert main(["plot", str(tmp_path), "--y", "nothing"]) == 2
-    assert "--y nothing: " in capsys.readouterr().err
+    row = msgspec.to_builtins(Progress(mean_return_100=1.0))
+    point = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25}
+    new = [row | {"frames": 10}, row | {"frames": 20, "evaluation_return": 3.0, "evaluations": [point]}]
+    old = [
+        {k: v for k, v in r.items() if k != "evaluations"}
+        for r in (*new, row | {"frames": 30, "evaluation_return": 3.0})
+    ]
+    for rows, at, error in ((new, 7.0, 0.25), (old, 20.0, 0.0)):
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
+        assert points is not None
+        assert [values.tolist() for values in points] == [[at], [3.0], [error]]
+        alone = read_curve(tmp_path, "frames", "evaluation_return")
+        assert (alone.x.tolist(), alone.y.tolist(), alone.evaluations) == ([at], [3.0], None)
+        assert read_curve(tmp_path, "frames", "policy_lag_mean").evaluations is None
+
+
+def test_runs_that_differ_otherwise_are_named_by_it(cartpole_runs: list[Path]) -> None:
+    first, second = (read_curve(run, "frames", "mean_return_100") for run in cartpole_runs)
+    other = second._replace(config=replace(second.config, total_frames=7))
+    assert [band.label for band in bands([first, other])] == [
+        "CartPole-v1, total_frames 6000",
+        "CartPole-v1, total_frames 7",
+    ]
+    elsewhere = other._replace(config=replace(other.config, environment=EnvironmentConfig(id="Acrobot-v1")))
+    assert [band.label for band in bands([first, elsewhere])] == ["CartPole-v1", "Acrobot-v1"]
+
+
+def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
+    frames = [10, 20, 30, 25, 35]
+    row = msgspec.to_builtins(Progress())
+    text = "".join(json.dumps(row | {"frames": n, "turn": i}) + "\n" for i, n in enumerate(frames))
+    (tmp_path / "metrics.jsonl").write_text(text + '{"frames": 40, "tu')
+    assert [(row["frames"], row["turn"]) for row in read_rows(RunFolder(tmp_path))] == [
+        (10, 0),
+        (20, 1),
+        (25, 3),
+        (35, 4),
+    ]

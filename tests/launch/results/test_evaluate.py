@@ -1,12 +1,19 @@
-"""Scores against arithmetic, and protocols against what they claim."""
+"""`tributary evaluate`: protocols, scores against arithmetic, seeds and distinct games."""
 
+import json
+import shutil
 from collections import Counter
+from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
 
-from actors.environments import atari_game, environment_spec
+from actors.environments import VectorEnvironment, atari_game, environment_spec
+from actors.environments.atari import AtariAdapter
+from actors.evaluator import Evaluator
+from launch.cli import main
 from launch.results.evaluate import (
     bootstrap_interval,
     by_protocol,
@@ -18,8 +25,10 @@ from launch.results.evaluate import (
     reference_score,
     score_summary,
 )
-from shared.config import EnvironmentConfig
+from launch.run.folder import RunFolder
+from shared.config import EnvironmentConfig, EvaluationConfig
 from shared.errors import ConfigurationError
+from shared.types import WeightSnapshot
 
 
 def test_human_normalised_scores_put_random_play_at_0_and_the_human_player_at_100() -> None:
@@ -129,3 +138,114 @@ def test_protocols_change_what_they_name_and_leave_what_the_network_was_trained_
 def test_protocols_for_atari_are_refused_elsewhere() -> None:
     with pytest.raises(ConfigurationError, match="is for Atari"):
         by_protocol(EnvironmentConfig(id="CartPole-v1", frame_skip=1), "machado")
+
+
+MADE_BY = {"command", "created", "revision", "versions", "hardware"}
+
+
+def test_evaluate_says_by_which_protocol(pong_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    command = f"evaluate {pong_run} --episodes 2 --protocol machado --json {file}"
+    assert main(command.split()) == 0
+    result = json.loads(file.read_text())
+    assert result["protocol"]["sticky_action_probability"] == 0.25
+    assert result["protocol"]["max_noops"] == 0
+    assert len(result["returns"]) == 2
+    assert result["published"]["a3c_ff"]["score"] == 5.6
+    assert result.keys() >= MADE_BY
+    assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
+
+
+def test_evaluate_steps_games_on_all_cores_and_plays_the_same_ones(
+    pong_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    make_vector = AtariAdapter.make_vector
+
+    def remember(self: AtariAdapter, count: int, asked: int = 1) -> gymnasium.vector.VectorEnv:
+        threads.append(asked)
+        return make_vector(self, count, asked)
+
+    monkeypatch.setattr(AtariAdapter, "make_vector", remember)
+    played = []
+    for cores in (1, 3):
+        monkeypatch.setattr("launch.results.evaluate.usable_cores", lambda cores=cores: cores)
+        file = tmp_path / f"{cores}.json"
+        assert main(f"evaluate {pong_run} --episodes 3 --json {file}".split()) == 0
+        played.append(json.loads(file.read_text())["returns"])
+    assert 3 in threads
+    assert played[0] == played[1]
+
+
+def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_the_weights(
+    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[set[bytes]] = []
+    reset = VectorEnvironment.reset
+
+    def remember(self: VectorEnvironment, *arguments: int) -> np.ndarray:
+        observations = reset(self, *arguments)
+        played.append({observation.tobytes() for observation in observations})
+        return observations
+
+    monkeypatch.setattr(VectorEnvironment, "reset", remember)
+    run, file = cartpole_runs[0], tmp_path / "result.json"
+    config = RunFolder(run).read_config()
+    evaluator = Evaluator(config, environment_spec(config.environment), EvaluationConfig(episodes=5, environments=5))
+    evaluator.run(WeightSnapshot(0, np.zeros(evaluator.layout.size, np.float32)))
+    for seed in ("", "--seed 2"):
+        assert main(f"evaluate {run} --episodes 5 {seed} --json {file}".split()) == 0
+    assert json.loads(file.read_text())["seeds"]["purpose"] == "evaluation"
+    assert main(f"record {run} --episodes 2 --output {tmp_path / 'film.gif'} --json {file}".split()) == 0
+    assert json.loads(file.read_text())["seeds"]["purpose"] == "recording"
+    assert [len(starts) for starts in played] == [5, 5, 5, 1, 1]
+    assert len(set.union(*played)) == 17
+    manifest = json.loads((run / "manifest.json").read_text())
+    assert "SeedSequence" in manifest["seeds"]["other_episodes"]
+
+
+def test_evaluate_scores_by_the_distinct_games_that_were_played(
+    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.games.Games.ended", lambda _games, environment: environment % 2)
+    file = tmp_path / "result.json"
+    assert main(f"evaluate {cartpole_runs[0]} --episodes 4 --json {file}".split()) == 0
+    result = json.loads(file.read_text())
+    assert (result["episodes"], result["distinct_games"]) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate RUN --episodes 0", "must be at least 1"),
+        ("evaluate RUN --protocol noop", "is for Atari"),
+        ("evaluate nowhere", "is not the folder of a run"),
+        ("record RUN --output film.avi", "must end in .mp4 or .gif"),
+        ("record RUN --output nowhere/film.mp4", "in a folder that exists"),
+        ("plot", "RUN: is missing"),
+        ("plot nowhere", "is not the folder of a run, and holds none"),
+        ("plot RUN --y score", ", agent_steps,"),
+        ("export RUN --output RUN", "exists"),
+        ("report RUN --output page.txt", "must end in .html"),
+        ("train cartpole --seeds 1,2 --resume RUN", "--resume"),
+    ],
+)
+def test_mistakes_cost_one_line(
+    command: str, message: str, cartpole_runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([part.replace("RUN", str(cartpole_runs[0])) for part in command.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+@pytest.mark.parametrize("command", ["evaluate", "record", "export", "train --resume"])
+def test_a_folder_without_weights_is_said_to_have_none(
+    command: str, pong_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Like those of README's reference runs, which keep the results only."""
+    shutil.copytree(
+        pong_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "best.npz", "observation_mean.npy")
+    )
+    assert main([*command.split(), str(tmp_path / "run")]) == 2
+    assert "has no weights, neither best.npz nor a checkpoint" in capsys.readouterr().err

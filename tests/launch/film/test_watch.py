@@ -1,0 +1,249 @@
+"""`tributary watch`: the panel beside the picture, the pace of the frames, the keys and the end."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from screen_reader import ScreenReader
+from terminal import Terminal
+
+from launch.cli import main
+from launch.film.terminal import Cells, Painter
+from launch.film.watch import Panel, compose
+
+FRAME = np.full((210, 160, 3), 99, np.uint8)
+
+FRAME[::2] = 33
+
+NAMES = ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
+
+PONG = Panel(
+    agent="zoo:pong",
+    environment_id="ALE/Pong-v5",
+    episode=4,
+    score=-3.0,
+    value=0.5,
+    returns=[20.0, 21.0, 19.0, 18.0],
+    action_names=NAMES,
+    preferences=np.array([0.05, 0.05, 0.1, 0.1, 0.2, 0.5], np.float32),
+    preferences_are="probability",
+    action=np.int32(4),
+    speed="×2",
+)
+
+
+def shown(cells: Cells) -> str:
+    reader = ScreenReader()
+    reader.feed(Painter("true").paint(cells))
+    return reader.text
+
+
+@pytest.mark.parametrize("size", [(24, 80), (60, 200), (50, 50)])
+def test_score_value_and_probabilities_are_shown(size: tuple[int, int]) -> None:
+    text = shown(compose(size, FRAME, 12 / 7, PONG))
+    words = {" ".join(line.replace("▀", " ").split()) for line in text.splitlines()}
+    assert words >= {"zoo:pong", "ALE/Pong-v5", "score -3", "value +0.50", "episode 4", "speed ×2"}
+    assert words >= {"earlier 21, 19, 18", "probability", "NOOP 0.05", "›RIGHTFIRE 0.20", "LEFTFIRE 0.50"}
+    assert any(line.startswith("q quit") for line in words)
+
+
+def test_bars_are_as_long_as_the_probabilities() -> None:
+    cells = compose((24, 80), FRAME, 12 / 7, PONG)
+    rows = [row for row in range(24) if "FIRE" in "".join(map(chr, cells.characters[row]))]
+    bars = [int((cells.back[row, 60:] != 0).any(-1).sum()) for row in rows]
+    # FIRE, RIGHTFIRE and LEFTFIRE: 0.05, 0.2 and 0.5 of 20 columns.
+    assert bars == [1, 4, 10]
+
+
+def test_of_many_actions_the_most_probable_are_shown_in_their_order() -> None:
+    names = tuple(f"ACTION{i}" for i in range(18))
+    preferences = np.linspace(0.01, 0.1, 18).astype(np.float32)
+    text = shown(compose((18, 80), FRAME, 12 / 7, PONG._replace(action_names=names, preferences=preferences)))
+    found = [i for i in range(18) if f"ACTION{i} " in text]
+    assert found == list(range(18 - len(found), 18))
+    assert 3 < len(found) < 18
+
+
+def test_action_values_and_vectors_of_actions_have_numbers_of_their_own() -> None:
+    values = PONG._replace(preferences=np.array([-2.0, 4.0, 1.0, 1.0, 1.0, 1.0], np.float32))
+    text = shown(compose((24, 80), FRAME, 1.0, values._replace(preferences_are="action value")))
+    assert "action value" in text
+    assert "-2.00" in text
+    vector = PONG._replace(preferences=None, action_names=("0", "1"), action=np.array([-0.25, 1.5], np.float32))
+    text = shown(compose((24, 80), FRAME, 1.0, vector))
+    assert "-0.25" in text
+    assert "+1.50" in text
+    assert "+0.00" in shown(compose((24, 80), FRAME, 1.0, vector._replace(action=None)))
+
+
+def test_a_small_window_has_lines_below_the_picture() -> None:
+    text = shown(compose((16, 40), FRAME, 12 / 7, PONG))
+    lines = text.splitlines()
+    assert lines[-1].startswith("q quit")
+    assert "score -3" in text
+    assert "›RIGHTFIRE 0.20" in text
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 90), st.sampled_from([1.0, 12 / 7]), st.booleans())
+def test_no_window_is_too_small(rows: int, columns: int, aspect: float, discrete: bool) -> None:
+    seen = PONG if discrete else PONG._replace(preferences=None, action_names=("0",), action=np.ones(1))
+    cells = compose((rows, columns), FRAME, aspect, seen)
+    assert cells.shape == (rows, columns)
+    # There is a picture in it.
+    assert (cells.characters == ord("▀")).any()
+
+
+# No frame is like another. The score is the frame's number.
+NOISE = """
+import sys
+import numpy as np
+from launch.film.terminal import Painter
+from launch.film.watch import Panel
+from launch.film.watch import Player
+from launch.film.terminal import Screen
+
+frames = np.random.default_rng(0).integers(0, 255, (600, 40, 40, 3), np.uint8)
+with Screen() as screen:
+    player = Player(screen, Painter("true"), int(sys.argv[1]), 1.0)
+    while not screen.wait(0.05):
+        pass
+    for number, frame in enumerate(frames):
+        panel = Panel("me", "Noise-v0", 1, number, 0.0, [], ("0",), np.ones(1, np.float32), "probability", np.int32(0))
+        if not player.show(frame, panel):
+            break
+print(f"ended at {number}, over {player.over}.")
+"""
+
+NOISE_PLAYER = [sys.executable, "-c", NOISE]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_frames_are_left_out_for_a_terminal_that_is_slow_and_the_game_goes_on(answers: bool) -> None:
+    with Terminal([*NOISE_PLAYER, "300"], answers=answers) as terminal:
+        terminal.until(lambda: "1049" in terminal.screen.modes)
+        # An answer, which says that it knows the question, and a key.
+        terminal.type("\x1b[1;1Rg")
+        assert terminal.read_to_the_end() == 0
+        assert "ended at 599, over False." in terminal.output
+        painted = terminal.output.count("\x1b[?2026h")
+        # 60 a second are the most that are shown. One that does not answer gets one in a second.
+        assert 1 <= painted < 600
+        assert answers or painted <= 30
+
+
+def test_single_frames_are_shown_one_for_each_key() -> None:
+    with Terminal([*NOISE_PLAYER, "20"], answers=True) as terminal:
+        terminal.until(lambda: "1049" in terminal.screen.modes)
+        terminal.type("g")
+        terminal.until(lambda: "score" in terminal.screen.text)
+        terminal.type(" ")
+        terminal.until(lambda: "paused" in terminal.screen.text)
+        first = score_of(terminal)
+        terminal.type("....")
+        terminal.until(lambda: score_of(terminal) == first + 4)
+        terminal.type("x.")
+        terminal.until(lambda: score_of(terminal) == first + 5)
+        assert "paused" in terminal.screen.text
+        terminal.type("q")
+        assert terminal.read_to_the_end() == 0
+        assert f"ended at {first + 6}, over True." in terminal.output
+
+
+def score_of(terminal: Terminal) -> int:
+    (line,) = (line for line in terminal.screen.text.splitlines() if "score" in line)
+    return int(line.split()[-1])
+
+
+WATCH = [sys.executable, "-m", "launch.cli", "watch"]
+
+PLAIN = {"1049": False, "25": True, "7": True, "2026": False}
+
+
+def shows(terminal: Terminal, *words: str) -> bool:
+    return all(word in " ".join(terminal.screen.text.split()) for word in words)
+
+
+def test_pong_is_played_where_nothing_is_named_and_keys_change_how() -> None:
+    with Terminal(WATCH, answers=True, environment={"COLORTERM": "truecolor", "NO_COLOR": None}) as terminal:
+        settings = terminal.settings()
+        terminal.until(
+            lambda: shows(terminal, "zoo:pong", "ALE/Pong-v5", "score 0", "episode 1", "RIGHTFIRE", "speed ×1")
+        )
+        # It says what takes its time, before the screen is taken.
+        told = terminal.output.partition("\x1b[?1049h")[0]
+        assert "zoo:pong plays ALE/Pong-v5: TensorFlow" in told
+        # In the game's own colours, as wide as there is room beside the panel.
+        brown = "2;144;72;17"
+        terminal.until(lambda: all(terminal.screen.cells[10, column][2] == brown for column in (5, 30, 55)))
+        drawn = terminal.screen.drawn
+        terminal.until(lambda: terminal.screen.drawn > drawn + 200)
+
+        terminal.type(" ")
+        terminal.until(lambda: shows(terminal, "speed paused"))
+        frame = terminal.screen.text
+        terminal.type("." * 12)
+        terminal.until(lambda: terminal.screen.text != frame)
+        assert shows(terminal, "speed paused")
+        terminal.type("\x1b[C\x1b[C ")
+        terminal.until(lambda: shows(terminal, "speed ×4"))
+        terminal.type("-")
+        terminal.until(lambda: shows(terminal, "speed ×2"))
+        terminal.type("n")
+        terminal.until(lambda: shows(terminal, "episode 2", "score 0"))
+
+        terminal.resize(120, 40)
+        terminal.until(lambda: terminal.screen.line(39).startswith("q quit"))
+        terminal.until(lambda: shows(terminal, "zoo:pong", "episode 2", "LEFTFIRE"))
+        terminal.type("q")
+        assert terminal.read_to_the_end() == 0
+        assert terminal.screen.modes == PLAIN
+        assert terminal.settings() == settings
+        assert "a video of it: tributary record zoo:pong" in terminal.output
+
+
+@pytest.mark.parametrize(
+    "end", ["\x03", pytest.param(signal.SIGTERM, marks=pytest.mark.slow), pytest.param("close", marks=pytest.mark.slow)]
+)
+def test_an_interrupt_leaves_the_terminal_as_it_was(end: str | signal.Signals, tmp_path: Path) -> None:
+    file = tmp_path / "watched.json"
+    with Terminal([*WATCH, "zoo:cartpole", "--json", str(file)], environment={"COLORTERM": None}) as terminal:
+        settings = terminal.settings()
+        terminal.until(lambda: shows(terminal, "zoo:cartpole", "score 3"))
+        # 256 colours are all that is known of this terminal.
+        assert "48;5;" in terminal.output
+        assert "48;2;" not in terminal.output
+        if end == "close":
+            terminal.close()
+            assert terminal.wait() == 130
+        elif isinstance(end, str):
+            terminal.type(end)
+        else:
+            terminal.process.send_signal(end)
+        if end != "close":
+            assert terminal.read_to_the_end() == 130
+            assert terminal.screen.modes == PLAIN
+            assert terminal.settings() == settings
+    watched = json.loads(file.read_text())
+    assert watched["interrupted"] is True
+    assert watched["environment"] == "CartPole-v1"
+    assert watched["returns"] == []
+
+
+@pytest.mark.parametrize("command", ["watch", "watch zoo:cartpole"])
+def test_without_a_terminal_it_says_how_to_record(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"tributary record {command.partition(' ')[2] or 'zoo:pong'} writes a video" in line
+
+
+def test_a_terminal_that_cannot_draw_is_none() -> None:
+    with Terminal(WATCH, environment={"TERM": "dumb"}) as terminal:
+        assert terminal.read_to_the_end() == 2
+        assert "writes a video" in " ".join(terminal.output.split())
+        assert "\x1b[" not in terminal.output

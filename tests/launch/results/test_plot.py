@@ -1,0 +1,125 @@
+"""`tributary plot`: panels, legends, files and their places."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from launch.cli import main
+from launch.output import write_json
+from launch.results.curves import (
+    Curve,
+    bands,
+)
+from launch.results.plot import curves_figure
+from launch.run.progress import Progress
+from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
+
+
+def curve(environment: str, seed: int, returns: Sequence[float], rate: float = 1e-3) -> Curve:
+    config = replace(
+        RunConfig(seed=seed),
+        environment=EnvironmentConfig(id=environment),
+        optimizer=OptimizerConfig(learning_rate=rate),
+    )
+    return Curve(Path("run"), config, np.arange(len(returns), dtype=np.float64), np.array(returns))
+
+
+PONG = [curve("ALE/Pong-v5", seed, [-21.0, 21.0]) for seed in (1, 2, 3)]
+
+QBERT = [curve("ALE/Qbert-v5", 1, [0.0, 15_000.0]), curve("ALE/Qbert-v5", 1, [0.0, 4_000.0], rate=2e-3)]
+
+
+def drawn(curves: Sequence[Curve], marks: Sequence[tuple[str, float]] = ()) -> list[Axes]:
+    with curves_figure(bands(curves), "frames", "mean_return_100", marks=marks) as figure:
+        return figure.axes
+
+
+def legend(axes: Axes) -> list[str]:
+    found = axes.get_legend()
+    assert found is not None
+    return [" ".join(text.get_text().split()) for text in found.get_texts()]
+
+
+def test_each_environment_has_its_own_scale() -> None:
+    pong, qbert = drawn([*PONG, *QBERT])
+    assert (pong.get_title("left"), qbert.get_title("left")) == ("ALE/Pong-v5", "ALE/Qbert-v5")
+    assert max(pong.get_ylim()) < 30
+    assert max(qbert.get_ylim()) > 15_000
+    assert legend(pong) == ["median of 3 seeds, quartiles"]
+    assert legend(qbert) == ["learning_rate 0.001", "learning_rate 0.002"]
+
+
+def test_one_environment_stands_in_the_legend() -> None:
+    (axes,) = drawn(PONG)
+    assert legend(axes) == ["ALE/Pong-v5: median of 3 seeds, quartiles"]
+    assert axes.get_ylabel() == "return, mean of the last 100 training episodes"
+
+
+def test_a_mark_is_drawn_where_it_belongs_and_once() -> None:
+    without = [len(axes.lines) for axes in drawn([*PONG, *QBERT])]
+    pong, qbert = drawn([*PONG, *QBERT], [("ALE/Pong-v5", 18.0), ("ALE/Pong-v5", 18.0), ("CartPole-v1", 475.0)])
+    assert [len(pong.lines), len(qbert.lines)] == [without[0] + 1, without[1]]
+    assert set(np.asarray(pong.lines[-1].get_ydata())) == {18.0}
+
+
+def test_four_environments_leave_no_empty_panel() -> None:
+    assert len(drawn([curve(f"ALE/{game}-v5", 1, [0.0, 1.0]) for game in "ABCD"])) == 4
+
+
+def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for game, seed in itertools.product(("ALE/Pong-v5", "ALE/Breakout-v5"), (1, 2)):
+        folder = tmp_path / f"{game[4:]}-{seed}"
+        folder.mkdir()
+        config = replace(RunConfig(seed=seed), environment=EnvironmentConfig(id=game))
+        write_json(folder / "config.json", msgspec.to_builtins(config))
+        rows = [
+            msgspec.to_builtins(Progress(frames=frames, mean_return_100=2.0 + seed * frames)) for frames in (0, 5, 10)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = tmp_path / "iqm.json"
+    assert main(["plot", str(tmp_path), "--aggregate", "iqm", "--json", str(file)]) == 0
+    (group,) = json.loads(file.read_text())["groups"]
+    assert group["games"] == {"ALE/Breakout-v5": 2, "ALE/Pong-v5": 2}
+    assert len(group["x"]) == len(group["interquartile_mean"]) == len(group["interval_95_low"])
+    assert "2 games, 4 runs: at 10 frames interquartile mean of human-normalised returns" in capsys.readouterr().out
+    assert (tmp_path / "curve.png").is_file()
+
+
+def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(msgspec.to_builtins(Progress(frames=5))) + "\n")
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "no training episode has ended in this run" in capsys.readouterr().err
+    assert main(["plot", str(tmp_path), "--y", "nothing"]) == 2
+    assert "--y nothing: " in capsys.readouterr().err
+
+
+def test_what_is_made_of_several_runs_goes_into_the_folder_that_holds_them(
+    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    side_by_side = [tmp_path / "seeds" / run.name for run in cartpole_runs]
+    apart = tmp_path / "elsewhere" / "run"
+    for run, copy in zip([*cartpole_runs, cartpole_runs[1]], [*side_by_side, apart], strict=True):
+        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    cases = [([tmp_path / "seeds"], tmp_path / "seeds"), ([side_by_side[0], apart], here), ([apart], apart)]
+    for runs, folder in cases:
+        before = set(tmp_path.rglob("*"))
+        assert main(["plot", *map(str, runs)]) == 0
+        assert main(["report", *map(str, runs)]) == 0
+        made = {folder / name for name in ("curve.png", "curve.svg", "report.html")}
+        assert set(tmp_path.rglob("*")) - before == made
+        out = capsys.readouterr().out
+        assert all(str(file) in out for file in made)
