@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.python.run import Picture, Run, TrainingFailedError
 from launch.results.evaluate import PolicyName, ProtocolName
-from launch.run.weights import WeightsName
+from launch.run.folder import WeightsName
 from shared.errors import ConfigurationError
 from shared.methods.names import register_method
 from shared.names import register_explorer, register_network

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from launch.output import hardware_line, print_line, provenance, whole_csv, whole_file, write_json
 from launch.results.curves import Band, Curve, XAxis, make_band, read_curve
-from launch.run.finished import reached_limit, read_summary
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, read_summary
+from launch.run.status import reached_limit
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError
 

@@ -40,7 +40,7 @@ from launch.output import (
 )
 from launch.presets import PRESETS
 from launch.results.plot import COLOURS, figure, save
-from launch.run.progress import lag_summary
+from launch.run.metrics import lag_summary
 from shared.config import ActorConfig, RunConfig
 from shared.errors import setting_error
 from shared.types import StageSeconds

@@ -9,9 +9,8 @@ from launch.loop.trace import EventTrace
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output import check_can_be_written
-from launch.run.changes import check_unchanged
-from launch.run.exact import check_exact_resume
 from launch.run.folder import RunFolder
+from launch.run.status import check_exact_resume, check_unchanged
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.methods.names import METHODS

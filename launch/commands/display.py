@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 
 from launch.output import duration, number, print_line
-from launch.run.evaluations import evaluation_line
-from launch.run.progress import Progress
+from launch.run.metrics import Progress
+from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0

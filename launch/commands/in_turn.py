@@ -14,8 +14,8 @@ from rich.console import Console
 from launch.commands.interrupts import Interrupts
 from launch.commands.training_process import last_line, training_process
 from launch.output import EXIT_FAILED, EXIT_USAGE, print_line
-from launch.run.finished import reached_limit, read_summary
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, read_summary
+from launch.run.status import reached_limit
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 

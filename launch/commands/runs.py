@@ -11,11 +11,9 @@ from rich.table import Table
 
 from launch.commands.display import Display, summary_lines
 from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, print_line, write_json
-from launch.run.finished import read_summary
-from launch.run.latest import RunPath
-from launch.run.new_lines import NewLines
-from launch.run.rows import progress_of
-from launch.run.standing import DIED, RUNNING, Standing, run_folders, standing
+from launch.run.folder import read_summary
+from launch.run.metrics import NewLines, progress_of
+from launch.run.status import DIED, RUNNING, RunPath, Standing, run_folders, standing
 from shared.errors import ConfigurationError
 
 _POLL_SECONDS = 0.5

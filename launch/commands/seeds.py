@@ -17,7 +17,7 @@ from launch.commands.train import TrainArguments
 from launch.machine.budget import automatic_actors
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, make_folder, print_line, provenance, usable_cores, write_json
 from launch.presets.written import set_of_one_run
-from launch.run.lock import LOCK_FILE, FolderLock
+from launch.run.folder import LOCK_FILE, FolderLock
 from launch.run.seeds_note import FILES, SeveralSeeds, write_seeds
 from shared.config import RunConfig
 from shared.errors import setting_error

@@ -21,14 +21,10 @@ from launch.machine.import_path import check_packages, namesakes
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, write_json
-from launch.run.annealing import annealing_warning
-from launch.run.finished import reached_limit, read_summary, why_it_goes_on
-from launch.run.first_weights import FirstWeights, weights_to_start_from
-from launch.run.folder import RunFolder, centres_observations
-from launch.run.latest import RunPath, default_run_dir
-from launch.run.manifest import manifest
-from launch.run.progress import View
-from launch.run.storage import check_storage
+from launch.run.folder import RunFolder, centres_observations, manifest, read_summary
+from launch.run.metrics import View, annealing_warning
+from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
+from launch.run.status import RunPath, default_run_dir, reached_limit, why_it_goes_on
 from launch.run.trackers import check_trackers
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, last_line, setting_error

@@ -23,9 +23,9 @@ from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import advice_on_preset, preset_for
 from launch.presets.written import for_another_run
 from launch.run.folder import RunFolder
-from launch.run.latest import default_run_dir, run_path
+from launch.run.saving import fetch
 from launch.run.seeds_note import SeveralSeeds, read_seeds
-from launch.run.storage import fetch
+from launch.run.status import default_run_dir, run_path
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 

@@ -11,8 +11,7 @@ from rich.table import Table
 from launch import zoo
 from launch.output import EXIT_DONE, check_json_file, write_json
 from launch.results.evaluate import ProtocolName
-from launch.run.experience import agent_steps_learned
-from launch.run.folder import RunFolder
+from launch.run.folder import RunFolder, agent_steps_learned
 
 _PAGE = """\
 # Agents that ship

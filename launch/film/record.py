@@ -25,9 +25,8 @@ from launch.output import (
     write_json,
 )
 from launch.results.evaluate import PolicyName, ProtocolName
-from launch.run.folder import RunFolder
-from launch.run.latest import RunPath
-from launch.run.weights import WeightsName
+from launch.run.folder import RunFolder, WeightsName
+from launch.run.status import RunPath
 from shared.config import RunConfig
 from shared.errors import setting_error
 from shared.seeds import episode_seeds

@@ -18,8 +18,7 @@ from actors.environments import (
 )
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.results.evaluate import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
-from launch.run.folder import RunFolder
-from launch.run.weights import WeightsName, load_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 from shared.seeds import SEEDS_ARE, EpisodeSeeds, episode_seeds

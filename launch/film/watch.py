@@ -18,9 +18,8 @@ from launch.film.stage import Frame, Performance, PlayedStep
 from launch.film.terminal import Cells, Painter, Rectangle, Screen, terminal_colours
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
 from launch.results.evaluate import PolicyName, ProtocolName
-from launch.run.folder import RunFolder
-from launch.run.latest import RunPath, run_name
-from launch.run.weights import WeightsName
+from launch.run.folder import RunFolder, WeightsName
+from launch.run.status import RunPath, run_name
 from shared.errors import ConfigurationError
 from shared.types import Float32Array
 

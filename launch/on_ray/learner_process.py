@@ -22,9 +22,8 @@ from launch.on_ray.members import PROCESS_OPTIONS
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation
 from launch.on_ray.sliced_executor import SlicedExecutor
 from launch.on_ray.slices import SliceProcesses
-from launch.run.counts import LearnerDeath
-from launch.run.folder_copy import Changes, Stamp, apply_changes, changes_since
-from launch.run.progress import View
+from launch.run.metrics import LearnerDeath, View
+from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from shared.config import RunConfig
 
 if TYPE_CHECKING:

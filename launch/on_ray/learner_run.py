@@ -17,10 +17,9 @@ from launch.on_ray.cluster import cluster_nodes
 from launch.on_ray.failures import failure_reason
 from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
-from launch.run.counts import LearnerDeath
 from launch.run.folder import RunFolder
-from launch.run.folder_copy import Stamp, apply_changes, changes_since
-from launch.run.progress import View
+from launch.run.metrics import LearnerDeath, View
+from launch.run.saving import Stamp, apply_changes, changes_since
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 

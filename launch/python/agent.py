@@ -10,10 +10,9 @@ import numpy.typing as npt
 from actors.environments import environment_spec
 from launch.machine.tensorflow_process import share_tensorflow
 from launch.python.observations import EnvironmentSide
-from launch.run.folder import RunFolder
-from launch.run.latest import run_path
-from launch.run.storage import fetch
-from launch.run.weights import WeightsName, load_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.saving import fetch
+from launch.run.status import run_path
 from shared.config import RunConfig
 from shared.types import Float32Array
 

@@ -13,10 +13,8 @@ from rich.console import Console
 from launch.machine.tensorflow_process import share_tensorflow
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
-from launch.run.finished import read_summary
-from launch.run.folder import RunFolder
-from launch.run.latest import run_path
-from launch.run.weights import WeightsName
+from launch.run.folder import RunFolder, WeightsName, read_summary
+from launch.run.status import run_path
 from shared.config import RunConfig
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
 from launch.python.run import Run, TrainingFailedError
 from launch.python.wanted import WantedRun
-from launch.run.new_lines import NewRows
+from launch.run.metrics import NewRows
 from shared.errors import ConfigurationError
 
 OnRow = Callable[[dict[str, Any]], object]

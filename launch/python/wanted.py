@@ -15,7 +15,7 @@ from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.presets.choice import advice_on_preset
 from launch.presets.written import named, read_config_file, with_settings
 from launch.run.folder import RunFolder
-from launch.run.latest import default_run_dir, numbered, run_path
+from launch.run.status import default_run_dir, numbered, run_path
 from shared.config import RunConfig
 from shared.errors import setting_error
 

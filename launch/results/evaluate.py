@@ -25,9 +25,8 @@ from launch.output import (
     usable_cores,
     write_json,
 )
-from launch.run.folder import RunFolder
-from launch.run.latest import RunPath
-from launch.run.weights import WeightsName, load_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.status import RunPath
 from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE

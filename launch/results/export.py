@@ -21,9 +21,8 @@ from launch.output import (
     write_json,
 )
 from launch.results.evaluate import describe_protocol
-from launch.run.folder import RunFolder
-from launch.run.latest import RunPath
-from launch.run.weights import WeightsName, load_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.status import RunPath
 from shared.config import RunConfig
 from shared.errors import setting_error
 

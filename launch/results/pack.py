@@ -24,10 +24,8 @@ from launch.output import EXIT_DONE, exit_code, replace_folder, revision, write_
 from launch.presets.written import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, evaluate
-from launch.run.finished import read_summary
-from launch.run.folder import RunFolder
-from launch.run.latest import RunPath
-from launch.run.weights import WeightsName, load_weights, write_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights, read_summary, write_weights
+from launch.run.status import RunPath
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 

@@ -24,7 +24,7 @@ from launch.output import (
 )
 from launch.results.curves import Aggregate, Band, Curve, Points, XAxis, aggregates, bands, read_curve
 from launch.run.folder import RunFolder
-from launch.run.latest import RunPath
+from launch.run.status import RunPath
 from shared.errors import ConfigurationError, setting_error
 
 if TYPE_CHECKING:

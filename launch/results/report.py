@@ -28,10 +28,9 @@ from launch.output import (
 from launch.results.curves import bands, evaluation_points, read_curve, read_rows
 from launch.results.evaluate import protocol_line, published_scores
 from launch.results.plot import COLOURS, as_svg, curves_figure, default_output, figure, find_runs
-from launch.run.finished import read_manifest, read_object, read_summary
-from launch.run.folder import RunFolder
-from launch.run.latest import RunPath
-from launch.run.progress import lag_summary
+from launch.run.folder import RunFolder, read_manifest, read_object, read_summary
+from launch.run.metrics import lag_summary
+from launch.run.status import RunPath
 from shared.config import RunConfig, flat_settings
 from shared.types import StageSeconds
 

@@ -1,22 +1,122 @@
-"""What a run leaves on disk: settings, manifest, checkpoints, metrics and summary. Nothing in it can execute."""
+"""The folder of a run: its files, its lock, its settings and weights. Nothing in it can execute."""
 
+import fcntl
+import json
+import os
 import shutil
+import socket
+import time
+import zlib
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal, NamedTuple, get_args
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from actors.environments import EnvironmentSpec
+from actors.environments import EnvironmentSpec, adapter_of
 from launch import zoo
-from launch.output import make_folder, write_json
+from launch.machine.shared_memory import available, machine_id
+from launch.output import make_folder, provenance, write_json
 from launch.presets.removed import without_removed
-from launch.run.lock import FolderLock
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
+from shared.layout import ParameterLayout
+from shared.seeds import SEEDS_ARE, Purpose
+from shared.types import WeightSnapshot
+
+LOCK_FILE = ".lock"
+# `holder_of` holds the lock for less than this.
+_LOOK_SECONDS, _TRIES = 0.05, 4
+
+
+class Holder(NamedTuple):
+    """The process that holds a folder; `pid` None: unknown, as in folders of older versions.
+
+    `machine` names the boot and the process namespace in which `pid` is valid. A host name would not do: containers
+    share one, and it changes with the network of a laptop.
+    """
+
+    pid: int | None
+    host: str | None
+    machine: str | None = None
+
+    @property
+    def here(self) -> bool:
+        """Whether the process is known, and its id is valid here."""
+        if self.machine is None:
+            # Written by version 0.1.
+            return self.pid is not None and self.host == socket.gethostname()
+        return self.pid is not None and self.machine == _this_machine()
+
+
+class FolderLock:
+    """The lock of an existing folder, held until it is released or this process ends.
+
+    Raises:
+        ConfigurationError: another process holds it, it cannot be written to, or its file system has no locks.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            # Not truncated when it is opened: its content belongs to the process that holds the lock.
+            self._file: IO[str] = (folder / LOCK_FILE).open("a+")
+        except OSError as error:
+            raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
+        for attempt in range(_TRIES):
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if attempt == _TRIES - 1:
+                    self._file.close()
+                    raise ConfigurationError(
+                        f"folder {folder} is in use by another process; stop that first: tributary stop {folder}"
+                    ) from None
+                time.sleep(_LOOK_SECONDS)
+            except OSError as error:
+                self._file.close()
+                raise ConfigurationError(
+                    f"folder {folder} cannot be locked ({error.strerror}), so two runs could write to it: name one "
+                    f"on a file system with locks (for Lustre: mounted with flock)"
+                ) from error
+        self._file.truncate(0)
+        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "machine": _this_machine()}))
+        self._file.flush()
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._file.close()
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """The process that holds a folder; None if none does."""
+    try:
+        file = (folder / LOCK_FILE).open()
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            try:
+                values = json.loads(file.read())
+                return Holder(int(values["pid"]), str(values["host"]), values.get("machine"))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return Holder(None, None)
+        except OSError:
+            # A file system without locks, on which no run can have begun.
+            return None
+    return None
+
+
+def _this_machine() -> str:
+    # Systems without /proc have no boot id to read, and no process namespaces.
+    return machine_id() if available() else socket.gethostname()
 
 
 class RunFolder:
@@ -259,3 +359,165 @@ def check_imports(environment: EnvironmentConfig, named_modules: Collection[str]
 def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:
     """Whether the run's network subtracts a mean observation."""
     return spec.images and config.network.centre_observations
+
+
+def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan: str) -> dict[str, Any]:
+    """What manifest.json holds: versions, hardware, seeds, and the environment's protocol.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        preset: the name that the run's settings started from.
+        thread_plan: how many threads each process has, in words.
+    """
+    environment = config.environment
+    protocol: dict[str, Any] = {
+        "id": environment.id,
+        "actions": list(spec.action_set),
+        "observation_shape": list(spec.observation_shape),
+        "observation_dtype": spec.observation_dtype,
+        "autoreset": "next_step",
+        "rewards_clipped_for_training": environment.clip_rewards,
+        "returns_clipped": False,
+        "frame_skip": environment.frame_skip,
+        **adapter_of(environment).training_protocol(),
+    }
+    if spec.images:
+        protocol["mean_of_random_play_subtracted"] = config.network.centre_observations
+    return {
+        **provenance(),
+        "preset": preset,
+        "threads": thread_plan,
+        "seeds": {
+            "run": config.seed,
+            "actor_blocks": "actor i seeds its environments from seed * 1000003 + i * environments on",
+            "other_episodes": f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}",
+        },
+        "environment_protocol": protocol,
+    }
+
+
+WeightsName = Literal["auto", "best", "latest"]
+
+# What NumPy's reader was seen to raise for files that are damaged in one way or another.
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
+
+
+def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
+    """A run's weights, and where they are from in words. Needs TensorFlow.
+
+    Raises:
+        ConfigurationError: there are none, or they are damaged or of another network.
+    """
+    from learner.checkpoint import read_checkpoint
+
+    if which == "best" and not folder.best_weights.is_file():
+        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
+    if which == "latest" and folder.ships:
+        raise setting_error("weights", "latest", f"{folder.name} has its best weights only; leave --weights out")
+    if which == "latest" or not folder.best_weights.is_file():
+        version, parameters = read_checkpoint(folder.checkpoints, layout)
+        return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
+    return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
+
+
+def write_weights(
+    path: Path, snapshot: WeightSnapshot, layout: ParameterLayout, source: str, dtype: npt.DTypeLike = np.float32
+) -> None:
+    """Write weights as an .npz file. `source` says in words where they are from; `dtype` may be float16."""
+    np.savez_compressed(
+        path,
+        version=snapshot.version,
+        parameters=snapshot.parameters.astype(dtype),
+        layout=layout.fingerprint,
+        source=source,
+    )
+
+
+def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
+    """Weights float32 [P] from an .npz file, and where they are from. `advice` ends the error of a damaged one.
+
+    Raises:
+        ConfigurationError: they are damaged, or of another network.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            version, parameters = int(file["version"]), file["parameters"].astype(np.float32)
+            source = (
+                str(file["source"])
+                if "source" in file
+                else f"the weights that were best in {file['measure']} (update {version})"
+            )
+            fingerprint = str(file["layout"]) if "layout" in file else layout.fingerprint
+    except _DAMAGE as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}{advice}") from error
+    if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
+        raise ConfigurationError(
+            f"{path} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), the settings "
+            f"make one of {layout.size:,} (layout {layout.fingerprint})"
+        )
+    return WeightSnapshot(version, parameters), source
+
+
+def best_score(folder: RunFolder, *, otherwise: tuple[float | None, str]) -> tuple[float | None, str]:
+    """The mean return that a run's best weights were kept for, and by which measure: training or evaluation.
+
+    `otherwise`, if there are none that can be read.
+    """
+    try:
+        with np.load(folder.best_weights, allow_pickle=False) as best:
+            return float(best["mean_return"]), str(best["measure"])
+    except _DAMAGE:
+        return otherwise
+
+
+# From the end of metrics.jsonl: more than any row is long.
+_TAIL_BYTES = 65_536
+
+
+def last_row(folder: RunFolder) -> dict[str, Any]:
+    """The last whole row of a run's metrics; empty if there is none."""
+    try:
+        with folder.metrics.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            return row
+    return {}
+
+
+def read_summary(folder: RunFolder) -> dict[str, Any]:
+    """What the run's summary says; empty where there is none that can be read."""
+    return read_object(folder.summary)
+
+
+def read_manifest(folder: RunFolder) -> dict[str, Any]:
+    """What the run's manifest says; empty where there is none that can be read."""
+    return read_object(folder.manifest)
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """What a file of JSON says; empty where it cannot be read, or is no object."""
+    with suppress(OSError, ValueError):
+        found = json.loads(file.read_text())
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def agent_steps_learned(folder: RunFolder) -> int:
+    """Agent steps of the run, and of those whose weights it started from.
+
+    A run of an older version does not say what was before it: it counts from its own beginning.
+    """
+    own = max(read_summary(folder).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
+    before = read_manifest(folder).get("started_from", {})
+    return int(own + before.get("agent_steps", 0))

@@ -1,14 +1,183 @@
-"""Sums up what happens in a logging interval into the numbers that are shown and logged."""
+"""The numbers and messages of a run: rows of metrics.jsonl, progress, log and summary."""
 
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+import errno
+import json
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
-from launch.run.progress import Progress, lag_mean
-from learner.learner import Learner, Outcome
-from shared.types import StageSeconds, info_means
+from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
+from launch.output import drop_half_line, write_json
+from launch.run.folder import RunFolder
+from launch.run.stopping import ReturnMark, Status, TrainingReturns, crossings
+from learner.learner import Learner
+from shared.config import ActorConfig, RunConfig
+from shared.types import StageSeconds, Video, info_means
+
+if TYPE_CHECKING:
+    from learner.learner import Learner, Outcome
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run at one moment. Rates and means are over the last logging interval.
+
+    Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
+    `learner_milliseconds` what one gradient costs the learner, dropped ones included, as in `gradients_per_second`.
+    `policy_lag_counts` says how many accepted gradients had which lag, `gradients_per_update` is K of the update in
+    progress, and `staleness_weight` is what a gradient counted for, on average. `passes` is in how many gradients an
+    agent step was, on average. `evaluations` are points of those that ended in the interval, and `evaluation_return`
+    is the mean of the last so far. `statistics` are the method's own, and `info` the environment's, over the episodes
+    that ended.
+    """
+
+    frames: int = 0
+    agent_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    elapsed_seconds: float = 0.0
+    mean_return_100: float | None = None
+    frames_per_second: float = 0.0
+    agent_steps_per_second: float = 0.0
+    updates_per_second: float = 0.0
+    gradients_per_second: float = 0.0
+    policy_lag_mean: float = 0.0
+    policy_lag_max: int = 0
+    policy_lag_counts: dict[int, int] = field(default_factory=dict)
+    gradients_per_update: int = 1
+    staleness_weight: float | None = None
+    agent_steps_applied: int = 0
+    agent_steps_dropped: dict[str, int] = field(default_factory=dict)
+    actors_alive: int = 0
+    actor_restarts: int = 0
+    stage_microseconds: dict[str, float] = field(default_factory=dict)
+    learner_milliseconds: float = 0.0
+    learning_rate: float = 0.0
+    gradient_norm: float | None = None
+    passes: float = 0.0
+    evaluation_return: float | None = None
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    statistics: dict[str, float] = field(default_factory=dict)
+    info: dict[str, float] = field(default_factory=dict)
+
+
+class View(NamedTuple):
+    """The progress, and the messages since the last view."""
+
+    progress: Progress
+    messages: list[str]
+
+
+def lag_mean(counts: Counter[int]) -> float:
+    """Mean policy lag in updates, where `counts` says how many gradients had which lag; 0 if there are none."""
+    return sum(value * count for value, count in counts.items()) / max(counts.total(), 1)
+
+
+def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
+    """Mean, 95th percentile and maximum of the policy lags in `counts`, in updates; 0 if there are none."""
+    needed, seen = 0.95 * counts.total(), 0
+    for lag in sorted(counts):
+        seen += counts[lag]
+        if seen >= needed:
+            return lag_mean(counts), lag, max(counts)
+    return 0.0, 0, 0
+
+
+# Groups are in the order in which a reader asks: does it learn, is it fast, is it sound.
+_GROUPS = {
+    "mean_return_100": "return/training_mean_100",
+    "episodes": "return/episodes",
+    "frames_per_second": "speed/frames_per_second",
+    "agent_steps_per_second": "speed/agent_steps_per_second",
+    "updates_per_second": "speed/updates_per_second",
+    "gradients_per_second": "speed/gradients_per_second",
+    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
+    "policy_lag_mean": "asynchrony/policy_lag_mean",
+    "policy_lag_max": "asynchrony/policy_lag_max",
+    "gradients_per_update": "asynchrony/gradients_per_update",
+    "staleness_weight": "asynchrony/staleness_weight",
+    "actors_alive": "asynchrony/actors_alive",
+    "actor_restarts": "asynchrony/actor_restarts",
+    "learning_rate": "learning/learning_rate",
+    "gradient_norm": "learning/gradient_norm",
+    "passes": "learning/passes",
+}
+_EVALUATION_GROUPS = {
+    "mean_return": "return/evaluation_mean",
+    "median_return": "return/evaluation_median",
+    "standard_error": "return/evaluation_standard_error",
+    "collapsed_episodes": "return/evaluation_collapsed_episodes",
+}
+_INFO = "info/"
+
+
+class JsonLines:
+    """metrics.jsonl: one JSON object per row. Rows are appended, so that a resumed run continues its file."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "metrics.jsonl"
+        # A process that was killed, or a power cut, may have left half a line: the next row would be joined to it.
+        drop_half_line(file)
+        self._file = file.open("ab", buffering=0)
+
+    def write(self, row: Progress) -> None:
+        """Append one row.
+
+        Raises:
+            OSError: it could not be written, on a full disk for example; then no half of it is left.
+        """
+        line = msgspec.json.encode(row_values(row)) + b"\n"
+        end = self._file.seek(0, os.SEEK_END)
+        if self._file.write(line) != len(line):
+            self._file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def row_values(row: Progress) -> dict[str, Any]:
+    """A row as metrics.jsonl has it: the method's statistics stand beside the other numbers, by their names, and the
+    environment's as info/NAME."""
+    values = asdict(row)
+    info = {_INFO + name: value for name, value in values.pop("info").items()}
+    return values | values.pop("statistics") | info
+
+
+def progress_of(values: Mapping[str, Any]) -> Progress:
+    """The inverse of `row_values`, from a row of metrics.jsonl."""
+    names = {field.name for field in fields(Progress)}
+    known = {name: value for name, value in values.items() if name in names}
+    known["policy_lag_counts"] = {int(lag): count for lag, count in values.get("policy_lag_counts", {}).items()}
+    others = {n: v for n, v in values.items() if n not in names and isinstance(v, int | float)}
+    info = {n.removeprefix(_INFO): others.pop(n) for n in list(others) if n.startswith(_INFO)}
+    return Progress(**known | {"statistics": others, "info": info})
+
+
+def scalars(row: Progress) -> list[tuple[str, float]]:
+    """The numbers of a row for a tracker, as pairs of `group/name` and value. What is not known yet is left out."""
+    values = asdict(row)
+    found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
+    found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
+    found += [(_INFO + name, value) for name, value in row.info.items()]
+    found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
+    found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
+    return found
+
+
+def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
+    """The numbers of an evaluation for a tracker, as pairs of `group/name` and value, as of `point["frames"]`."""
+    return [(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items() if point[name] is not None]
+
 
 # The signature of a network killed by its first updates (docs/methods.md, "When a run does not learn").
 _DEAD_SHARE = 0.6
@@ -24,7 +193,7 @@ class Metrics:
         evaluated: the entry of the run's last evaluation, if one was played before.
     """
 
-    def __init__(self, learner: Learner, evaluated: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, learner: "Learner", evaluated: Mapping[str, Any] | None = None) -> None:
         self._learner = learner
         self._evaluation_return: float | None = None if evaluated is None else evaluated["mean_return"]
         self._suspicious_rows = 0
@@ -35,7 +204,7 @@ class Metrics:
         """Whether nothing was taken in since the interval began."""
         return not (self._gradients or self._evaluations)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: "Outcome") -> None:
         """Take in one outcome."""
         report = outcome.report
         self._agent_steps += report.agent_steps
@@ -128,3 +297,324 @@ class Metrics:
         self._weights = 0.0
         self._accepted = 0
         self._info: dict[str, list[float]] = {}
+
+
+_MOST_SECONDS_BETWEEN_VIEWS = 1.0
+
+
+class Tracker(Protocol):
+    """Receives rows in the order of their frames, all from one thread. A method may raise any exception, or hang."""
+
+    def write(self, row: Progress) -> None:
+        """Log one row."""
+
+    def write_video(self, video: Video, frames: int) -> None:
+        """Log the video of an evaluation of the weights after `frames` frames."""
+
+    def close(self) -> None:
+        """Flush and close."""
+
+
+class Reporting:
+    """Shows a run's progress, and writes one row of numbers for each logging interval.
+
+    `latest` is the progress that was made last; another thread may read it.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        metrics: sums up the interval.
+        progress: makes the progress at this moment.
+        trackers: receives the rows, too.
+        say: takes a message.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        metrics: Metrics,
+        progress: Callable[[], Progress],
+        trackers: Tracker,
+        say: Callable[[str], None],
+    ) -> None:
+        self._every_seconds = config.log_every_seconds
+        self._metrics = metrics
+        self._progress = progress
+        self._say = say
+        self._annealing = AnnealingWatch(config)
+        self._rows = JsonLines(folder.path)
+        self._rows_fail = False
+        self._trackers = trackers
+        self._shown_seconds = self._logged_seconds = 0.0
+        self.latest = Progress()
+
+    def count_from(self, seconds: float) -> None:
+        """Count the time to the next view and row, and that of their rates, from now on: `seconds` of training."""
+        self._metrics.begin(seconds)
+        self._shown_seconds = self._logged_seconds = seconds
+
+    def report_if_due(self, seconds: float) -> None:
+        """Show the progress, or write a row, if it is time for it after so many seconds of training."""
+        if seconds - self._shown_seconds >= min(_MOST_SECONDS_BETWEEN_VIEWS, self._every_seconds):
+            self.latest, self._shown_seconds = self._progress(), seconds
+        if seconds - self._logged_seconds >= self._every_seconds:
+            self.log()
+            # The row is a view too. One right after it would tell the rates of a moment, not of a second.
+            self._logged_seconds = self._shown_seconds = seconds
+
+    def log(self) -> None:
+        """Write a row now, and begin a new interval."""
+        row = self.latest = self._progress()
+        try:
+            self._rows.write(row)
+            self._rows_fail = False
+        except OSError as error:
+            # Once for each time that the disk fills, not for each row.
+            if not self._rows_fail:
+                self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
+            self._rows_fail = True
+        self._trackers.write(row)
+        for warning in (self._metrics.next_interval(row), self._annealing.message(row)):
+            if warning is not None:
+                self._say(f"warning: {warning}")
+
+    def log_last(self) -> None:
+        """Write the last row, and close metrics.jsonl. What has its row already gets no second one, without rates."""
+        if not self._metrics.empty:
+            self.log()
+        self._rows.close()
+
+
+class Messages:
+    """Appends each message to log.txt with the time, and keeps it until it is shown. Threads may share it.
+
+    Args:
+        file: the log; made when the first message comes.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._not_shown: deque[str] = deque()
+
+    def say(self, message: str) -> None:
+        """Log one message, and show it with the next view."""
+        self._not_shown.append(message)
+        # On a full disk the message is still shown.
+        with suppress(OSError), open(self._file, "a") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+    def take(self) -> list[str]:
+        """The messages since the last call."""
+        return [self._not_shown.popleft() for _ in range(len(self._not_shown))]
+
+
+class DroppedReports:
+    """Counts the reports that the learner dropped, so that the log does not grow with each of them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def message(self, reason: str, actor_id: int) -> str | None:
+        """Take in one dropped report. What to say of the first for a reason, the tenth, the hundredth …, else None."""
+        self._counts[reason] += 1
+        count = self._counts[reason]
+        if count != 10 ** (len(str(count)) - 1):
+            return None
+        which = "a report" if count == 1 else f"the {count}th report"
+        return f"dropped {which} for the reason {reason}, of actor {actor_id}"
+
+
+def change_message(change: Change) -> str:
+    """What to say of a change among the actors, or of an evaluator that was replaced."""
+    match change:
+        case Failed():
+            return f"actor {change.actor_id}: {change.reason}"
+        case Replaced(failed, replacement_id=None):
+            return f"evaluator: {failed.reason}; another one replaces it"
+        case Replaced(failed, replacement_id):
+            return f"actor {replacement_id} replaces actor {failed.actor_id}"
+        case Joined(actor_id):
+            return f"actor {actor_id} joins"
+        case Drained(actor_id):
+            return f"actor {actor_id}: its node is draining; it made its last report"
+
+
+def _ends_early(config: RunConfig) -> bool:
+    return config.optimizer.schedule == "linear" and config.annealing_frames < config.total_frames
+
+
+def annealing_warning(config: RunConfig) -> str | None:
+    """What to say before a run whose rate ends before it does, None of any other."""
+    if not _ends_early(config):
+        return None
+    idle = config.total_frames - config.annealing_frames
+    return (
+        f"--optimizer.annealing-frames {config.annealing_frames:,} is before --total-frames {config.total_frames:,}: "
+        f"the learning rate is 0 in the last {idle:,} frames, and nothing is learnt in them"
+    )
+
+
+class AnnealingWatch:
+    """Says once when the learning rate has reached 0 in a run that goes on."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._frames = config.annealing_frames if _ends_early(config) else None
+
+    def message(self, row: Progress) -> str | None:
+        """What to say of the state `row`, mostly nothing."""
+        if self._frames is None or row.frames < self._frames:
+            return None
+        reached, self._frames = self._frames, None
+        return (
+            f"the learning rate has reached 0 (--optimizer.annealing-frames {reached:,}): what is played from here on "
+            f"changes no weights"
+        )
+
+
+class NewLines:
+    """Each line once, in the order of the file. Those that are there already are not new.
+
+    Args:
+        file: which need not be there yet.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._read = file.stat().st_size if file.is_file() else 0
+
+    def take(self) -> list[str]:
+        """The lines that were written whole since the last call."""
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._read)
+                written = file.read()
+        except FileNotFoundError:
+            return []
+        whole = written[: written.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace").split("\n")[:-1]
+
+
+class NewRows:
+    """The rows of a run's metrics.jsonl as they are written, as `NewLines` has lines."""
+
+    def __init__(self, file: Path) -> None:
+        self._lines = NewLines(file)
+
+    def take(self) -> list[dict[str, Any]]:
+        """The rows that were written whole since the last call."""
+        rows = []
+        for line in self._lines.take():
+            with suppress(ValueError):
+                rows.append(json.loads(line))
+        return rows
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """Sums over the processes of a run. The names are keys of a checkpoint.
+
+    Attributes:
+        elapsed_seconds: of training.
+        messages: control messages that the learner received: one for each report, or for each sum of several.
+        actor_restarts: actors that were replaced.
+        rollouts_lost: with the actors that were making them.
+        learner_restarts: learner processes that died, and were followed by another one.
+        agent_steps_lost: taken in by learners that died, after their last checkpoint.
+    """
+
+    elapsed_seconds: float = 0.0
+    messages: int = 0
+    actor_restarts: int = 0
+    rollouts_lost: int = 0
+    learner_restarts: int = 0
+    agent_steps_lost: int = 0
+
+    def __add__(self, other: "RunCounts") -> "RunCounts":
+        """The counts of both."""
+        others = asdict(other)
+        return RunCounts(**{name: count + others[name] for name, count in asdict(self).items()})
+
+    def state(self) -> dict[str, Any]:
+        """As plain values, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> "RunCounts":
+        """The counts in a checkpoint, whose `state` holds other things too."""
+        # Checkpoints of older versions do not have the messages.
+        return cls(**{name: state[name] for name in asdict(cls()) if name != "messages" or name in state})
+
+
+class LearnerDeath(NamedTuple):
+    """The learner's process died, and the run goes on in another one.
+
+    `agent_steps_seen` is how far the dead one was known to have come; `reason` is one line.
+    """
+
+    reason: str
+    agent_steps_seen: int
+
+
+def run_summary(
+    status: Status,
+    learner: "Learner",
+    counts: RunCounts,
+    *,
+    actor: ActorConfig,
+    mark: ReturnMark | None,
+    returns: TrainingReturns,
+    evaluation: dict[str, Any] | None,
+    exploits: int,
+) -> dict[str, Any]:
+    """The summary of a run that ended with `status`.
+
+    Args:
+        status: why it ended.
+        learner: has the account.
+        counts: over all processes of the run.
+        actor: settings, which say how much a lost rollout was at most.
+        mark: the return that the run was to reach, if there is one.
+        returns: of its training episodes.
+        evaluation: the entry of the last one; see `evaluation_entry`.
+        exploits: how often it went on with the weights of another run.
+    """
+    ledger = learner.account.ledger
+    lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
+    return {
+        "status": status,
+        "agent_steps_sampled": ledger.sampled,
+        "agent_steps_applied": ledger.applied,
+        "agent_steps_dropped": ledger.dropped_if_it_ends(),
+        "frames": learner.account.frames,
+        "updates": ledger.updates,
+        "gradients_applied": ledger.gradients_applied,
+        "messages": counts.messages,
+        "agent_steps_per_second": ledger.sampled / counts.elapsed_seconds,
+        "frames_per_second": learner.account.frames / counts.elapsed_seconds,
+        "policy_lag_mean": lag_mean,
+        "policy_lag_p95": lag_p95,
+        "policy_lag_max": lag_max,
+        "mean_return_100": learner.account.mean_return,
+        "mean_return_first_100": returns.untrained,
+        **crossings(mark),
+        "episodes": learner.account.episodes,
+        "target_updates": learner.target_updates,
+        "evaluation": evaluation,
+        "exploits": exploits,
+        "actor_restarts": counts.actor_restarts,
+        "rollouts_lost_with_actors": counts.rollouts_lost,
+        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,
+        "learner_restarts": counts.learner_restarts,
+        "agent_steps_lost_with_learner": counts.agent_steps_lost,
+        "wall_seconds": counts.elapsed_seconds,
+    }
+
+
+def write_summary(summary: dict[str, Any], file: Path, say: Callable[[str], None]) -> None:
+    """Write a run's summary; where it cannot be written, say so."""
+    try:
+        write_json(file, summary)
+    except OSError as error:
+        say(f"warning: {file.name} could not be written: {error.strerror}")

@@ -1,23 +1,333 @@
-"""What a run keeps for later: checkpoints, the best weights, videos, and a copy of it all in remote storage.
+"""Copies of a run's state: checkpoints, best and first weights, videos, and the copy in remote storage."""
 
-Where something cannot be written, on a full disk for example, that is a warning, and training goes on.
-"""
-
-from collections.abc import Callable
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from dataclasses import fields
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import fsspec
 import numpy as np
 
+from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.run.folder import RunFolder
-from launch.run.storage import RemoteCopy
-from launch.run.weights import best_score
-from learner.checkpoint import CheckpointError, Checkpoints
-from learner.learner import Learner
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, read_weights, write_weights
 from shared.config import RunConfig
+from shared.errors import ConfigurationError, one_line, setting_error, typed_line
+from shared.layout import ParameterLayout
 from shared.schedules import crossed_multiple
-from shared.types import Float32Array, Video
+from shared.types import Float32Array, Video, WeightSnapshot
+
+if TYPE_CHECKING:
+    from learner.learner import Learner
+
+# Only this machine needs the lock, and a file that is still being written appears under its name later.
+_NOT_COPIED = (".lock", ".driver")
+# Of this program, of TensorFlow's checkpoints, and of the `checkpoint` file beside these.
+_UNFINISHED = re.compile(r".*(\.part|\.part\.npz|\.tempstate\d+|\.tmp[0-9a-f]*)")
+
+
+# What a run only adds to, and for days: metrics, messages, TensorBoard's events.
+_ADDED_TO = re.compile(r".*\.jsonl|log\.txt|events\.out\.tfevents\..*")
+
+
+class Stamp(NamedTuple):
+    """What changes when a file does. A file that was written anew, and not added to, has another `inode`."""
+
+    modified: int
+    size: int
+    inode: int
+
+
+class Tail(NamedTuple):
+    """What was added to a file of `size` bytes."""
+
+    size: int
+    added: bytes
+
+
+class Changes(NamedTuple):
+    """What changed, by path in the folder: whole files, what was added to others; and the stamps of all there are."""
+
+    files: dict[str, bytes]
+    tails: dict[str, Tail]
+    stamps: dict[str, Stamp]
+
+
+def changes_since(folder: Path, known: dict[str, Stamp], *, tails: bool = False) -> Changes:
+    """What is new in a folder since it had the stamps `known`; of files that only grow the new end, with `tails`."""
+    changes = Changes({}, {}, {})
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
+                if before is not None and tails and _only_grew(path.name, before, stamp):
+                    file.seek(before.size)
+                    changes.tails[name] = Tail(before.size, file.read(stamp.size - before.size))
+                elif before != stamp:
+                    changes.files[name] = file.read(stamp.size)
+        except FileNotFoundError:
+            # An old checkpoint, deleted just now.
+            continue
+        changes.stamps[name] = stamp
+    return changes
+
+
+def path_within(folder: Path, name: str) -> Path:
+    """The path of a file in a folder, by its name relative to it.
+
+    Raises:
+        ValueError: the path is outside of the folder.
+    """
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts:
+        raise ValueError(f"the file {name!r} is outside of the run's folder")
+    return folder / parts
+
+
+def apply_changes(folder: Path, changes: Changes) -> None:
+    """Make a folder what the other one is. Old checkpoints go; other files that only this folder has stay.
+
+    Raises:
+        ValueError: a name is outside of the folder. Nothing was written.
+    """
+    paths = {name: path_within(folder, name) for name in (*changes.tails, *changes.files)}
+    for name, tail in changes.tails.items():
+        with paths[name].open("r+b") as file:
+            # An attempt before this one may have written some of it.
+            file.seek(tail.size)
+            file.write(tail.added)
+    for name, content in changes.files.items():
+        path = paths[name]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        part.write_bytes(content)
+        part.replace(path)
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith("checkpoints/") and name not in changes.stamps:
+            path.unlink()
+
+
+def _only_grew(name: str, before: Stamp, now: Stamp) -> bool:
+    return _ADDED_TO.fullmatch(name) is not None and before.inode == now.inode and before.size < now.size
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name not in _NOT_COPIED and not _UNFINISHED.fullmatch(name):
+                yield Path(parent, name)
+
+
+# Storage whose first name is a bucket. A file needs no folder there, and fsspec, asked for one, would make the bucket
+# of somebody's typing mistake.
+_WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+
+
+class RemoteCopy:
+    """Keeps a folder at an fsspec URL (s3://…, gs://…, file://…) as a run folder is, in a thread of its own.
+
+    Args:
+        folder: of the run.
+        url: of the copy.
+    """
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder = folder
+        self._files, self._root = _open(url)
+        self._stamps: dict[str, Stamp] = {}
+        self._thread = ThreadPoolExecutor(1)
+        self._under_way: Future[None] | None = None
+
+    def start(self) -> str | None:
+        """Copy what has changed, unless a copy is under way. Returns what went wrong with the one before, if it did."""
+        if self._under_way is not None and not self._under_way.done():
+            return None
+        failure = self._failure()
+        self._under_way = self._thread.submit(self._push)
+        return failure
+
+    def finish(self) -> str | None:
+        """Copy what has changed since, and wait for it. Returns what went wrong, if anything did."""
+        self._failure()
+        self._under_way = self._thread.submit(self._push)
+        failure = self._failure()
+        self._thread.shutdown()
+        return failure
+
+    def _failure(self) -> str | None:
+        """Wait for the copy under way."""
+        if self._under_way is None:
+            return None
+        error = self._under_way.exception()
+        return None if error is None else typed_line(error)
+
+    def _push(self) -> None:
+        changes = changes_since(self._folder, self._stamps)
+        # What refers to others comes last: an interrupted copy refers to nothing that is missing.
+        for name in sorted(changes.files, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
+            path = f"{self._root}/{name}"
+            _make_folder(self._files, path.rpartition("/")[0])
+            self._files.pipe_file(path, changes.files[name])
+        for name in (self._stamps.keys() or self._checkpoints_there()) - changes.stamps.keys():
+            # An attempt that failed at a later file has removed it.
+            with suppress(FileNotFoundError):
+                self._files.rm_file(f"{self._root}/{name}")
+        self._stamps = changes.stamps
+
+    def _checkpoints_there(self) -> set[str]:
+        """Of the process that wrote to this copy before: some may be older than all that the folder still has."""
+        self._files.invalidate_cache()
+        return {name.removeprefix(f"{self._root}/") for name in self._files.find(f"{self._root}/checkpoints")}
+
+
+def check_storage(url: str, *, new: bool) -> None:
+    """Refuse storage that cannot be written to, or, for a new run, that holds another one.
+
+    Raises:
+        ConfigurationError: names the URL and what is wrong.
+    """
+    files, root = _open(url)
+    try:
+        files.invalidate_cache()
+        if new and files.exists(f"{root}/config.json"):
+            raise setting_error("storage", url, f"holds a run: train --resume {url} goes on with it, or name another")
+        _make_folder(files, root)
+        files.pipe_file(f"{root}/.tributary", b"")
+        files.rm_file(f"{root}/.tributary")
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        # Each kind of storage has errors of its own.
+        raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
+
+
+def fetch(url: str, folder: Path, setting: str = "resume") -> None:
+    """Copy a run from remote storage into a folder. `setting` is what named the URL.
+
+    Raises:
+        ConfigurationError: there is no run at the URL, a key would be a file outside of the folder, or a file could not
+            be read. A folder that was not there before is not there then.
+    """
+    files, root = _open(url, setting)
+    new = not folder.exists()
+    try:
+        # Of a run that goes on, other files than when this process last looked.
+        files.invalidate_cache()
+        names = files.find(root)
+        if f"{root}/config.json" not in names:
+            raise setting_error(setting, url, "holds no run: it has no config.json")
+        paths = [path_within(folder, name.removeprefix(root).lstrip("/")) for name in names]
+        for parent in {path.parent for path in paths}:
+            parent.mkdir(parents=True, exist_ok=True)
+        files.get(names, [str(path) for path in paths])
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        # Each kind of storage has errors of its own.
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise setting_error(setting, url, f"cannot be read: {one_line(error)}") from error
+
+
+def _open(url: str, setting: str = "storage") -> tuple[fsspec.AbstractFileSystem, str]:
+    try:
+        files, root = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        advice = f"{one_line(error)} (s3:// needs pip install 'tributary-rl[s3]', gs:// needs pip install gcsfs)"
+        raise setting_error(setting, url, advice) from error
+    return files, str(root).rstrip("/")
+
+
+def _make_folder(files: fsspec.AbstractFileSystem, path: str) -> None:
+    protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
+    if not protocols & _WITH_BUCKETS:
+        files.makedirs(path, exist_ok=True)
+
+
+# The same weights can be computed with in either.
+_MAY_DIFFER = ("precision",)
+
+
+class FirstWeights(NamedTuple):
+    """What a run starts from. `run` and `source` say it in words; `spec` has the mean that the network subtracts.
+
+    `agent_steps` are those of that run, and of what it started from.
+    """
+
+    run: str
+    source: str
+    agent_steps: int
+    snapshot: WeightSnapshot
+    layout: ParameterLayout
+    spec: EnvironmentSpec
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the manifest of the run that starts says of them."""
+        return {"run": self.run, "weights": self.source, "agent_steps": self.agent_steps}
+
+    def write(self, folder: RunFolder) -> None:
+        """Keep them in the folder of the run that starts."""
+        write_weights(folder.first_weights, self.snapshot, self.layout, self.source)
+
+
+def weights_to_start_from(
+    config: RunConfig, spec: EnvironmentSpec, other: RunFolder, *, trust_imports: bool = False
+) -> FirstWeights:
+    """The best weights of another run, for a new one with these settings.
+
+    Raises:
+        ConfigurationError: the other run has none or has another network; or see `check_imports`.
+    """
+    # The modules of the new run are the user's choice already.
+    modules = config.environment.modules
+    before = other.read_config("start_from", trust_imports=trust_imports, named_modules=modules)
+    for field in fields(before.network):
+        was, now = getattr(before.network, field.name), getattr(config.network, field.name)
+        if was != now and field.name not in _MAY_DIFFER:
+            raise setting_error(f"network.{field.name}", now, f"{other.name} was trained with {was}; leave it so")
+    trained = _in_and_out(environment_spec(before.environment))
+    if trained != _in_and_out(spec):
+        raise setting_error(
+            "environment.id",
+            config.environment.id,
+            f"has {_in_and_out(spec)}, and {other.name} was trained with {trained}; start from another run",
+        )
+    spec = other.with_observation_mean(config, spec)
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+
+    layout = Policy(config, spec).layout
+    snapshot, source = load_weights(other, "auto", layout)
+    return FirstWeights(other.name, source, agent_steps_learned(other), snapshot, layout, spec)
+
+
+def first_weights(folder: RunFolder, layout: ParameterLayout) -> Float32Array | None:
+    """The weights float32 [P] that a run was given to start from; None if it was given none.
+
+    Raises:
+        ConfigurationError: they are damaged, or of another network.
+    """
+    return read_weights(folder.first_weights, layout)[0].parameters if folder.first_weights.is_file() else None
+
+
+def _in_and_out(spec: EnvironmentSpec) -> str:
+    actions = f"{spec.actions.size} of them"
+    if spec.actions.shape:
+        actions = (
+            f"a vector of {spec.actions.size}" if spec.actions.continuous else f"choices among {spec.actions.choices}"
+        )
+    return f"observations of shape {spec.observation_shape} and as actions {actions}"
+
 
 Say = Callable[[str], None]
 
@@ -94,11 +404,13 @@ class Saving:
         self,
         config: RunConfig,
         folder: RunFolder,
-        learner: Learner,
+        learner: "Learner",
         save_state: Callable[[], dict[str, Any]],
         restore_state: Callable[[dict[str, Any]], None],
         say: Say,
     ) -> None:
+        from learner.checkpoint import Checkpoints
+
         self._config = config
         self._folder = folder
         self._learner = learner
@@ -148,6 +460,8 @@ class Saving:
         Raises:
             TrainingStoppedError: the parameters are not finite any more. Nothing was written.
         """
+        from learner.checkpoint import CheckpointError
+
         learner = self._learner
         if not learner.is_finite():
             raise TrainingStoppedError(

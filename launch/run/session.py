@@ -12,27 +12,87 @@ from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
+from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.run.arrival_record import ArrivalRecord
-from launch.run.counts import LearnerDeath, RunCounts
-from launch.run.evaluations import Evaluations
 from launch.run.exploit import exploit
-from launch.run.first_weights import first_weights
 from launch.run.folder import RunFolder
-from launch.run.messages import DroppedReports, Messages, change_message
-from launch.run.metrics import Metrics
-from launch.run.progress import Progress, View
-from launch.run.reporting import Reporting
-from launch.run.saving import Saving
-from launch.run.stopping import Moment, ReturnMark, StoppingRules
-from launch.run.summary import run_summary, write_summary
-from launch.run.trackers import OpenTracker
-from launch.run.training_returns import TrainingReturns
+from launch.run.metrics import (
+    DroppedReports,
+    LearnerDeath,
+    Messages,
+    Metrics,
+    Progress,
+    Reporting,
+    RunCounts,
+    View,
+    change_message,
+    run_summary,
+    write_summary,
+)
+from launch.run.saving import Saving, first_weights
+from launch.run.stopping import Evaluations, Moment, ReturnMark, StoppingRules, TrainingReturns
+from launch.run.trackers import OpenTracker, Trackers, tracker_openers
 from learner.learner import Learner, Outcome
 from learner.slices import Part
 from shared.config import RunConfig
 from shared.errors import typed_line
 from shared.types import EvaluationResult, Float32Array
+
+
+class ArrivalRecord:
+    """The file that --record-arrivals names. One that can be written no more is a warning, and training goes on.
+
+    Args:
+        file: as the setting names it.
+        actor_ids: of the actors that the run begins with.
+        say: takes a message.
+    """
+
+    def __init__(self, file: str, actor_ids: Sequence[int], say: Callable[[str], None]) -> None:
+        self._file = file
+        self._say = say
+        self._writer: TraceWriter | None = TraceWriter(Path(file), actor_ids)
+
+    def add(self, event: Event | None) -> None:
+        """Write down what arrived with this event, if anything did."""
+        arrived = arrival(event)
+        if self._writer is None or arrived is None:
+            return
+        try:
+            self._writer.add(arrived)
+        except OSError as error:
+            # With a gap in it, the order could not be repeated beyond the gap.
+            self._writer = None
+            self._say(
+                f"warning: {self._file} could not be written: {error.strerror}; the order is kept up to here, and "
+                f"training goes on"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def arrival(event: Event | None) -> TraceEvent | None:
+    """What arrived with this event; None if nothing did."""
+    match event:
+        case Outcome():
+            return TraceEvent("report", event.report.actor_id)
+        case EvaluationResult():
+            return TraceEvent("evaluation")
+        case Failed():
+            return TraceEvent("lost-with-node" if event.node_lost else "lost", event.actor_id)
+        case Replaced(replacement_id=None):
+            return TraceEvent("lost-evaluator")
+        case Replaced(replacement_id=actor_id):
+            return TraceEvent("replacement", actor_id)
+        case Joined(actor_id):
+            return TraceEvent("joined", actor_id)
+        case Drained(actor_id):
+            return TraceEvent("released", actor_id)
+    return None
+
 
 ExecutorFactory = Callable[[int], Executor]
 
@@ -109,7 +169,9 @@ class TrainingSession:
         if self._saved_executor is not None:
             self._coordinator.resume(self._executor.restore(self._saved_executor))
         self._metrics = Metrics(self.learner, self._evaluations.last)
-        self._reporting = Reporting(config, self._folder, self._metrics, self._progress, trackers or {}, self._say)
+        openers = tracker_openers(folder, config) | dict(trackers or {})
+        self._trackers = Trackers(openers, self._say)
+        self._reporting = Reporting(config, self._folder, self._metrics, self._progress, self._trackers, self._say)
         self._arrivals: ArrivalRecord | None = None
         if config.record_arrivals is not None and not resume:
             self._arrivals = ArrivalRecord(config.record_arrivals, self._executor.actor_ids, self._say)
@@ -230,7 +292,7 @@ class TrainingSession:
         self._metrics.add_evaluation(taken.point())
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
-            self._reporting.trackers.write_video(result.video, taken.at.frames)
+            self._trackers.write_video(result.video, taken.at.frames)
         if result.video_error is not None:
             self._say(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
         # Weights that ended the run are kept, even if others were luckier in an evaluation before.
@@ -288,7 +350,7 @@ class TrainingSession:
         )
         write_summary(summary, self._folder.summary, self._say)
         # After the summary: closing a tracker that hangs takes its time.
-        self._reporting.trackers.close()
+        self._trackers.close()
         self._saving.finish_copy()
         return summary
 

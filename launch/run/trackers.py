@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from launch.output import write_json
-from launch.run.finished import read_object
-from launch.run.progress import Progress
-from launch.run.rows import evaluation_scalars, scalars
+from launch.run.folder import read_object
+from launch.run.metrics import Progress, Tracker, evaluation_scalars, scalars
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import Video
@@ -35,19 +33,6 @@ _MOST_HISTOGRAM_VALUES = 10_000
 _MOST_UPLOAD_SECONDS = 10.0
 # Limit of MLflow's server for one request.
 _MOST_PARAMETERS = 100
-
-
-class Tracker(Protocol):
-    """Receives rows in the order of their frames, all from one thread. A method may raise any exception, or hang."""
-
-    def write(self, row: Progress) -> None:
-        """Log one row."""
-
-    def write_video(self, video: Video, frames: int) -> None:
-        """Log the video of an evaluation of the weights after `frames` frames."""
-
-    def close(self) -> None:
-        """Flush and close."""
 
 
 OpenTracker = Callable[[], Tracker]

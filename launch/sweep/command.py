@@ -16,7 +16,7 @@ from launch.commands.checks import check_network
 from launch.commands.interrupts import Interrupts
 from launch.machine.import_path import check_packages
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, make_folder, print_line, write_json
-from launch.run.lock import FolderLock, holder_of
+from launch.run.folder import FolderLock, holder_of
 from launch.run.trackers import check_trackers
 from launch.sweep.book import TrialBook
 from launch.sweep.extra import check_tune

@@ -11,10 +11,8 @@ from launch.commands.training_process import last_line, training_process
 from launch.output import EXIT_INTERRUPTED, EXIT_USAGE
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, read_rows
 from launch.run.exploit import offered_number, withdraw
-from launch.run.finished import reached_limit, read_summary
-from launch.run.folder import RunFolder
-from launch.run.lock import holder_of
-from launch.run.standing import last_row
+from launch.run.folder import RunFolder, holder_of, last_row, read_summary
+from launch.run.status import reached_limit
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.schedules import crossed_multiple

@@ -21,10 +21,9 @@ from launch.output import EXIT_FAILED, EXIT_USAGE
 from launch.presets.written import set_of_one_run, with_settings
 from launch.python.run import TrainingFailedError
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
-from launch.run.folder import RunFolder
-from launch.run.folder_copy import apply_changes, changes_since
-from launch.run.new_lines import NewRows
-from launch.run.standing import last_row
+from launch.run.folder import RunFolder, last_row
+from launch.run.metrics import NewRows
+from launch.run.saving import apply_changes, changes_since
 from launch.sweep.file import cores_of
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from launch.run.lock import holder_of
-from launch.run.standing import last_row, standing
+from launch.run.folder import holder_of, last_row
+from launch.run.status import standing
 from launch.sweep.book import TrialBook
 
 _DEADLINE_SECONDS = 900

@@ -16,7 +16,7 @@ from launch.output import (
     whole_file,
     write_json,
 )
-from launch.run.lock import LOCK_FILE, FolderLock
+from launch.run.folder import LOCK_FILE, FolderLock
 from shared.errors import ConfigurationError
 
 

@@ -11,8 +11,7 @@ from environments import environment, with_extras
 from moto_server import MotoServer
 from watched_training import Training
 
-from launch.run.folder import RunFolder
-from launch.run.standing import last_row
+from launch.run.folder import RunFolder, last_row
 
 pytestmark = [pytest.mark.storage, pytest.mark.timeout(600)]
 

@@ -12,7 +12,7 @@ from accounts import account_of
 from sweeping import sweeping
 
 from launch.cli import main
-from launch.run.lock import holder_of
+from launch.run.folder import holder_of
 from launch.sweep.book import TrialBook
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]

@@ -11,7 +11,7 @@ import pytest
 from accounts import account_of
 
 import tributary_rl as tributary
-from launch.run.lock import holder_of
+from launch.run.folder import holder_of
 from learner.checkpoint import read_state
 from shared.errors import ConfigurationError
 

@@ -16,7 +16,7 @@ from launch.bench import scaling as module
 from launch.bench.scaling import Point, ScalingArguments, measure_throughput, show, summarise
 from launch.bench.throughput import DRIFT
 from launch.cli import main
-from launch.run.progress import lag_summary
+from launch.run.metrics import lag_summary
 
 POINTS = [Point(1, 1, 20), Point(2, 1, 20)]
 

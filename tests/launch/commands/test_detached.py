@@ -14,7 +14,7 @@ import pytest
 
 from launch.cli import main
 from launch.commands.detach import StopArguments, stop
-from launch.run.lock import FolderLock, holder_of
+from launch.run.folder import FolderLock, holder_of
 
 DEADLINE_SECONDS = 120
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
@@ -133,7 +133,7 @@ def test_a_changed_host_name_is_the_same_machine(tmp_path: Path, monkeypatch: py
 def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Path) -> None:
     # Ends at the signal that it is asked to wait for.
     script = (
-        "import signal, sys, threading; from pathlib import Path; from launch.run.lock import FolderLock\n"
+        "import signal, sys, threading; from pathlib import Path; from launch.run.folder import FolderLock\n"
         "seen = threading.Semaphore(0)\n"
         "signal.signal(signal.SIGINT, lambda *_: seen.release())\n"
         "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True)\n"

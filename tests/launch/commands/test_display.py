@@ -9,7 +9,7 @@ from rich.console import Console
 
 from launch.commands.display import Display, progress_line, progress_table, starting, summary_lines
 from launch.presets import PRESETS
-from launch.run.progress import Progress
+from launch.run.metrics import Progress
 from shared.config import RunConfig
 
 LARGE = Progress(

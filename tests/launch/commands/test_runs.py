@@ -11,9 +11,8 @@ from rich.console import Console
 from launch.cli import main
 from launch.commands.runs import runs_table
 from launch.output import write_json
-from launch.run.progress import Progress
-from launch.run.rows import row_values
-from launch.run.standing import standing
+from launch.run.metrics import Progress, row_values
+from launch.run.status import standing
 from shared.config import RunConfig
 
 

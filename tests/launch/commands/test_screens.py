@@ -11,8 +11,7 @@ import pytest
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
 from launch.cli import main
-from launch.run.folder import RunFolder
-from launch.run.weights import load_weights
+from launch.run.folder import RunFolder, load_weights
 from shared.config import RunConfig
 from shared.types import Float32Array
 

@@ -14,7 +14,7 @@ from namesakes import write_namesakes
 
 from launch.cli import main
 from launch.commands.seeds import parse_seeds
-from launch.run.lock import holder_of
+from launch.run.folder import holder_of
 from shared.errors import ConfigurationError
 
 SMALL = (

@@ -16,8 +16,8 @@ from launch.on_ray import learner_process, learner_run
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, SentFolder
 from launch.on_ray.placement import aggregation
 from launch.run.folder import RunFolder
-from launch.run.folder_copy import Changes, Stamp
-from launch.run.progress import Progress, View
+from launch.run.metrics import Progress, View
+from launch.run.saving import Changes, Stamp
 from shared.config import RunConfig, SupervisionConfig
 from shared.errors import ConfigurationError
 

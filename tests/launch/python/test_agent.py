@@ -18,8 +18,7 @@ from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
 from launch.presets import PRESETS
 from launch.presets.written import with_settings
-from launch.run.folder import RunFolder
-from launch.run.weights import write_weights
+from launch.run.folder import RunFolder, write_weights
 from shared.types import WeightSnapshot
 
 WITHOUT_RAY = """

@@ -22,7 +22,7 @@ from launch.results.curves import (
     stratified_resamples,
 )
 from launch.run.folder import RunFolder
-from launch.run.progress import Progress
+from launch.run.metrics import Progress
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
 

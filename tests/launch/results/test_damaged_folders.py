@@ -10,8 +10,7 @@ import pytest
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.results.report import _Run as ReportedRun
-from launch.run.folder import RunFolder
-from launch.run.weights import load_weights
+from launch.run.folder import RunFolder, load_weights
 from shared.errors import ConfigurationError
 
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
-from launch.run.folder import RunFolder
-from launch.run.weights import load_weights
+from launch.run.folder import RunFolder, load_weights
 
 # One process for all of them: to import TensorFlow takes seconds. What a model remembers goes into its next call.
 LOADED_ELSEWHERE = """

@@ -15,8 +15,7 @@ from actors.policy import Policy
 from launch.cli import main
 from launch.results.curves import read_rows
 from launch.results.pack import PackArguments, pack
-from launch.run.folder import RunFolder
-from launch.run.weights import load_weights
+from launch.run.folder import RunFolder, load_weights
 from shared.errors import ConfigurationError
 
 

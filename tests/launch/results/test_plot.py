@@ -19,7 +19,7 @@ from launch.results.curves import (
     bands,
 )
 from launch.results.plot import curves_figure
-from launch.run.progress import Progress
+from launch.run.metrics import Progress
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 
 

@@ -44,7 +44,7 @@ def test_a_rate_that_ends_with_the_run_is_not_spoken_of(tmp_path: Path, capsys: 
 
 
 def test_a_constant_rate_has_no_end() -> None:
-    from launch.run.annealing import annealing_warning
+    from launch.run.metrics import annealing_warning
 
     config = replace(PRESETS["pong"].config, optimizer=OptimizerConfig(schedule="constant", annealing_frames=1_000))
     assert annealing_warning(config) is None

@@ -7,7 +7,7 @@ import pytest
 
 from launch.loop.executor import Drained, Failed, Joined, Replaced
 from launch.loop.trace import TraceWriter
-from launch.run.arrival_record import ArrivalRecord
+from launch.run.session import ArrivalRecord
 from shared.types import EpisodeStats, EvaluationResult
 
 EVALUATED = EvaluationResult(3, np.zeros(2, np.float32), EpisodeStats(np.zeros(1), np.ones(1, np.int64)))

@@ -5,8 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from launch.run.evaluations import Asked, Evaluations, EvaluationSchedule, evaluation_entry, evaluation_line
-from launch.run.stopping import Moment, ReturnMark
+from launch.run.stopping import (
+    Asked,
+    Evaluations,
+    EvaluationSchedule,
+    Moment,
+    ReturnMark,
+    evaluation_entry,
+    evaluation_line,
+)
 from shared.config import EvaluationConfig
 from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
 

@@ -13,9 +13,8 @@ from actors.environments import environment_spec
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.run.counts import LearnerDeath
+from launch.run.metrics import LearnerDeath, write_summary
 from launch.run.session import TrainingSession
-from launch.run.summary import write_summary
 from shared.config import CheckpointConfig, RunConfig
 
 

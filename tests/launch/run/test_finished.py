@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
-from launch.run.finished import reached_limit, why_it_goes_on
+from launch.run.status import reached_limit, why_it_goes_on
 from shared.config import RunConfig
 
 CONFIG = RunConfig(total_frames=1_000_000, stop_at_return=18.0, stop_after_seconds=600.0)

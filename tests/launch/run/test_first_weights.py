@@ -11,9 +11,7 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
-from launch.run.experience import agent_steps_learned
-from launch.run.folder import RunFolder
-from launch.run.weights import load_weights
+from launch.run.folder import RunFolder, agent_steps_learned, load_weights
 from learner.checkpoint import read_checkpoint
 from shared.types import Float32Array
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
-from launch.run.latest import newest_run, run_path
+from launch.run.status import newest_run, run_path
 from shared.errors import ConfigurationError
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from launch.run.messages import DroppedReports, Messages
+from launch.run.metrics import DroppedReports, Messages
 
 
 def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> None:

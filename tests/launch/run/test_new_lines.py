@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from launch.run.new_lines import NewLines, NewRows
+from launch.run.metrics import NewLines, NewRows
 
 
 def test_lines_that_were_there_before_are_not_new(tmp_path: Path) -> None:

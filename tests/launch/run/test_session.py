@@ -13,9 +13,7 @@ from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
-from launch.run.counts import RunCounts
-from launch.run.metrics import Metrics
-from launch.run.progress import Progress
+from launch.run.metrics import Metrics, Progress, RunCounts
 from launch.run.session import TrainingSession
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig

@@ -12,15 +12,13 @@ import msgspec
 import pytest
 
 from launch.output import write_json
-from launch.run.folder import RunFolder
-from launch.run.lock import FolderLock, Holder, holder_of
-from launch.run.progress import Progress
-from launch.run.rows import progress_of, row_values
-from launch.run.standing import run_folders, standing
+from launch.run.folder import FolderLock, Holder, RunFolder, holder_of
+from launch.run.metrics import Progress, progress_of, row_values
+from launch.run.status import run_folders, standing
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
-HOLD = "import sys, pathlib; from launch.run.lock import FolderLock; lock = FolderLock(pathlib.Path(sys.argv[1]))"
+HOLD = "import sys, pathlib; from launch.run.folder import FolderLock; lock = FolderLock(pathlib.Path(sys.argv[1]))"
 
 
 def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) -> None:
@@ -47,7 +45,7 @@ def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monk
     look = (tmp_path / ".lock").open()
     fcntl.flock(look, fcntl.LOCK_SH)
     # The first try meets the look, which is over by the second.
-    monkeypatch.setattr("launch.run.lock.time.sleep", lambda _seconds: look.close())
+    monkeypatch.setattr("launch.run.folder.time.sleep", lambda _seconds: look.close())
     FolderLock(tmp_path).release()
 
 
@@ -64,7 +62,7 @@ def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monk
     def flock(_file: object, _how: int) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr("launch.run.lock.fcntl.flock", flock)
+    monkeypatch.setattr("launch.run.folder.fcntl.flock", flock)
     with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
         FolderLock(tmp_path)
     assert holder_of(tmp_path) is None

@@ -9,9 +9,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from launch.cli import main
-from launch.run.folder_copy import Changes, Tail, apply_changes, changes_since
-from launch.run.latest import run_path
-from launch.run.storage import RemoteCopy, check_storage, fetch
+from launch.run.saving import Changes, RemoteCopy, Tail, apply_changes, changes_since, check_storage, fetch
+from launch.run.status import run_path
 from shared.errors import ConfigurationError
 
 SMALL = "--executor inline --log-every-seconds 0.05 --stop-at-return None --stop-measure training"

@@ -2,7 +2,7 @@
 
 import json
 
-from launch.run.training_returns import TrainingReturns
+from launch.run.stopping import TrainingReturns
 
 
 def reported(returns: TrainingReturns, *reports: tuple[int, int]) -> None:

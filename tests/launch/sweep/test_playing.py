@@ -11,10 +11,8 @@ import pytest
 
 from launch.output import write_json
 from launch.run.exploit import offer_weights, offered_number
-from launch.run.folder import RunFolder
-from launch.run.lock import FolderLock
-from launch.run.progress import Progress
-from launch.run.rows import row_values
+from launch.run.folder import FolderLock, RunFolder
+from launch.run.metrics import Progress, row_values
 from launch.sweep import playing
 from launch.sweep.playing import (
     HopelessTrialError,

@@ -17,9 +17,8 @@ from launch import zoo
 from launch.cli import main
 from launch.commands.zoo import page
 from launch.results.curves import read_rows
-from launch.run.folder import RunFolder
-from launch.run.latest import run_path
-from launch.run.weights import load_weights
+from launch.run.folder import RunFolder, load_weights
+from launch.run.status import run_path
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
