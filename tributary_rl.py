@@ -17,8 +17,7 @@ from launch.python.run import Picture, Run, TrainingFailedError
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.folder import WeightsName
 from shared.errors import ConfigurationError
-from shared.methods.names import register_method
-from shared.names import register_explorer, register_network
+from shared.registry import register_explorer, register_method, register_network
 
 if TYPE_CHECKING:
     from launch.python.agent import Agent

@@ -1,12 +1,12 @@
 """The evaluation protocol: whole episodes, unclipped returns, fixed weights."""
 
+import hashlib
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from actors.games import Games
 from actors.policy import Policy, carried
 from shared.config import EvaluationConfig, RunConfig
 from shared.layout import ParameterLayout
@@ -73,14 +73,14 @@ class Evaluator:
         all_games: list[int] = []
         all_info: dict[str, list[float]] = {}
         observations = self._environments.reset(self._seeds.environments)
-        games = Games(observations)
+        fingerprints = EpisodeFingerprints(observations)
         memory = self._policy.first_state(self._count)
         while quota.any():
             acted = act(observations, memory)
             actions, memory = acted.actions, carried(acted.state, resets_next)
             result = self._environments.step(actions)
             observations = result.observations
-            games.step(actions, result.rewards, observations, resets_next)
+            fingerprints.step(actions, result.rewards, observations, resets_next)
             returns += result.rewards * ~resets_next
             lengths += ~resets_next
             resets_next = result.terminated | result.truncated
@@ -89,7 +89,7 @@ class Evaluator:
             all_lengths.extend(lengths[counted].tolist())
             for name, values in result.info.items():
                 all_info.setdefault(name, []).extend(values[counted].tolist())
-            all_games.extend(map(games.ended, np.flatnonzero(counted).tolist()))
+            all_games.extend(map(fingerprints.number, np.flatnonzero(counted).tolist()))
             quota[counted] -= 1
             if on_ended is not None and counted.any():
                 on_ended(int(counted.sum()))
@@ -111,3 +111,40 @@ class Evaluator:
     def close(self) -> None:
         """Release the environments."""
         self._environments.close()
+
+
+class EpisodeFingerprints:
+    """Numbers the finished episodes of B environments; episodes that were the same game have the same number.
+
+    A fingerprint covers the first observation, all actions and all rewards. An emulator without sticky actions has one
+    course for each start and sequence of actions: greedy play from few starts repeats a few games, and a score over any
+    number of episodes rests on those few.
+
+    Args:
+        observations: first observations, [B, …].
+    """
+
+    def __init__(self, observations: npt.NDArray[np.generic]) -> None:
+        self._courses = [hashlib.blake2b(observation.tobytes()) for observation in observations]
+        self._numbers: dict[bytes, int] = {}
+
+    def step(
+        self,
+        actions: npt.NDArray[np.generic],
+        rewards: npt.NDArray[np.float32],
+        observations: npt.NDArray[np.generic],
+        resets: npt.NDArray[np.bool_],
+    ) -> None:
+        """Add a vector step: actions [B, …], rewards float32 [B], observations [B, …].
+
+        Environments in `resets` bool [B] only reset in this step: their next episode starts with this observation.
+        """
+        for i, course in enumerate(self._courses):
+            if resets[i]:
+                self._courses[i] = hashlib.blake2b(observations[i].tobytes())
+            else:
+                course.update(actions[i].tobytes() + rewards[i].tobytes())
+
+    def number(self, environment: int) -> int:
+        """The number of the episode that has just ended in `environment`. The first is 0."""
+        return self._numbers.setdefault(self._courses[environment].digest(), len(self._numbers))

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from actors.environments import EnvironmentSpec
-from actors.network import assign_graph, build_network
-from actors.policy import Acted, Policy
+from actors.policy import Acted, Policy, assign_graph, build_network
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
 from shared.methods.method import MethodLoss, RolloutTensors

@@ -46,7 +46,7 @@ def actor_critic_loss(
     value_cost: float,
     entropy_cost: float | tf.Tensor,
     reduction: Reduction,
-    acting_log_probs: tf.Tensor | None = None,
+    behaviour_log_probs: tf.Tensor | None = None,
     clip_ratio: float = 0.0,
 ) -> ActorCriticLoss:
     """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, section 4 and Algorithm S3).
@@ -74,7 +74,7 @@ def actor_critic_loss(
         value_cost: weight of the squared error; the paper's is 0.5.
         entropy_cost: weight of the entropy bonus, a scalar; the paper's β is 0.01.
         reduction: "sum" (the paper's) or "mean" over agent steps.
-        acting_log_probs: float32 [...], log π_acting(a_t | s_t). None: the policy is the one that acted.
+        behaviour_log_probs: float32 [...], log π_acting(a_t | s_t). None: the policy is the one that acted.
         clip_ratio: ε, where the policy is another one.
 
     Returns:
@@ -92,12 +92,12 @@ def actor_critic_loss(
         return masked_mean(x, mask)
 
     drift = None
-    if acting_log_probs is None:
+    if behaviour_log_probs is None:
         policy = -mean(log_probs * advantages)
     else:
-        _refuse_other_shapes(values, acting_log_probs=acting_log_probs)
+        _refuse_other_shapes(values, behaviour_log_probs=behaviour_log_probs)
         # Bounded so that its exponential is finite: an action that was all but impossible must not lose the gradient.
-        log_ratios = tf.clip_by_value(log_probs - tf.stop_gradient(acting_log_probs), -_LOG_RATIO, _LOG_RATIO)
+        log_ratios = tf.clip_by_value(log_probs - tf.stop_gradient(behaviour_log_probs), -_LOG_RATIO, _LOG_RATIO)
         ratios = tf.exp(log_ratios)
         clipped = tf.clip_by_value(ratios, 1.0 - clip_ratio, 1.0 + clip_ratio)
         policy = -mean(tf.minimum(ratios * advantages, clipped * advantages))

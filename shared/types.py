@@ -2,7 +2,7 @@
 
 Everything is time-major. `T` is the unroll length, `B` the environments of one actor, `P` the number of
 parameters. Images are [height, width, stack]; images and numbers together are a row of bytes, see
-`shared.observations`. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of the
+`shared.types`. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of the
 emulator, so frames = agent steps x frame skip.
 
 | name             | shape         | dtype           | meaning                                                     |
@@ -22,6 +22,7 @@ Autoreset is NEXT_STEP: at the end of an episode the observation is the true las
 ignores its action and resets. That step is masked.
 """
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -188,3 +189,69 @@ class EvaluationResult(NamedTuple):
     policy: EvaluationPolicy = "sampled"
     games: npt.NDArray[np.int64] | None = None
     video_error: str | None = None
+
+
+def standard_error(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64] | None) -> float | None:
+    """Standard error of the mean of returns float64 [E], over the distinct games; None for a single game.
+
+    A repeated game adds no information: it counts once, weighted by how often it was played. Without repetitions this
+    is s/√E. `games` int64 [E] has one number for episodes that were the same game; None: all were different.
+    """
+    if games is None:
+        games = np.arange(len(returns))
+    _, first, times_played = np.unique(games, return_index=True, return_counts=True)
+    count = len(first)
+    if count < 2:
+        return None
+    weights = times_played / np.sum(times_played)
+    deviations = returns[first] - np.sum(weights * returns[first])
+    return float(np.sqrt(count / (count - 1) * np.sum((weights * deviations) ** 2)))
+
+
+class ImagePart(NamedTuple):
+    """An image of an observation: its name as an input of an exported network, and [height, width, channels]."""
+
+    name: str
+    shape: tuple[int, int, int]
+
+
+class ObservationParts(NamedTuple):
+    """The parts of an observation that has images beside numbers, and where each lies in it: a row of bytes, uint8 [R].
+
+    First all numbers as one vector, float32 in this machine's byte order, then each image, uint8. So an observation is
+    one array of one dtype, whatever it is of: rollouts, buffers and minibatches treat all alike, and images do not take
+    four times their memory. `shared.networks.multi_input` splits the row again into the same bits.
+
+    `numbers` are what the vector is made of, by name, with how many each has. `images` has one entry or more.
+    """
+
+    numbers: tuple[tuple[str, int], ...]
+    images: tuple[ImagePart, ...]
+
+    @property
+    def vector_size(self) -> int:
+        """How many numbers there are."""
+        return sum(count for _, count in self.numbers)
+
+    @property
+    def row_size(self) -> int:
+        """R, the bytes of one observation."""
+        return self.vector_bytes.stop + sum(int(np.prod(image.shape)) for image in self.images)
+
+    @property
+    def vector_bytes(self) -> slice:
+        """Where the vector lies in a row."""
+        return slice(0, 4 * self.vector_size)
+
+    def image_bytes(self) -> Iterator[tuple[ImagePart, slice]]:
+        """Each image, and where it lies in a row."""
+        start = self.vector_bytes.stop
+        for image in self.images:
+            stop = start + int(np.prod(image.shape))
+            yield image, slice(start, stop)
+            start = stop
+
+    def vectors(self, rows: npt.NDArray[np.uint8]) -> Float32Array:
+        """The vectors float32 [..., size] of observations uint8 [..., R], in their place: what is written is in the
+        rows."""
+        return rows[..., self.vector_bytes].view(np.float32)

@@ -4,12 +4,10 @@ A library is an adapter (`atari`, `gymnasium`): what is particular to it is said
 networks and rollouts do not belong here.
 """
 
-from actors.environments.adapter import Adapter, adapter_of
+from actors.environments.adapter import Adapter, EnvironmentSpec, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, channels_last
 from actors.environments.gymnasium import GymnasiumAdapter
-from actors.environments.observation_mean import measure_observation_mean
-from actors.environments.spec import EnvironmentSpec, StepResult
-from actors.environments.vector import VectorEnvironment, environment_spec
+from actors.environments.vector import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
 
 __all__ = [
     "Adapter",

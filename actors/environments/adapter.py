@@ -1,16 +1,61 @@
-"""What differs from library to library: the interface of the adapters, and which of them is for which environment."""
+"""The interface to the library that plays an environment: facts about the environment, one step, and the adapter."""
 
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments.atari import AtariAdapter, atari_game
-from actors.environments.gymnasium import GymnasiumAdapter
-from actors.environments.spec import EnvironmentSpec
-from shared.config import EnvironmentConfig
-from shared.imports import import_modules
+from shared.types import ActionSpec, ObservationParts
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """Facts about one environment that a network or a reader must know."""
+
+    observation_shape: tuple[int, ...]
+    """Shape of one observation: [height, width, stack] of an image, [size] of a vector, [bytes] of `parts`."""
+    observation_dtype: str
+    """uint8 where there are images, float32 of vectors."""
+    actions: ActionSpec
+    action_set: tuple[str, ...]
+    """Names of the actions: as the library calls them, else their numbers."""
+    images: bool
+    """Whether there are images in observations, channels last; else they are vectors."""
+    has_lives: bool
+    """Whether an episode has lives that can be lost before it ends."""
+    frames_per_agent_step: int
+    observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Lowest and highest values of a vector, ±inf where there is no bound. None where there is no vector."""
+    parts: ObservationParts | None = None
+    """What lies where in observations that have several images, or images and numbers. None: they are one array."""
+    left_out: tuple[str, ...] = ()
+    """Names of the parts of an observation that are text, which no network here reads."""
+    observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+    """What to centre images on, float32 of `observation_shape`; see `measure_observation_mean`."""
+
+    @property
+    def image_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each image of an observation: [height, width, channels]."""
+        if self.parts is not None:
+            return tuple(image.shape for image in self.parts.images)
+        return (self.observation_shape,) if self.images else ()
+
+
+class StepResult(NamedTuple):
+    """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
+
+    `lost_life` marks environments that lost a life in this step, whether or not the episode ended. `info` has the
+    numbers that the settings ask for by name, float64 [B], NaN where an environment gave none.
+    """
+
+    observations: npt.NDArray[np.generic]
+    rewards: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    lost_life: npt.NDArray[np.bool_]
+    info: dict[str, npt.NDArray[np.float64]] = {}  # noqa: RUF012
 
 
 class Adapter(Protocol):
@@ -65,13 +110,3 @@ class Adapter(Protocol):
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
         """For an evaluation: everything of the environment that a score depends on."""
         ...
-
-
-def adapter_of(config: EnvironmentConfig) -> Adapter:
-    """The adapter of an environment that is registered, or registered by a module that the settings name.
-
-    Raises:
-        ConfigurationError: such a module cannot be imported.
-    """
-    import_modules(config.modules)
-    return GymnasiumAdapter(config) if atari_game(config.id) is None else AtariAdapter(config)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from actors.environments.spec import EnvironmentSpec
+from actors.environments.adapter import EnvironmentSpec
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 from shared.types import ActionSpec

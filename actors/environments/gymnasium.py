@@ -1,19 +1,27 @@
 """Any registered environment that is no Atari game, played by Gymnasium."""
 
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from actors.environments.actions import Actions
-from actors.environments.copies import make_copies
-from actors.environments.packed import PackedObservations
-from actors.environments.pictures import channels_together, is_stack, shape_together
-from actors.environments.spec import EnvironmentSpec
-from actors.environments.vectors import Vectors
+from actors.environments.adapter import EnvironmentSpec
+from actors.environments.pictures import Pictures, channels_together, has_pictures, is_stack, shape_together
+from actors.environments.spaces import Actions, PackedObservations, Vectors
 from shared.config import EnvironmentConfig
-from shared.errors import setting_error
+from shared.config.task import read_wrapper
+from shared.errors import ConfigurationError, setting_error, typed_line
+from shared.registry import import_modules
 
 
 class GymnasiumAdapter:
@@ -47,7 +55,7 @@ class GymnasiumAdapter:
             )
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:  # noqa: ARG002
-        vector = make_copies(self._config, count, self._render_mode)
+        vector = vectorize(self._config, count, self._render_mode)
         space = vector.single_observation_space
         try:
             self._actions = Actions(vector.single_action_space)
@@ -136,3 +144,135 @@ class GymnasiumAdapter:
         colours = "in grey" if config.greyscale else "in their colours"
         resized = "in their size" if size is None else f"resized to {size} x {size}"
         return f"{colours}, {resized}; the newest of {config.frame_stack} is last"
+
+
+def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
+    """So many copies, stepped as the settings say: one after another, in processes, or in a vector form of their own.
+
+    Raises:
+        ConfigurationError: a wrapper cannot be found or made, or there is no vector form that can be used.
+    """
+    copies = [partial(make_env, config, render_mode)] * count
+    match config.vectorization:
+        case "gymnasium":
+            return _vector_form(config, count, render_mode)
+        case "async":
+            # Neither forked from a process with TensorFlow's threads, nor holding the others' pipes open: each ends
+            # when this process does.
+            start = partial(AsyncVectorEnv, copies, context="forkserver", autoreset_mode=AutoresetMode.NEXT_STEP)
+            with _clean_children():
+                try:
+                    return start()
+                except ValueError as error:
+                    if not isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
+                        raise
+                    # Spaces that are none of Gymnasium's own have no place in shared memory.
+                    return start(shared_memory=False)
+        case _:
+            return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
+    """The vector form that an environment has registered itself.
+
+    Raises:
+        ConfigurationError: there is none that can be used.
+    """
+
+    def refused(why: str) -> ConfigurationError:
+        return setting_error("environment.vectorization", "gymnasium", f"{why}; use sync or async")
+
+    import_modules(config.modules)
+    spec = gymnasium.spec(config.registered_id)
+    if spec.vector_entry_point is None:
+        raise refused(f"{config.id} has registered no vector form")
+    if config.wrappers or config.frame_skip > 1:
+        setting = "wrappers are" if config.wrappers else "--environment.frame-skip is"
+        raise refused(f"{setting} for single environments")
+    options: dict[str, Any] = {**config.options, **({} if render_mode is None else {"render_mode": render_mode})}
+    vector = gymnasium.make_vec(spec, count, vectorization_mode="vector_entry_point", **options)
+    mode = vector.metadata.get("autoreset_mode")
+    if mode != AutoresetMode.NEXT_STEP or has_pictures(vector.single_observation_space):
+        vector.close()
+        rule = getattr(mode, "value", "a rule that it does not name")
+        raise refused(f"the vector form of {config.id} resets by {rule}, and not by NextStep, or gives images")
+    return vector
+
+
+@contextmanager
+def _clean_children() -> Iterator[None]:
+    """Have new processes not import this process's main module: in Ray's workers that is Ray, for each of them."""
+    # It would be run again in each.
+    main = sys.modules["__main__"]
+    hidden: dict[str, Any] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
+
+
+def make_env(config: EnvironmentConfig, render_mode: str | None = None) -> gymnasium.Env:
+    """One copy of an environment, in this process or in that of an asynchronous vector environment.
+
+    Raises:
+        ConfigurationError: a wrapper cannot be found or made.
+    """
+    if multiprocessing.parent_process() is not None:
+        # Ctrl-C and a closed terminal reach this process too. The one that asked for it ends it when its work is done.
+        for kind in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(kind, signal.SIG_IGN)
+    import_modules(config.modules)
+    options = dict[str, Any](config.options)
+    if render_mode is not None:
+        options["render_mode"] = render_mode
+        _draw_without_display()
+    environment = gymnasium.make(config.registered_id, **options)
+    for wrapper in config.wrappers:
+        environment = _wrapped(environment, wrapper)
+    if config.frame_skip > 1:
+        environment = RepeatedAction(environment, config.frame_skip)
+    if has_pictures(environment.observation_space):
+        environment = Pictures(
+            environment, size=config.screen_size, greyscale=config.greyscale, stack=config.frame_stack
+        )
+    return environment
+
+
+def _draw_without_display() -> None:
+    """Have pictures drawn in memory: by SDL, and by MuJoCo, which would end the process where there is no display."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+class RepeatedAction(gymnasium.Wrapper):
+    """Takes each action so many times, or until the episode ends. The rewards are summed."""
+
+    def __init__(self, env: gymnasium.Env, times: int) -> None:
+        super().__init__(env)
+        self._times = times
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`: the last observation and info."""
+        total = 0.0
+        for _ in range(self._times):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+def _wrapped(environment: gymnasium.Env, wrapper: str) -> gymnasium.Env:
+    module, name, options = read_wrapper(wrapper)
+    made = getattr(importlib.import_module(module), name, None)
+    if not callable(made):
+        raise setting_error("environment.wrappers", wrapper, f"{module} has no {name}")
+    try:
+        wrapped = made(environment, **options)
+    except Exception as error:
+        raise setting_error("environment.wrappers", wrapper, f"cannot be made: {typed_line(error)}") from error
+    if not isinstance(wrapped, gymnasium.Env):
+        raise setting_error("environment.wrappers", wrapper, f"gives {type(wrapped).__name__}, and no environment")
+    return wrapped

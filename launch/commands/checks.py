@@ -13,8 +13,7 @@ from launch.run.folder import RunFolder
 from launch.run.status import check_exact_resume, check_unchanged
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
-from shared.methods.names import METHODS
-from shared.names import NETWORKS
+from shared.registry import METHODS, NETWORKS
 
 
 def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:

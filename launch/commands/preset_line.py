@@ -14,7 +14,7 @@ from launch.presets.written import ConfigFile, read_config_file
 from launch.run.folder import check_imports
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
-from shared.imports import import_modules
+from shared.registry import import_modules
 
 # Ids have a version, a module or a namespace.
 _ID = re.compile(r"-v\d+$|[:/]")

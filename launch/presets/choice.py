@@ -6,7 +6,7 @@ from actors.environments import atari_game, environment_spec
 from launch.presets import PRESETS
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
-from shared.imports import import_modules
+from shared.registry import import_modules
 
 _ANY_GAME, _ANY_VECTORS, _ANY_IMAGES = "atari", "vectors", "images"
 

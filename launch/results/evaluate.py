@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from actors.games import standard_error
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output import (
     EXIT_DONE,
@@ -30,7 +29,7 @@ from launch.run.status import RunPath
 from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE
-from shared.types import EvaluationPolicy, info_means
+from shared.types import EvaluationPolicy, info_means, standard_error
 
 ProtocolName = Literal["training", "noop", "machado"]
 PolicyName = Literal["as-trained", "sampled", "greedy"]

@@ -7,10 +7,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from actors.games import standard_error
 from learner.account import RETURN_WINDOW, Account
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot
+from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot, standard_error
 
 
 class TrainingReturns:

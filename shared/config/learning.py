@@ -5,8 +5,7 @@ from typing import Literal
 
 from shared.config.checks import at_least, between, positive
 from shared.errors import setting_error
-from shared.methods.names import METHODS
-from shared.names import EXPLORERS
+from shared.registry import EXPLORERS, METHODS
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from shared.config.checks import at_least, between, positive
 from shared.errors import setting_error
-from shared.names import NETWORKS
+from shared.registry import NETWORKS
 
 OptionValue = str | int | float | bool
 

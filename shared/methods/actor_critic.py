@@ -135,7 +135,7 @@ class ActorCritic(Method):
             value_cost=settings.value_cost,
             entropy_cost=self._entropy_cost,
             reduction=settings.reduction,
-            acting_log_probs=samples.log_probs,
+            behaviour_log_probs=samples.log_probs,
             clip_ratio=settings.clip_ratio,
         )
         statistics = {

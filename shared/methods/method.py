@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from shared.config import RunConfig
 from shared.losses import masked_mean
-from shared.methods.names import METHODS
-from shared.names import EXPLORERS, class_of
 from shared.networks import Head, Network, NetworkOutput
+from shared.registry import EXPLORERS, METHODS, class_of
 from shared.types import ActionSpec, Float32Array
 
 

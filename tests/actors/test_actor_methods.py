@@ -18,7 +18,7 @@ from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, Met
 from shared.graph import aligned
 from shared.methods.actor_critic import ActorCritic
 from shared.methods.method import RolloutTensors
-from shared.methods.names import METHODS
+from shared.registry import METHODS
 from shared.types import WeightSnapshot
 
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)

@@ -19,9 +19,8 @@ from actors.policy import Policy
 from launch.cli import main
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
-from shared.methods.names import METHODS
-from shared.names import EXPLORERS, NETWORKS, Entry, NetworkEntry
 from shared.networks import KerasNetwork
+from shared.registry import EXPLORERS, METHODS, NETWORKS, Entry, NetworkEntry
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 _CELL_SECONDS = 250
@@ -192,7 +191,7 @@ def test_layers_that_other_processes_would_call_otherwise_are_refused(
             self.model = keras.Model(inputs, (*(keras.layers.Dense(head.units)(x) for head in heads), x))
 
     monkeypatch.setitem(NETWORKS, "unnamed", NetworkEntry(__name__, "Unnamed", images=False))
-    monkeypatch.setattr("actors.network.class_of", lambda _: Unnamed)
+    monkeypatch.setattr("actors.policy.class_of", lambda _: Unnamed)
     config = replace(cartpole, network=replace(cartpole.network, name="unnamed"))
     with pytest.raises(
         tributary.ConfigurationError, match=r"--network.name unnamed: its layer dense(_\d+)? has the name"

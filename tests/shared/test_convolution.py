@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shared.convolution import convolution, convolution_of_images
+from shared.networks.layers import convolution, convolution_of_images
 
 Convolution = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 

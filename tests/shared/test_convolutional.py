@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.convolutional import ConvolutionalNetwork
 from shared.networks import Head, NetworkOutput
+from shared.networks.convolutional import ConvolutionalNetwork
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 SIZES = {

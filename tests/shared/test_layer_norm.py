@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.layer_norm import EPSILON, gradient_before, normalised
+from shared.networks.layers import EPSILON, gradient_before, normalised
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
 

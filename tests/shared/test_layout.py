@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.config import NetworkConfig
-from shared.convolutional import ConvolutionalNetwork
 from shared.layout import ParameterLayout
 from shared.networks import Head, ObservationScale
-from shared.perceptron import MultilayerPerceptron
+from shared.networks.convolutional import ConvolutionalNetwork
+from shared.networks.perceptron import MultilayerPerceptron
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 

@@ -157,7 +157,7 @@ def test_a_policy_that_has_moved_is_judged_by_the_clipped_ratio() -> None:
         deviations.append(abs(ratio - 1))
         outside.append(abs(ratio - 1) > epsilon)
         divergences.append(ratio - 1 - np.log(ratio))
-    result = loss(data, acting_log_probs=tf.constant(acting), clip_ratio=epsilon)
+    result = loss(data, behaviour_log_probs=tf.constant(acting), clip_ratio=epsilon)
     assert 0 < sum(outside) < len(outside)
     assert float(result.policy) == pytest.approx(-np.mean(terms), rel=1e-5)
     assert result.drift is not None
@@ -170,7 +170,7 @@ def test_where_the_policy_has_not_moved_the_clipped_ratio_has_the_plain_gradient
     logits = tf.constant(data["logits"])
     acting = categorical_log_prob(logits, tf.constant(data["actions"]))
     gradients = []
-    for changes in ({}, {"acting_log_probs": acting, "clip_ratio": 0.1}):
+    for changes in ({}, {"behaviour_log_probs": acting, "clip_ratio": 0.1}):
         with tf.GradientTape() as tape:
             tape.watch(logits)
             total = loss({**data, "logits": logits}, **changes).total
@@ -189,7 +189,7 @@ def test_a_step_whose_ratio_has_left_the_bounds_in_its_favour_gets_no_gradient_o
     acting[0, 0] = 2 * now[0, 0] - acting[0, 0]
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        total = loss({**data, "logits": logits}, acting_log_probs=acting, clip_ratio=0.2, entropy_cost=0.0).total
+        total = loss({**data, "logits": logits}, behaviour_log_probs=acting, clip_ratio=0.2, entropy_cost=0.0).total
     reached = np.any(tape.gradient(total, logits).numpy() != 0, axis=-1)
     assert reached[0, 0]
     assert reached.sum() == 1
@@ -200,5 +200,5 @@ def test_an_action_that_was_all_but_impossible_leaves_the_gradient_finite() -> N
     logits = tf.constant(data["logits"])
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        total = loss({**data, "logits": logits}, acting_log_probs=tf.fill((T, B), -200.0), clip_ratio=0.2).total
+        total = loss({**data, "logits": logits}, behaviour_log_probs=tf.fill((T, B), -200.0), clip_ratio=0.2).total
     assert np.isfinite(tape.gradient(total, logits).numpy()).all()

@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.convolutional import ConvolutionalNetwork
 from shared.layout import ParameterLayout
-from shared.multi_input import MultiInputNetwork
 from shared.networks import Head, KerasNetwork, Network
-from shared.observations import ImagePart, ObservationParts
-from shared.recurrent import RecurrentNetwork
+from shared.networks.convolutional import ConvolutionalNetwork
+from shared.networks.multi_input import MultiInputNetwork
+from shared.networks.recurrent import RecurrentNetwork
+from shared.types import ImagePart, ObservationParts
 
 HEADS = (Head("policy", 3, 0.01), Head("value", 1, 1.0))
 # Rows of 12 + 2,592 + 1,296 bytes, and one of a length that four does not divide.

@@ -5,7 +5,7 @@ import pytest
 
 from shared.config import NetworkConfig
 from shared.networks import Head
-from shared.perceptron import MultilayerPerceptron
+from shared.networks.perceptron import MultilayerPerceptron
 
 HEADS = (Head("policy", 3, 0.01), Head("value", 1, 1.0))
 OBSERVATIONS = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)

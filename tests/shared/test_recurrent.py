@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.config import NetworkConfig
-from shared.convolutional import ConvolutionalNetwork
-from shared.lstm import State, lstm_unroll
 from shared.networks import Head
-from shared.perceptron import MultilayerPerceptron
-from shared.recurrent import RecurrentNetwork
-from shared.residual import ResidualNetwork
+from shared.networks.convolutional import ConvolutionalNetwork
+from shared.networks.perceptron import MultilayerPerceptron
+from shared.networks.recurrent import RecurrentNetwork, State, lstm_unroll
+from shared.networks.residual import ResidualNetwork
 
 HEADS = (Head("policy", 3, 0.01), Head("value", 1, 1.0))
 U = 3

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.networks import Head
-from shared.residual import ResidualNetwork
+from shared.networks.residual import ResidualNetwork
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 20, 20, 2), np.uint8)
@@ -73,7 +73,7 @@ def test_has_the_parameters_of_the_paper_s_figure_at_84_by_84() -> None:
     hidden = 11 * 11 * 32 * 256 + 256
     heads = 256 * 7 + 7
     assert sum(int(np.prod(v.shape)) for v in network.trainable_variables) == convolutions + hidden + heads
-    assert network.features == 256
+    assert network.feature_size == 256
     assert network.activations == []
 
 

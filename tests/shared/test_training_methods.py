@@ -16,7 +16,7 @@ from launch.loop.inline import InlineExecutor
 from learner.learner import Learner, Outcome
 from shared.config import EnvironmentConfig, MethodConfig, RunConfig
 from shared.methods.method import Method, method_class
-from shared.methods.names import METHODS, MethodEntry
+from shared.registry import METHODS, MethodEntry
 
 
 def train(config: RunConfig, updates: int) -> set[str]:

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 
 from actors.environments.car_racing import LastDrawn
-from actors.environments.making import make_environment
+from actors.environments.gymnasium import make_env
 from launch.presets import PRESETS
 from shared.config import EnvironmentConfig
 
@@ -26,7 +26,7 @@ class _Ends(gymnasium.Wrapper):
 
 
 def _played(config: EnvironmentConfig) -> tuple[list[tuple], int]:
-    environment = make_environment(config)
+    environment = make_env(config)
     try:
         seen = [environment.reset(seed=5)[0]]
         drawn = 0

@@ -1,9 +1,15 @@
-"""Other environments: facts of their spec, and their options."""
+"""Gymnasium's environments: the spec, the options, the wrappers, and how copies are stepped."""
+
+import os
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from actors.environments import VectorEnvironment, adapter_of, environment_spec
+from actors.environments.gymnasium import make_env
 from shared.config import EnvironmentConfig
+from shared.errors import ConfigurationError
 from shared.types import ActionSpec
 
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
@@ -29,3 +35,126 @@ def test_options_reach_the_environment_and_its_protocols() -> None:
     adapter = adapter_of(config)
     assert adapter.training_protocol() == {"options": config.options}
     assert adapter.score_protocol(environment.spec()) == {"frames_per_agent_step": 1, "options": config.options}
+
+
+CARTPOLE = {"id": "CartPole-v1", "frame_skip": 1}
+
+
+def test_an_action_is_repeated_and_its_rewards_are_summed_until_the_episode_ends() -> None:
+    every, third = (make_env(EnvironmentConfig(id="CartPole-v1", frame_skip=n)) for n in (1, 3))
+    for environment in (every, third):
+        environment.reset(seed=0)
+    rewards, ended = 0.0, False
+    while not ended:
+        seen = []
+        while len(seen) < 3 and not ended:
+            observation, reward, ended, _, _ = every.step(1)
+            seen.append(reward)
+        found, reward, terminated, _, _ = third.step(1)
+        np.testing.assert_array_equal(found, observation)
+        assert (reward, terminated) == (sum(seen), ended)
+        rewards += reward
+    assert rewards > 6
+    assert environment_spec(EnvironmentConfig(id="CartPole-v1", frame_skip=3)).frames_per_agent_step == 3
+
+
+def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
+    wrappers = ("gymnasium.wrappers:TimeLimit,max_episode_steps=2", "gymnasium.wrappers:TimeAwareObservation")
+    config = EnvironmentConfig(**CARTPOLE, wrappers=wrappers)
+    environment = VectorEnvironment(config, 1)
+    assert environment.spec().observation_shape == (5,)
+    environment.reset(0)
+    assert [bool(environment.step(np.zeros(1, np.int32)).truncated[0]) for _ in range(2)] == [False, True]
+    assert adapter_of(config).training_protocol() == {"options": {}, "wrappers": list(wrappers)}
+    assert config.modules == ("gymnasium.wrappers",) * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"wrappers": ("gymnasium.wrappers:NoSuch",)}, "gymnasium.wrappers has no NoSuch"),
+        ({"wrappers": ("gymnasium.wrappers:TimeLimit",)}, "cannot be made: TypeError"),
+        ({"wrappers": ("builtins:type",)}, "gives type, and no environment"),
+        ({"vectorization": "gymnasium", "frame_skip": 2}, "--environment.frame-skip is for single environments"),
+        ({"vectorization": "gymnasium", "id": "Acrobot-v1"}, "Acrobot-v1 has registered no vector form; use sync or"),
+        ({"id": "ALE/Pong-v5", "vectorization": "async"}, "ale-py plays Atari"),
+        ({"id": "ALE/Pong-v5", "wrappers": ("gymnasium.wrappers:TimeLimit",)}, "ale-py plays Atari"),
+        ({"id": "ALE/Pong-v5", "greyscale": False}, "--environment.greyscale False: Atari is seen in grey"),
+        ({"id": "ALE/Pong-v5", "screen_size": None}, "--environment.screen-size None: Atari is seen in grey"),
+        ({"sticky_action_probability": 0.25}, "is for Atari; others by a wrapper"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
+    with pytest.raises(ConfigurationError, match=line) as error:
+        environment_spec(EnvironmentConfig(**{**CARTPOLE, **settings}))
+    assert str(error.value).count("--environment.") <= 2
+
+
+@pytest.mark.parametrize("wrapper", ["TimeLimit", "a:B,c", "a:B,=1", "a.b:", "a:B(1)"])
+def test_a_wrapper_of_another_form_is_refused(wrapper: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not of the form module:Wrapper,argument=value"):
+        EnvironmentConfig(wrappers=(wrapper,))
+
+
+def test_environments_in_processes_of_their_own_play_the_same_and_import_what_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asynchronous.py").write_text(
+        "import gymnasium, os\n"
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        f"open(r'{tmp_path}/' + str(os.getpid()), 'w').close()\n"
+        "gymnasium.register('Asynchronous-v0', CartPoleEnv, max_episode_steps=12)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"id": "asynchronous:Asynchronous-v0", "frame_skip": 1}
+    one, other = (VectorEnvironment(EnvironmentConfig(**settings, vectorization=v), 2) for v in ("sync", "async"))
+    try:
+        np.testing.assert_array_equal(one.reset(5), other.reset(5))
+        for t in range(30):
+            actions = np.array([t % 2, t // 2 % 2], np.int32)
+            for a, b in zip(one.step(actions), other.step(actions), strict=True):
+                np.testing.assert_array_equal(a, b)
+    finally:
+        other.close()
+    assert len({int(file.name) for file in tmp_path.iterdir() if file.name.isdecimal()} - {os.getpid()}) == 2
+
+
+def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "missions.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.spaces import Dict, Discrete, Space\n"
+        "class Mission(Space):\n"
+        "    def sample(self, mask=None, probability=None): return 'go'\n"
+        "    def contains(self, x): return isinstance(x, str)\n"
+        "    def __eq__(self, other): return isinstance(other, Mission)\n"
+        "class Told(gymnasium.Env):\n"
+        "    action_space, observation_space = Discrete(2), Dict(mission=Mission(), t=Discrete(9))\n"
+        "    def reset(self, seed=None, options=None): self.t = 0; return self.seen(), {}\n"
+        "    def step(self, action): self.t += 1; return self.seen(), 1.0, False, False, {}\n"
+        "    def seen(self): return {'mission': 'go', 't': self.t}\n"
+        "gymnasium.register('Told-v0', Told, disable_env_checker=True)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = EnvironmentConfig(id="missions:Told-v0", frame_skip=1, vectorization="async")
+    environment = VectorEnvironment(config, 1)
+    try:
+        assert environment.spec().left_out == ("mission",)
+        environment.reset(0)
+        np.testing.assert_array_equal(environment.step(np.zeros(1, np.int32)).observations, np.eye(9)[[1]])
+    finally:
+        environment.close()
+
+
+def test_the_vector_form_that_an_environment_registers_resets_in_the_step_after_the_end() -> None:
+    environment = VectorEnvironment(EnvironmentConfig(**CARTPOLE, vectorization="gymnasium"), 3)
+    assert type(environment.unwrapped).__name__ == "CartPoleVectorEnv"
+    first = environment.reset(0)
+    # As an evaluation gives them, one for each.
+    np.testing.assert_array_equal(environment.reset(np.array([0, 7, 9])), first)
+    while not (result := environment.step(np.zeros(3, np.int32))).terminated.any():
+        pass
+    ended = result.terminated
+    assert (np.abs(result.observations[ended, 2]) > 0.2).all()
+    assert (np.abs(environment.step(np.ones(3, np.int32)).observations[ended]) <= 0.05).all()

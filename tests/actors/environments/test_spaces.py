@@ -10,9 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscr
 from spaces import Given, registered
 
 from actors.environments import VectorEnvironment, environment_spec
-from actors.environments.actions import random_actions
-from actors.environments.packed import PackedObservations
-from actors.environments.vectors import Vectors
+from actors.environments.spaces import PackedObservations, Vectors, random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec

@@ -1,9 +1,9 @@
-"""Vectors of environments: where observations go, what actions mean, when they reset, and what is refused."""
+"""Vector environments: one autoreset rule, and the mean observation of random play."""
 
 import numpy as np
 import pytest
 
-from actors.environments import VectorEnvironment, environment_spec
+from actors.environments import VectorEnvironment, environment_spec, measure_observation_mean
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
 
@@ -55,3 +55,12 @@ def test_double_frame_skip_in_options_is_refused() -> None:
     config = EnvironmentConfig(id="CartPole-v1", options={"frameskip": 4})
     with pytest.raises(ConfigurationError, match="skip frames twice"):
         environment_spec(config)
+
+
+@pytest.mark.usefixtures("short_random_play")
+def test_the_mean_observation_is_reproducible_and_in_range() -> None:
+    first, second = (measure_observation_mean(EnvironmentConfig(), 3) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert first.shape == (84, 84, 4)
+    assert first.dtype == np.float32
+    assert 0 <= first.min() < first.max() <= 255

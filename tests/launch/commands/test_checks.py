@@ -10,8 +10,7 @@ from actors.environments import EnvironmentSpec
 from launch.commands.checks import check_network, check_video
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
-from shared.observations import ImagePart, ObservationParts
-from shared.types import ActionSpec
+from shared.types import ActionSpec, ImagePart, ObservationParts
 
 IMAGES = EnvironmentSpec(
     observation_shape=(84, 84, 4),

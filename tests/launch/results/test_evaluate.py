@@ -207,7 +207,7 @@ def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_t
 def test_evaluate_scores_by_the_distinct_games_that_were_played(
     cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.games.Games.ended", lambda _games, environment: environment % 2)
+    monkeypatch.setattr("actors.evaluator.EpisodeFingerprints.number", lambda _seen, environment: environment % 2)
     file = tmp_path / "result.json"
     assert main(f"evaluate {cartpole_runs[0]} --episodes 4 --json {file}".split()) == 0
     result = json.loads(file.read_text())

@@ -17,7 +17,7 @@ from launch.run.metrics import Metrics, Progress, RunCounts
 from launch.run.session import TrainingSession
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
-from shared.methods.names import METHODS
+from shared.registry import METHODS
 from shared.types import EvaluationResult, WeightSnapshot
 
 

@@ -63,7 +63,7 @@ class Network(ABC):
 
     @property
     @abstractmethod
-    def features(self) -> int:
+    def feature_size(self) -> int:
         """H, the units of the last hidden layer of the first head."""
 
     @property
@@ -171,7 +171,7 @@ class KerasNetwork(Network):
     model: keras.Model
 
     @property
-    def features(self) -> int:
+    def feature_size(self) -> int:
         return int(self.model.outputs[-1].shape[-1])
 
     @property

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.layer_norm import EPSILON
-from shared.networks import Head, KerasNetwork, ObservationScale, orthogonal_seeds
+from shared.networks.base import Head, KerasNetwork, ObservationScale, orthogonal_seeds
+from shared.networks.layers import EPSILON
 
 _SCALED_LIMIT = 10.0
 _VARIANCE_FLOOR = 1e-8

@@ -1,5 +1,6 @@
-"""The numbers of an observation of any space as a vector: all of them side by side, and choices one-hot."""
+"""Gymnasium's spaces: actions of a method as those of a space, and observations of any space as one array."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -8,8 +9,74 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from actors.environments.pictures import inner_spaces, is_stack
-from shared.types import Float32Array
+from actors.environments.pictures import channels_together, inner_spaces, is_stack, shape_together
+from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
+
+
+class Actions:
+    """The actions of one space.
+
+    Args:
+        space: of one action.
+
+    Raises:
+        ValueError: it is neither a choice, nor several, nor an array.
+    """
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        self._shape: tuple[int, ...] = space.shape or ()
+        self._dtype = space.dtype
+        self._start: Any = 0
+        self._bounds: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+        if isinstance(space, Discrete):
+            self.spec = ActionSpec(int(space.n))
+            self._start = int(space.start)
+        elif isinstance(space, MultiDiscrete):
+            choices = tuple(map(int, space.nvec.ravel()))
+            self.spec = ActionSpec(sum(choices), choices=choices)
+            self._start = space.start
+        elif isinstance(space, MultiBinary):
+            choices = (2,) * int(np.prod(space.shape))
+            self.spec = ActionSpec(sum(choices), choices=choices)
+        elif isinstance(space, Box):
+            self.spec = ActionSpec(int(np.prod(space.shape)), continuous=True)
+            # They come in units of half the range. Without two finite bounds they are taken as they are.
+            if np.isfinite(space.low).all() and np.isfinite(space.high).all():
+                # In float32 the width of a range may be infinite, and the end of one of whole numbers beyond it.
+                self._bounds = space.low.astype(np.float64), space.high.astype(np.float64)
+        else:
+            raise ValueError(
+                f"actions are {space}: a choice, several choices or an array can be played; wrap it in an environment "
+                f"that takes one of these: --environment.wrappers MODULE:WRAPPER"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the actions of one choice; of the parts of an action that has several."""
+        return tuple(str(i) for i in range(self.spec.shape[0] if self.spec.shape else self.spec.size))
+
+    def of_space(self, actions: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
+        """Actions [B, …] of the space, from int32 [B(, C)], or float32 [B, D] that are clipped to the bounds."""
+        if not self.spec.continuous:
+            if not self.spec.shape:
+                return actions + self._start if self._start else actions
+            return (actions.reshape(-1, *self._shape) + self._start).astype(self._dtype)
+        shaped = actions.astype(np.float64).reshape(-1, *self._shape)
+        if self._bounds is not None:
+            low, high = self._bounds
+            middle, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
+            shaped = np.clip(middle + half * shaped, low, high)
+        # A space may be of whole numbers.
+        whole = np.issubdtype(self._dtype, np.integer)
+        return np.rint(shaped).astype(self._dtype) if whole else shaped.astype(np.float32)
+
+
+def random_actions(spec: ActionSpec, count: int, generator: np.random.Generator) -> npt.NDArray[np.generic]:
+    """So many actions [count, …] as methods choose them, drawn uniformly."""
+    if spec.continuous:
+        return generator.uniform(-1.0, 1.0, (count, *spec.shape)).astype(np.float32)
+    return generator.integers(0, spec.choices or spec.size, (count, *spec.shape), np.int32)
+
 
 # Writes observations [B, …] of one part to float32 [B, size].
 _Write = Callable[[npt.NDArray[Any], Float32Array], None]
@@ -127,3 +194,37 @@ def found_at(path: Path, observations: Any) -> Any:
 def path_name(path: Path) -> str:
     """How a part is called."""
     return ".".join(map(str, path)) or "itself"
+
+
+class PackedObservations:
+    """Writes observations with images in them as `ObservationParts` says that they lie.
+
+    Attributes:
+        parts: where everything lies.
+
+    Args:
+        vectors: of a space with images in it.
+    """
+
+    def __init__(self, vectors: Vectors) -> None:
+        self._vectors = vectors
+        self._paths = [path for path, _ in vectors.images]
+        shapes = [shape_together(space.shape) for _, space in vectors.images]
+        names = _distinct([f"image_{_identifier(path)}" for path in self._paths])
+        self.parts = ObservationParts(vectors.sizes, tuple(map(ImagePart, names, shapes)))
+
+    def write(self, observations: Any, to: npt.NDArray[np.uint8]) -> None:
+        """Write a batch of observations, as a vector environment gives them, to uint8 [B, R]."""
+        self._vectors.write(observations, self.parts.vectors(to))
+        for path, (image, where) in zip(self._paths, self.parts.image_bytes(), strict=True):
+            # Views: of the bytes of one row after another, each split into its axes.
+            channels_together(found_at(path, observations), to[:, where].reshape(-1, *image.shape))
+
+
+def _identifier(path: Path) -> str:
+    return re.sub(r"\W", "_", path_name(path))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The same names, those that come again with a number."""
+    return [f"{name}_{i}" if name in names[:i] else name for i, name in enumerate(names)]

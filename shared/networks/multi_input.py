@@ -9,11 +9,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.layer_norm import EPSILON, gain_and_bias, normalised
-from shared.linear import as_dense, initial_weights, linear
-from shared.networks import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
-from shared.observations import ObservationParts
-from shared.perceptron import MultilayerPerceptron
+from shared.networks.base import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
+from shared.networks.layers import EPSILON, as_dense, gain_and_bias, initial_weights, linear, normalised
+from shared.networks.perceptron import MultilayerPerceptron
+from shared.types import ObservationParts
 
 _UNITS = 256
 # What a trunk may draw before the next one's seeds begin.
@@ -62,7 +61,7 @@ class MultiInputNetwork(Network):
         if parts.numbers:
             self._trunks.append(MultilayerPerceptron(config, (parts.vector_size,), (), next(seeds), observation_scale))
         own_seeds = orthogonal_seeds(next(seeds))
-        inputs = sum(trunk.features for trunk in self._trunks)
+        inputs = sum(trunk.feature_size for trunk in self._trunks)
         self._joint = initial_weights("joint", (inputs, _UNITS), 2**0.5, next(own_seeds))
         self._norm = gain_and_bias("joint", (_UNITS,)) if config.layer_norm else ()
         self._head_weights = [
@@ -70,7 +69,7 @@ class MultiInputNetwork(Network):
         ]
 
     @property
-    def features(self) -> int:
+    def feature_size(self) -> int:
         return _UNITS
 
     @property

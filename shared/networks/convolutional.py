@@ -8,11 +8,21 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.convolution import convolution, convolution_of_images, gradients, gradients_of_images
 from shared.errors import setting_error
-from shared.layer_norm import EPSILON, gain_and_bias, gradient_before, normalised
-from shared.linear import Weights, initial_weights, linear
-from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
+from shared.networks.base import Head, Network, NetworkOutput, orthogonal_seeds
+from shared.networks.layers import (
+    EPSILON,
+    Weights,
+    convolution,
+    convolution_of_images,
+    gain_and_bias,
+    gradient_before,
+    gradients,
+    gradients_of_images,
+    initial_weights,
+    linear,
+    normalised,
+)
 
 # (filters, kernel, stride) of each convolution, then the units of the fully connected layer.
 _CONVOLUTIONS = {
@@ -31,7 +41,7 @@ class ConvolutionalNetwork(Network):
     computing it: the weights do not change within a rollout, so an actor runs each forward pass once.
 
     With layer norm each layer is normalised before its ReLU, and what is stored of it is what it was normalised to,
-    with the scale: see `shared.layer_norm`. Gain and bias, one for each unit, start at 1 and 0.
+    with the scale: see `shared.networks.layers`. Gain and bias, one for each unit, start at 1 and 0.
 
     Args:
         config: which network, and the precision of its layers.
@@ -78,7 +88,7 @@ class ConvolutionalNetwork(Network):
             self._layers.append(initial_weights(head.name, (units, head.units), head.gain, next(seeds)))
 
     @property
-    def features(self) -> int:
+    def feature_size(self) -> int:
         return self._shapes[-1][0]
 
     @property
@@ -142,7 +152,7 @@ class ConvolutionalNetwork(Network):
                 keras.layers.Conv2D(filters, size, stride, activation=relu, dtype="float32", name=f"conv{i + 1}")
             )
             x = self._activated_by_keras(i, layers[-1](x))
-        layers.append(keras.layers.Dense(self.features, relu, dtype="float32", name="hidden"))
+        layers.append(keras.layers.Dense(self.feature_size, relu, dtype="float32", name="hidden"))
         x = self._activated_by_keras(len(self._strides), layers[-1](keras.layers.Flatten()(x)))
         for head in self._heads:
             layers.append(keras.layers.Dense(head.units, dtype="float32", name=head.name))

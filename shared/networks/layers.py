@@ -1,8 +1,110 @@
-"""Convolutions, and their gradients, in forms chosen for the time that they take on a CPU."""
+"""Layers written out in TensorFlow, in forms chosen for the time that they take on a CPU."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import keras
+import numpy as np
 import tensorflow as tf
+
+
+class Weights(NamedTuple):
+    """Of one layer, float32."""
+
+    kernel: keras.Variable
+    bias: keras.Variable
+
+
+def initial_weights(name: str, shape: tuple[int, ...], gain: float, seed: int) -> Weights:
+    """An orthogonal kernel of this shape, scaled by `gain`, and a bias of zeros for each entry of its last axis."""
+    kernel = keras.initializers.Orthogonal(gain, seed=seed)(shape)
+    return Weights(
+        keras.Variable(kernel, dtype="float32", name=f"{name}_kernel"),
+        keras.Variable(np.zeros(shape[-1], np.float32), dtype="float32", name=f"{name}_bias"),
+    )
+
+
+def linear(x: tf.Tensor, weights: Weights) -> tf.Tensor:
+    """x W + b: float32 [N, inputs] -> float32 [N, units]."""
+    kernel, bias = (tf.convert_to_tensor(variable) for variable in weights)
+    return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+
+
+def as_dense(name: str, weights: Weights) -> keras.layers.Dense:
+    """Keras' layer with the present values of weights [inputs, units]."""
+    kernel, bias = (variable.numpy() for variable in weights)
+    layer = keras.layers.Dense(kernel.shape[1], dtype="float32", name=name)
+    layer.build((None, kernel.shape[0]))
+    layer.set_weights([kernel, bias])
+    return layer
+
+
+# CleanRL's, which is PyTorch's default; PQN's own code has 1e-6. It matters only where all units are nearly alike.
+EPSILON = 1e-5
+
+
+class Normalised(NamedTuple):
+    """What an observation's units are normalised to.
+
+    `values` [N, …] have mean 0 and variance 1 over all units of an observation, in the dtype of what was normalised.
+    `inverse_deviation` is what they were scaled by: float32 [N, 1, …].
+    """
+
+    values: tf.Tensor
+    inverse_deviation: tf.Tensor
+
+
+def gain_and_bias(name: str, shape: tuple[int, ...]) -> tuple[keras.Variable, keras.Variable]:
+    """One of each for every unit of a layer: ones and zeros float32 of the shape of an observation's units."""
+    return (
+        keras.Variable(np.ones(shape, np.float32), dtype="float32", name=f"{name}_norm_gain"),
+        keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=f"{name}_norm_bias"),
+    )
+
+
+def normalised(x: tf.Tensor) -> Normalised:
+    """Layer normalisation (Ba et al. 2016, arXiv 1607.06450, eq. 3), without its gain and bias.
+
+        v = (x - mean(x)) / √(mean((x - mean(x))²) + ε)
+
+    for each observation by itself, over all its units: over positions and channels, where x is an image. So does
+    CleanRL's PQN; PQN's own code normalises over the channels of each position alone.
+
+    Args:
+        x: float32 or bfloat16 [N, …]. The statistics are float32.
+
+    Returns:
+        Normalised. Gradient flows through `values` only.
+    """
+
+    @tf.custom_gradient
+    def normalise(x: tf.Tensor) -> tuple:
+        units = tuple(range(1, x.shape.rank))
+        exact = tf.cast(x, tf.float32)
+        # Not E[x²] - E[x]²: it loses all digits where the mean is large beside the deviation.
+        centred = exact - tf.reduce_mean(exact, units, keepdims=True)
+        inverse_deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), units, keepdims=True) + EPSILON)
+        values = tf.cast(centred * inverse_deviation, x.dtype)
+
+        def gradient(by_values: tf.Tensor, by_inverse_deviation: tf.Tensor) -> tf.Tensor:  # noqa: ARG001
+            return gradient_before(by_values, values, inverse_deviation)
+
+        return (values, inverse_deviation), gradient
+
+    return Normalised(*normalise(x))
+
+
+def gradient_before(by_values: tf.Tensor, values: tf.Tensor, inverse_deviation: tf.Tensor) -> tf.Tensor:
+    """From the gradient by `Normalised.values` [N, …] to that by what was normalised, in the same dtype.
+
+    dx = (dv - mean(dv) - v · mean(dv · v)) / √(variance + ε)
+    """
+    units = tuple(range(1, values.shape.rank))
+    by, v = tf.cast(by_values, tf.float32), tf.cast(values, tf.float32)
+    shift = tf.reduce_mean(by, units, keepdims=True)
+    slope = tf.reduce_mean(by * v, units, keepdims=True)
+    return tf.cast((by - shift - v * slope) * inverse_deviation, by_values.dtype)
+
 
 # The floats of 32 images of 84 x 84 x 4 are 3.6 MB. Those of the next 32 are written to the same memory, which is then
 # still in the cache that cores share; those of a whole minibatch go to main memory and back.

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.config import NetworkConfig
-from shared.layer_norm import EPSILON
-from shared.networks import Head, KerasNetwork, orthogonal_seeds
+from shared.networks.base import Head, KerasNetwork, orthogonal_seeds
+from shared.networks.layers import EPSILON
 
 _FILTERS = (16, 32, 32)
 _BLOCKS = 2
