@@ -8,9 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from launch.machine.findings import Finding, disagreements, find
+from launch.machine.doctor import Finding, disagreements, find, probe, reference
 from launch.machine.import_path import namesakes
-from launch.machine.probe import probe, reference
 from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, print_line, provenance, write_json
 
 

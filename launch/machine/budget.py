@@ -1,4 +1,4 @@
-"""Divide the cores of a machine among actors, TensorFlow's pools, environment threads and the learner."""
+"""The division of a machine's cores among actors, TensorFlow's pools, environment threads and the learner."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ from launch.output import machine_bytes, usable_cores
 from shared.config import RunConfig
 from shared.errors import setting_error
 
-# What one actor process was seen to hold with 32 Atari environments, rounded up.
+# Measured for an actor process with 32 Atari environments, rounded up.
 ACTOR_BYTES = 950 * 2**20
 
 
 @dataclass(frozen=True)
 class ThreadBudget:
-    """Who may run how many threads. An actor's two kinds of threads take turns, so it needs the larger of both."""
+    """Threads of each process. The two kinds of an actor take turns, and need the larger number of both."""
 
     cores: int
     actors: int
@@ -22,23 +22,23 @@ class ThreadBudget:
 
     @property
     def busy_threads(self) -> int:
-        """Threads that want a core at the same time while the learner is idle, as it mostly is."""
+        """Threads that compete for cores while the learner is idle, as it mostly is."""
         return self.actors * max(self.tensorflow_threads, self.environment_threads)
 
     @property
     def oversubscribed(self) -> bool:
-        """Whether the actors alone want more cores than there are."""
+        """Whether the actors alone need more cores than the machine has."""
         return self.busy_threads > self.cores
 
     def describe(self) -> str:
-        """One line for the screen."""
+        """The budget in one line."""
         return (
             f"{self.actors} actor{'s' * (self.actors > 1)} x (TensorFlow {self.tensorflow_threads}, environments "
             f"{self.environment_threads}) + learner {self.learner_threads} threads on {self.cores} cores"
         )
 
     def warning(self) -> str | None:
-        """What to change when the machine is oversubscribed."""
+        """Advice for an oversubscribed machine; None for others."""
         if not self.oversubscribed:
             return None
         return (
@@ -48,12 +48,12 @@ class ThreadBudget:
 
 
 def automatic_actors(cores: int) -> int:
-    """One actor per core; from four cores on, one core is left to the learner, which is busy by then."""
+    """One actor per core. From four cores on, the learner is busy enough to need a core of its own."""
     return max(1, cores - 1 if cores >= 4 else cores)
 
 
 def thread_budget(config: RunConfig) -> ThreadBudget:
-    """Decide how many actors run with how many threads on this machine alone, which may be oversubscribed.
+    """The actors and threads of a run on this machine alone, which may be oversubscribed.
 
     Raises:
         ConfigurationError: the actors do not fit into its memory.
@@ -77,7 +77,7 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
 
 
 def budget_for(config: RunConfig, actors: int, cores: int) -> ThreadBudget:
-    """The threads of so many actors on so many cores."""
+    """The threads of `actors` actors on `cores` cores."""
     return ThreadBudget(
         cores=cores,
         actors=actors,

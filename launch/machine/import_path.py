@@ -1,4 +1,4 @@
-"""Where Python finds the project's packages: before files of the same names, in every process of a run."""
+"""The import path of every process of a run: the project's packages come before files with the same names."""
 
 import os
 import sys
@@ -12,39 +12,39 @@ _PACKAGES = ("actors", "launch", "learner", "shared")
 
 
 def project_folder() -> Path:
-    """The folder that the project's packages are in."""
+    """The folder of the project's packages."""
     return Path(__file__).resolve().parents[2]
 
 
 def worker_path() -> list[str]:
-    """Folders for the path of Ray's workers, the one to search first last: each is put before those that are there."""
+    """Folders that Ray prepends to the `sys.path` of its workers, in reverse order of precedence."""
     script = os.path.dirname(os.path.realpath(sys.argv[0]))
     return [*([script] if script in sys.path else []), os.getcwd(), str(project_folder())]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs one of the project's modules in a process of its own, which does not look where it stands.
+    """The command that runs a module of the project, with `module_environment`.
 
-    For `module_environment`.
+    -P keeps the working directory out of `sys.path`.
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def module_environment() -> dict[str, str]:
-    """The environment of such a process: the project before all that PYTHONPATH names, and this process's script last.
+    """The environment variables of such a process: PYTHONPATH begins with the project.
 
-    Modules beside a script can be imported in it, and so they can there.
+    It ends with the folder of this process's script, whose modules the process must be able to import, too.
     """
     project, script = str(project_folder()), os.path.dirname(os.path.realpath(sys.argv[0]))
     installed = project in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    # Installed packages come after those of the language, and stay there.
+    # Installed packages keep their place, after the standard library.
     folders = [*([] if installed else [project]), *filter(None, [os.environ.get("PYTHONPATH")])]
     folders += [script] if script in sys.path else []
     return os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
 
 
 def shadowed_packages() -> dict[str, str]:
-    """Packages of the project that this process finds elsewhere, and the file or folder that it finds."""
+    """Packages of the project that are shadowed in this process, each with the file or folder found in its place."""
     found = {}
     for package in _PACKAGES:
         spec = PathFinder.find_spec(package)
@@ -55,10 +55,10 @@ def shadowed_packages() -> dict[str, str]:
 
 
 def check_packages() -> None:
-    """Refuse to go on where a file takes the place of one of the project's packages.
+    """Refuse shadowed packages.
 
     Raises:
-        ConfigurationError: names the first such file, and what to do.
+        ConfigurationError: a file takes the place of one of the project's packages.
     """
     for package, file in shadowed_packages().items():
         raise ConfigurationError(
@@ -68,7 +68,7 @@ def check_packages() -> None:
 
 
 def namesakes(folder: Path) -> list[str]:
-    """One line for each file or package in `folder` that has the name of one of the project's, and is not used."""
+    """One line for each file or package in `folder` with the name of one of the project's, which is not imported."""
     if folder.resolve() == project_folder():
         return []
     files = [file for package in _PACKAGES for file in (folder / f"{package}.py", folder / package / "__init__.py")]

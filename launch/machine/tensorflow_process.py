@@ -1,4 +1,4 @@
-"""Set up a process before TensorFlow is imported in it: threads, device, and what it prints."""
+"""The set-up of a process before TensorFlow is imported: threads, device and log output."""
 
 import ctypes
 import importlib
@@ -22,11 +22,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
     """Import TensorFlow with `threads` threads for each of its pools, on the CPU or with the GPU that Ray assigned.
 
-    Without `gpu` the process sees none: TensorFlow would otherwise reserve the memory of all it finds. TensorFlow's
-    start-up notices are not shown; its warnings and errors are.
+    Without `gpu` all GPUs are hidden: TensorFlow would otherwise reserve their memory. Start-up notices of TensorFlow
+    are suppressed, but not its warnings and errors.
 
-    Where TensorFlow is imported already the process is a program of the user's own: the rest of it stays as it is, and
-    so do TensorFlow's devices and threads if they are in use.
+    If TensorFlow is imported already, the process belongs to the user: its environment stays unchanged, and so do
+    TensorFlow's devices and threads if they are in use.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -37,7 +37,7 @@ def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
     with _without_notices():
         import tensorflow as tf
 
-        # RuntimeError: they are in use.
+        # RuntimeError: devices or threads are in use.
         with suppress(RuntimeError):
             if not gpu:
                 tf.config.set_visible_devices([], "GPU")
@@ -45,12 +45,12 @@ def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
             tf.config.threading.set_inter_op_parallelism_threads(threads)
             for device in tf.config.list_physical_devices("GPU") if gpu else ():
                 tf.config.experimental.set_memory_growth(device, True)
-        # The devices are made, and announce themselves, with the first tensor.
+        # The first tensor creates the devices, which log their notices then.
         tf.zeros(())
 
 
 def share_tensorflow() -> None:
-    """Prepare TensorFlow in a program of the user's own, for calls on the CPU; see `prepare_tensorflow`."""
+    """Prepare TensorFlow in a program of the user, for calls on the CPU; see `prepare_tensorflow`."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     with _without_notices():
@@ -59,10 +59,10 @@ def share_tensorflow() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep the memory of freed tensors, rather than return it and fault every page of the next in again.
+    """Make glibc keep the memory of freed tensors: returned pages would be faulted in again for the next tensor.
 
-    Whether it returns it depends on what happens to lie behind a tensor in memory: without this, one process in a
-    few was seen to take three times as long to set its weights.
+    Whether glibc returns memory depends on its neighbours on the heap. Without this, some processes took three times
+    as long to set their weights.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -72,7 +72,7 @@ def _keep_freed_memory() -> None:
 
 @contextmanager
 def _without_notices() -> Iterator[None]:
-    """Hold back what C++ writes to stderr, and let through all but the start-up notices."""
+    """Filter the start-up notices from the standard error of C++ code."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
@@ -86,6 +86,6 @@ def _without_notices() -> Iterator[None]:
             held.seek(0)
             for line in held:
                 if not _NOTICES.match(line):
-                    # Where stderr goes may be gone: nothing depends on it.
+                    # A closed terminal must not end the process.
                     with suppress(OSError):
                         os.write(2, line)

@@ -9,8 +9,7 @@ import numpy as np
 import ray
 from rich.console import Console
 
-from launch.machine.findings import check_reports
-from launch.machine.probe import probe, quick_probe
+from launch.machine.doctor import check_reports, probe, quick_probe
 from launch.on_ray.cluster import cluster_nodes, join, on_node
 from launch.on_ray.placement import Node, learner_node
 from shared.config import RunConfig

@@ -8,8 +8,7 @@ import pytest
 from namesakes import write_namesakes
 
 from launch.cli import main
-from launch.machine.findings import check_reports, find
-from launch.machine.probe import quick_probe, reference
+from launch.machine.doctor import check_reports, find, quick_probe, reference
 from shared.errors import ConfigurationError
 
 

@@ -11,8 +11,7 @@ from ray_lines import without_ray
 
 from actors.environments import environment_spec
 from launch.cli import main
-from launch.machine.findings import find
-from launch.machine.probe import quick_probe, reference
+from launch.machine.doctor import find, quick_probe, reference
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 

@@ -12,9 +12,8 @@ import pytest
 
 from launch import output
 from launch.machine import shared_memory
-from launch.machine.findings import find
+from launch.machine.doctor import find, quick_probe, reference
 from launch.machine.line import LineAddress, take_line
-from launch.machine.probe import quick_probe, reference
 from launch.machine.shared_memory import VectorAddress, attach, machine_id
 from launch.machine.tensorflow_process import _keep_freed_memory
 

@@ -1,11 +1,18 @@
-"""What is wrong with machines, from what was found on them, and what mends it."""
+"""Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results."""
 
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from launch.machine.budget import ACTOR_BYTES
-from launch.machine.probe import reference
-from shared.errors import ConfigurationError
+from launch.machine.import_path import shadowed_packages
+from launch.output import machine_bytes, revision, usable_cores, versions
+from shared.errors import ConfigurationError, typed_line
 
 _LEAST_PYTHON = (3, 11)
 _MOST_CLOCK_SKEW_SECONDS = 1.0
@@ -13,8 +20,80 @@ _LEAST_SHARED_BYTES = 512 * 2**20
 _LEAST_TRANSFER_BYTES_PER_SECOND = 10e6
 
 
+def reference() -> dict[str, Any]:
+    """Versions of this process, with which all nodes must agree."""
+    return {"python": platform.python_version(), "versions": versions(), "revision": revision()}
+
+
+def quick_probe() -> dict[str, Any]:
+    """Versions and capacity of this machine, in a moment."""
+    import ale_py.roms
+
+    return {
+        **reference(),
+        "host": socket.gethostname(),
+        "shadowed": shadowed_packages(),
+        "games": len(ale_py.roms.get_all_rom_ids()),
+        "cores": usable_cores(),
+        "memory_bytes": machine_bytes(),
+        "shared_memory_bytes": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None,
+        "time": time.time(),
+    }
+
+
+def probe() -> dict[str, Any]:
+    """The same with measured times of an environment step and of a graph call."""
+    found = quick_probe()
+    for name, measure in (("environment", _step_microseconds), ("graph", _graph_microseconds)):
+        try:
+            found[f"{name}_microseconds"] = measure()
+        except Exception as error:
+            # Any failure is a result of the probe.
+            found[f"{name}_error"] = typed_line(error, 200)
+    return found
+
+
+def _step_microseconds() -> float:
+    import numpy as np
+
+    from actors.environments import VectorEnvironment
+    from shared.config import EnvironmentConfig
+
+    environments = VectorEnvironment(EnvironmentConfig(), 8)
+    environments.reset(0)
+    steps = 50
+    started = time.perf_counter()
+    for _ in range(steps):
+        environments.step(np.zeros(8, np.int32))
+    environments.close()
+    return 1e6 * (time.perf_counter() - started) / (8 * steps)
+
+
+def _graph_microseconds() -> float:
+    import numpy as np
+
+    from launch.machine.tensorflow_process import prepare_tensorflow
+
+    if "tensorflow" not in sys.modules:
+        prepare_tensorflow(1, gpu=False)
+    import tensorflow as tf
+
+    from shared.graph import Graph
+
+    weights = tf.Variable(np.eye(256, dtype=np.float32))
+    graph = Graph(lambda x: tf.matmul(x, weights), [tf.TensorSpec((32, 256), tf.float32)])
+    observations = np.ones((32, 256), np.float32)
+    if not np.array_equal(graph(observations)[0].numpy(), observations):
+        raise ArithmeticError("a product with the identity is not the identity")
+    calls = 200
+    started = time.perf_counter()
+    for _ in range(calls):
+        graph(observations)
+    return 1e6 * (time.perf_counter() - started) / calls
+
+
 class Finding(NamedTuple):
-    """One failure: on which node, what is wrong, and the command or change that mends it."""
+    """A failure of a node, with the command or change that repairs it."""
 
     node: str
     cause: str
@@ -22,7 +101,7 @@ class Finding(NamedTuple):
 
 
 def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Finding]:
-    """What is wrong with the machines, given what they have to agree with."""
+    """The failures of all nodes, given the `reference` of this process."""
     findings = []
     for report in reports:
         node = report["node"]
@@ -35,7 +114,7 @@ def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Find
 
 
 def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, str]]:
-    """Where a machine is not as the others have to be: each cause, and what mends it."""
+    """Cause and advice for each difference between a node and the reference."""
     found = []
     if tuple(int(n) for n in report["python"].split(".")[:2]) < _LEAST_PYTHON:
         found.append((f"Python {report['python']} is too old", "install Python 3.11 or newer there"))
@@ -87,10 +166,10 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def check_reports(reports: Sequence[dict[str, Any]]) -> None:
-    """Refuse a cluster whose nodes do not agree.
+    """Refuse a cluster with a failing node.
 
     Raises:
-        ConfigurationError: names the first node that does not, and what to do there.
+        ConfigurationError: a node fails; the error has the first failure and its advice.
     """
     findings = find(reports, reference())
     if findings:
