@@ -1,1 +1,1 @@
-"""An episode as pictures."""
+"""Episodes in the terminal and as videos."""

@@ -1,1 +1,1 @@
-"""One computer, without Ray: its cores, its memory, and TensorFlow in a process of its own."""
+"""One machine without Ray: its cores and memory, import paths, TensorFlow's set-up, and the checks of the doctor."""

@@ -1,1 +1,1 @@
-"""What comes out of runs: scores with their protocol, videos, curves, exported models, reports."""
+"""Results of runs: scores by a protocol, learning curves, reports and exported models."""

@@ -33,9 +33,23 @@ def test_seeds_are_a_list_or_a_range() -> None:
         parse_seeds("1,1")
 
 
-def test_side_by_side_is_for_several(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL.split(), "--side-by-side", "2"]) == 2
-    assert capsys.readouterr().err == "error: --side-by-side 2: is for --seeds, and there is one run\n"
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        (SMALL, "is for --seeds, and there is one run"),
+        (
+            "train cartpole --seeds 1,2 --address auto",
+            "divides this machine; on a cluster submit a job for each seed: ",
+        ),
+    ],
+)
+def test_side_by_side_is_for_several_seeds_of_one_machine(
+    line: str, refusal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*line.split(), "--side-by-side", "2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --side-by-side 2: {refusal}")
+    assert error.count("\n") == 1
 
 
 def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
