@@ -1,4 +1,4 @@
-"""Sums the gradients of a node's actors on their node. No Ray."""
+"""The sum of the gradients of a node's actors, made on their node. No Ray."""
 
 import sys
 import time
@@ -13,23 +13,23 @@ from launch.loop.worker_pool import WorkerPool
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
-# Signs of life within the silence after which whoever waits for a sum takes its process for hung.
-_SIGNS = 4
-# The gradient itself does not travel with its report: it is in the sum.
+# Heartbeats within the silence after which the learner's process takes an aggregator for hung.
+_HEARTBEATS = 4
+# The gradient does not travel with its report: it is in the sum.
 _NO_GRADIENT = np.empty(0, np.float32)
 
 
 class GradientAggregator:
-    """Adds what an executor's actors report until a sum is of `gradients` gradients.
+    """Keeps the actors of an executor at work and sums their gradients, `gradients` at a time.
 
-    It keeps the actors at work and replaces those that fail. Gradients are added in their order of arrival, so that a
-    sum equals the one that the learner would have made, to the bit. Each gradient keeps its own report.
+    Gradients are added in their order of arrival, as the learner would: the sum is equal to the bit. Each gradient
+    keeps its own report, so that the learner still admits and accounts for each one.
 
     Args:
-        executor: runs the rollouts. It has started its actors, and no rollout is under way.
-        gradients: of one sum.
-        supervision: when an actor hangs, and how long its replacement waits.
-        clock: seconds, monotonic.
+        executor: runs the rollouts. Its actors are started, and no rollout is under way.
+        gradients: number of gradients in a sum.
+        supervision: limits of silence and of replacements.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -41,12 +41,13 @@ class GradientAggregator:
     ) -> None:
         self._executor = executor
         self._gradients, self._max_non_finite = gradients, supervision.max_non_finite
-        # Whether too many were lost is for the learner's process to judge, which counts all of them.
+        # The limit on replacements is the run's, and the learner's process applies it: it counts all nodes.
         self._pool = WorkerPool(executor, 1, replace(supervision, max_restarts=sys.maxsize), clock)
-        self._clock, self._patience = clock, supervision.hang_seconds / _SIGNS
+        self._clock, self._patience = clock, supervision.hang_seconds / _HEARTBEATS
         self._version: int | None = None
+        # Actors that have reported and wait for a dispatch.
         self._idle: list[int] = []
-        self._changes: deque[ChildEvent] = deque()
+        self._events: deque[ChildEvent] = deque()
         self._reports: list[GradientReport] = []
         self._finite: list[bool] = []
         self._sum: Float32Array | None = None
@@ -54,14 +55,13 @@ class GradientAggregator:
     def collect(
         self, snapshot: WeightSnapshot, target: WeightSnapshot | None
     ) -> AggregatedReport | ChildEvent | Heartbeat:
-        """Wait for a whole sum, or for an actor that is lost, replaced, joins or goes: then the sum so far is kept.
+        """Wait for a complete sum, a change among the actors, or a quarter of --supervision.hang-seconds.
 
-        So it is where neither comes for a quarter of --supervision.hang-seconds. The actors are watched over here, by
-        what their rollouts take; whoever waits for the sum has only to see that this process lives.
+        After a change or a heartbeat the sum so far is kept for the next call. The actors are supervised here; the
+        caller only has to see that this process lives. The actor id of a result is 0.
 
-        An actor that has reported starts again at once, with the newest weights that are here: `snapshot`, or those
-        of the call before. The one that completes the sum waits for the next call, which brings the weights that the
-        learner makes of it. The actor id of a result is 0.
+        An actor that has reported starts again at once, with the newest weights that this process has. The actor that
+        completes a sum waits for the next call, whose weights may include that sum.
         """
         first, began = self._version is None, self._clock()
         if snapshot.version != self._version:
@@ -71,44 +71,43 @@ class GradientAggregator:
             self._executor.publish_target(target)
         if first:
             self._pool.start()
-        while not self._changes and not self._is_complete():
+        while not self._events and not self._is_complete():
             if self._idle:
                 actor_id = self._idle.pop(0)
                 self._pool.dispatch(actor_id)
-                # On a node that drains it is asked for nothing more.
-                self._tell(*self._pool.remove_if_drained(actor_id))
+                # On a draining node nothing was dispatched.
+                self._record(*self._pool.remove_if_drained(actor_id))
                 continue
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport):
                 self._add(completion)
             elif isinstance(completion, Failed):
-                self._tell(self._pool.lose(completion))
-            for change in self._pool.supervise():
-                self._tell(change)
-            if not self._changes and not self._is_complete() and self._clock() - began >= self._patience:
-                return Heartbeat(0, bool(self._executor.actor_ids))
-        if self._changes:
-            return self._changes.popleft()
+                self._record(self._pool.on_failure(completion))
+            self._record(*self._pool.supervise())
+            if not self._events and not self._is_complete() and self._clock() - began >= self._patience:
+                return Heartbeat(0, expects_sum=bool(self._executor.actor_ids))
+        if self._events:
+            return self._events.popleft()
         assert self._sum is not None
         result = AggregatedReport(0, self._sum, tuple(self._reports), tuple(self._finite))
         self._reports, self._finite, self._sum = [], [], None
         return result
 
-    def _tell(self, *changes: Change) -> None:
-        """Have changes be told by this call and the next ones, the first of them with what was lost."""
+    def _record(self, *changes: Change) -> None:
+        """Queue events for this call and the next ones; the first carries the number of lost rollouts."""
         for change in changes:
-            self._changes.append(ChildEvent(0, change, self._pool.rollouts_lost))
+            self._events.append(ChildEvent(0, change, self._pool.rollouts_lost))
             self._pool.rollouts_lost = 0
 
     def _is_complete(self) -> bool:
-        """The sum is whole, or so many in a row were not finite that the learner should hear of it."""
+        # Too many non-finite gradients in a row end the run: the learner must receive them without waiting for K.
         in_a_row = self._finite[::-1].index(True) if True in self._finite else len(self._finite)
         return sum(self._finite) >= self._gradients or in_a_row > self._max_non_finite
 
     def _add(self, report: GradientReport) -> None:
-        self._pool.reported(report)
+        self._pool.on_report(report)
         gradient = report.gradient
-        # The square of its norm is finite where the learner would find its norm so; one pass, nothing allocated.
+        # The squared norm is finite exactly where the learner would find it so; one pass, no allocation.
         finite = bool(np.isfinite(np.dot(gradient, gradient)))
         if self._sum is None:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)

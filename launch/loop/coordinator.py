@@ -1,4 +1,15 @@
-"""The asynchronous loop: whoever has reported is sent on its way again at once. No ray in it, and no barrier."""
+"""The asynchronous loop between the learner and its actors: no barrier, no Ray.
+
+The life of a gradient report:
+
+    dispatched ──► computed ──► sent ──► taken in here ──► admitted ──► summed ──► applied (one update per K)
+      weights       by the      by the       │                │
+      of the        actor       executor     │                └──► dropped, with its reason
+      moment                                 └──► the actor is dispatched again, with the newest weights
+
+    Lost with an actor between "dispatched" and "taken in": counted by the worker pool. Every report that is taken in
+    ends as applied, pending or dropped in the learner's account: sampled = applied + pending + dropped.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,20 +27,19 @@ Event = Outcome | EvaluationResult | Change
 class Coordinator:
     """Moves reports into the learner and weights out of it.
 
-    `run` is a generator, so that logging, checkpoints and stopping stay outside. It yields each event after the
-    learner has taken it and the actor is under way again, so that this actor plays while
-    the caller makes a plot or a checkpoint of it. After `stop`, what is in flight is still taken in.
+    `run` is a generator: logging, checkpoints and stopping are its caller's. It yields an event after the learner has
+    taken it in and the actor has been dispatched again, so that the actor works while the caller writes.
 
     Args:
         learner: takes the reports.
         executor: runs the rollouts.
-        calls_per_actor: rollouts asked of one actor at a time.
-        supervision: when an actor hangs, and how many may be replaced.
-        clock: seconds, monotonic.
+        calls_per_actor: rollouts in flight per actor.
+        supervision: limits of silence and of replacements.
+        clock: monotonic seconds.
 
     Attributes:
-        evaluations_under_way: those that `evaluate` has asked for.
-        messages: that the learner took in.
+        evaluations_under_way: evaluations that were requested and have not ended.
+        messages: number of messages that the learner took in; a sum of K gradients is one.
     """
 
     def __init__(
@@ -53,31 +63,31 @@ class Coordinator:
 
     @property
     def actor_restarts(self) -> int:
-        """Actors that were replaced."""
+        """Number of replaced actors."""
         return self._pool.actor_restarts
 
     @property
     def rollouts_lost(self) -> int:
-        """Rollouts that ended with the actors that were making them, at most."""
+        """Upper bound of the rollouts that were lost with ended actors."""
         return self._pool.rollouts_lost
 
     def resume(self, actor_ids: Sequence[int]) -> None:
-        """Watch over rollouts that are under way before `run`, by their actors' ids."""
+        """Supervise rollouts that are in flight before `run`, by their actors' ids."""
         self._pool.resume(actor_ids)
 
     def stop(self) -> None:
-        """Ask for no further rollouts; `run` ends when what is in flight has been taken in."""
+        """Dispatch no further rollouts. `run` takes in what is in flight, and ends."""
         self._pool.stopping = True
 
     def give_up_evaluations(self) -> None:
-        """Wait for no evaluation that is under way: one may take minutes, or never end."""
+        """Do not wait for evaluations in flight: one may take minutes, or never end."""
         self._executor.drop_evaluations()
         self.evaluations_under_way = 0
 
     def evaluate(self, policy: EvaluationPolicy, snapshot: WeightSnapshot | None = None) -> WeightSnapshot:
-        """Have weights evaluated, the current ones if none are given; `run` yields the result. Returns the weights.
+        """Request an evaluation of these weights, by default the current ones. Returns them; `run` yields the result.
 
-        An evaluator that dies takes all evaluations along that are under way: `run` yields `Replaced` then.
+        If the evaluator dies, `run` yields `Replaced`, and all evaluations in flight are lost.
         """
         self._publish()
         snapshot = snapshot or self._learner.snapshot()
@@ -86,41 +96,42 @@ class Coordinator:
         return snapshot
 
     def run(self) -> Iterator[Event | None]:
-        """Yield an event for every completed call, and None now and then while nothing completes.
+        """Yield an event for every completed call, and None now and then while none completes.
 
         Raises:
             TrainingStoppedError: more actors died than may be replaced, or too many gradients were not finite.
-            ConfigurationError: an actor could not be made, and none has reported yet: none will.
+            ConfigurationError: an actor could not be constructed before any has reported.
         """
         self._publish()
         self._pool.start()
-        while self._executor.calls_in_flight or self._pool.expects_others:
+        while self._executor.calls_in_flight or self._pool.expects_actors:
             completion = self._executor.next_completion()
-            if isinstance(completion, GradientReport | AggregatedReport):
-                yield from self._take(completion)
-                yield from self._pool.remove_if_drained(completion.actor_id)
-            elif isinstance(completion, ChildEvent):
-                self._stop_if_none_can_be_made(completion.change)
-                yield self._pool.changed(completion)
-                yield from self._pool.remove_if_drained(completion.actor_id)
-            elif isinstance(completion, Heartbeat):
-                self._pool.on_heartbeat(completion)
-                yield from self._pool.remove_if_drained(completion.actor_id)
-                yield None
-            elif isinstance(completion, EvaluationResult):
-                self.evaluations_under_way = max(0, self.evaluations_under_way - 1)
-                yield completion
-            elif isinstance(completion, Failed):
-                yield self._lose(completion)
-            else:
-                yield None
+            match completion:
+                case GradientReport() | AggregatedReport():
+                    yield from self._take(completion)
+                    yield from self._pool.remove_if_drained(completion.actor_id)
+                case ChildEvent():
+                    self._stop_if_none_can_be_made(completion.change)
+                    yield self._pool.on_child_event(completion)
+                    yield from self._pool.remove_if_drained(completion.actor_id)
+                case Heartbeat():
+                    self._pool.on_heartbeat(completion)
+                    yield from self._pool.remove_if_drained(completion.actor_id)
+                    yield None
+                case EvaluationResult():
+                    self.evaluations_under_way = max(0, self.evaluations_under_way - 1)
+                    yield completion
+                case Failed():
+                    yield self._on_failure(completion)
+                case None:
+                    yield None
             yield from self._pool.supervise()
         self._pool.end()
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
-        """Give a report to the learner, and send its actor on its way again."""
+        """Submit a report to the learner, and dispatch to its actor again."""
         self.messages += 1
-        self._pool.reported(report)
+        self._pool.on_report(report)
         if isinstance(report, AggregatedReport):
             outcomes = self._learner.submit_sum(report)
         else:
@@ -132,27 +143,27 @@ class Coordinator:
                 f"{self._non_finite} gradients in a row were not finite, more than --supervision.max-non-finite "
                 f"{self._max_non_finite}: lower --optimizer.learning-rate, or clip by --optimizer.max-gradient-norm"
             )
-        # Before the outcomes are yielded: the actor would idle for as long as their reader takes.
+        # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.
         if not self._pool.stopping:
             self._publish()
         self._pool.dispatch(report.actor_id)
         return outcomes
 
-    def _lose(self, failed: Failed) -> Failed | Replaced:
+    def _on_failure(self, failed: Failed) -> Failed | Replaced:
         if failed.actor_id is None:
             self._executor.replace_evaluator()
             self.evaluations_under_way = 0
             return Replaced(failed, None)
         self._stop_if_none_can_be_made(failed)
-        return self._pool.lose(failed)
+        return self._pool.on_failure(failed)
 
     def _stop_if_none_can_be_made(self, change: Change) -> None:
-        # Once a message has come, an actor can be made: another one that cannot is replaced like any that fails.
+        # After the first report it is known that actors can be constructed: later failures are replaced like others.
         if isinstance(change, Failed) and change.not_made and not self.messages:
             raise ConfigurationError(f"actor {change.actor_id} {change.reason}")
 
     def _publish(self) -> None:
-        # Only what is new: each snapshot that is published becomes an object in Ray's store.
+        # Only new versions: every published snapshot is encoded and copied once, 2.7 MB for the network of A3C.
         if self._published_version != self._learner.version:
             self._executor.publish(self._learner.snapshot())
             self._published_version = self._learner.version

@@ -1,4 +1,8 @@
-"""The same loop in one process and one thread: deterministic for a seed. For tests, debugging and small tasks."""
+"""Executors in one process and one thread: `InlineExecutor`, and `ReplayExecutor` for a recorded event trace.
+
+Both are deterministic for a seed. They serve tests, debugging, small tasks, bit-exact resumes and replays. The second
+is not in `launch.loop.trace`: a trace is checked before TensorFlow is set up, and this module imports it.
+"""
 
 import itertools
 from base64 import b64decode, b64encode
@@ -16,13 +20,13 @@ from launch.loop.executor import Completion, Failed
 from launch.loop.trace import TraceEvent, TraceReader
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
-from shared.types import EvaluationPolicy, GradientReport, WeightSnapshot
+from shared.types import EvaluationPolicy, WeightSnapshot
 
 _LOST = "lost, as in the run that is replayed"
 
 
 class _Call(NamedTuple):
-    """A rollout of an actor, or an evaluation (`actor_id` None) with `policy`, and the weights that it left with."""
+    """A rollout of an actor, or an evaluation (`actor_id` None) with `policy`, and the weights of its dispatch."""
 
     actor_id: int | None
     snapshot: WeightSnapshot
@@ -31,17 +35,12 @@ class _Call(NamedTuple):
 
 
 class InlineExecutor:
-    """An `Executor` in this thread: runs each call when its completion is asked for, first in first out.
+    """Runs each call in this thread when its completion is requested, first in, first out.
 
-    Calls carry the snapshot that was published when they were dispatched, as they do between processes, so policy
-    lag is what it would be if the actors took turns. An exception of an actor ends the run: there is no process to
-    replace.
+    Calls carry the weights that were published when they were dispatched, as they do between processes: the policy lag
+    is that of actors which take turns. An exception in an actor ends the run, as there is no process to replace.
 
-    Args:
-        config: of the run.
-        spec: of its environment.
-        actors: how many to start.
-        first_actor_id: ids count up from here.
+    `actors` are started at once, with ids that count up from `first_actor_id`.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
@@ -49,7 +48,8 @@ class InlineExecutor:
         self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, Actor] = {}
         for _ in range(actors):
-            self._start_actor()
+            # Not by a subclass's `add`, whose slots may depend on more.
+            InlineExecutor.add(self)
         self._evaluator: Evaluator | None = None
         self._calls: deque[_Call] = deque()
         self._snapshot: WeightSnapshot | None = None
@@ -88,7 +88,7 @@ class InlineExecutor:
 
     def _run(self, call: _Call) -> Completion:
         if call.actor_id is not None:
-            return self.play(call.actor_id, call.snapshot, call.target)
+            return self._actors[call.actor_id].run(call.snapshot, call.target)
         return self._started_evaluator().run(call.snapshot, call.policy)
 
     def state(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class InlineExecutor:
         return [actor_id for actor_id, *_ in state["calls"] if actor_id is not None]
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
-        # Calls run when their completion is asked for: none can hang while this process goes on.
+        # Calls run within `next_completion`: none can hang while this process goes on.
         return True
 
     def rollouts_under_way(self, actor_id: int) -> int:
@@ -126,15 +126,9 @@ class InlineExecutor:
         self._calls = deque(call for call in self._calls if call.actor_id != actor_id)
 
     def add(self) -> int | None:
-        return self._start_actor()
-
-    def make_actor(self, actor_id: int) -> Actor:
-        """Make the actor that plays under an id."""
-        return Actor(self._config, self._spec, actor_id)
-
-    def play(self, actor_id: int, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
-        """Run one call of an actor."""
-        return self._actors[actor_id].run(snapshot, target)
+        actor_id = next(self._ids)
+        self._actors[actor_id] = Actor(self._config, self._spec, actor_id)
+        return actor_id
 
     def free_slots(self) -> int:
         return 0
@@ -151,11 +145,6 @@ class InlineExecutor:
         if self._evaluator is not None:
             self._evaluator.close()
 
-    def _start_actor(self) -> int:
-        actor_id = next(self._ids)
-        self._actors[actor_id] = self.make_actor(actor_id)
-        return actor_id
-
     def _started_evaluator(self) -> Evaluator:
         if self._evaluator is None:
             self._evaluator = Evaluator(self._config, self._spec, self._config.evaluation)
@@ -163,68 +152,66 @@ class InlineExecutor:
 
 
 class ReplayExecutor(InlineExecutor):
-    """An `InlineExecutor` that runs its calls in the order of `replay_arrivals`, until that ends.
+    """Completes calls in the order of the trace `replay_arrivals`, until it ends.
 
-    What the coordinator does about actors that are lost or join follows from its rules, as it did in the run that is
-    repeated. Where these rules went by the cluster or by a clock, this executor answers so that the same comes of them.
-
-    Args: those of `InlineExecutor`.
+    The coordinator reacts to failures and joining actors by its own rules, as it did in the recorded run. Where those
+    rules depend on the cluster or a clock, this executor returns the values that lead to the recorded reaction.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
         super().__init__(config, spec, actors, first_actor_id)
         assert config.replay_arrivals is not None
-        self._order = TraceReader(config.replay_arrivals)
+        self._trace = TraceReader(config.replay_arrivals)
         self._paused_before = 0
 
     def drop_evaluations(self) -> None:
-        """See `Executor.drop_evaluations`: nothing is dropped, as the record has them."""
+        """Drop nothing: the trace completes them."""
 
     def next_completion(self) -> Completion | None:
-        arrival, line = self._order.next, self._order.line
-        if arrival is None:
-            # With nothing under way, the coordinator's loop ends too.
+        event, line = self._trace.next, self._trace.line
+        if event is None:
+            # Without calls in flight the coordinator's loop ends too.
             self._calls.clear()
             return None
-        if self._order.has_replacements and self._paused_before != line:
-            # Who joins between two lines, or is asked for nothing more, is looked after when nothing completes.
+        if self._trace.has_replacements and self._paused_before != line:
+            # One pass without a completion before each line: in it the worker pool starts and drains actors.
             self._paused_before = line
             return None
-        self._order.advance()
-        call = next((call for call in self._calls if call.actor_id == arrival.actor_id), None)
-        if arrival.kind in ("lost", "lost-with-node") and arrival.actor_id in self._actors:
-            return Failed(arrival.actor_id, _LOST, node_lost=arrival.kind == "lost-with-node")
-        if call is not None and arrival.kind == "lost-evaluator":
+        self._trace.advance()
+        call = next((call for call in self._calls if call.actor_id == event.actor_id), None)
+        if event.kind in ("lost", "lost-with-node") and event.actor_id in self._actors:
+            return Failed(event.actor_id, _LOST, node_lost=event.kind == "lost-with-node")
+        if call is not None and event.kind == "lost-evaluator":
             return Failed(None, _LOST)
-        if call is not None and arrival.kind in ("report", "evaluation"):
+        if call is not None and event.kind in ("report", "evaluation"):
             self._calls.remove(call)
             return self._run(call)
-        raise self._misfit(line, arrival)
+        raise self._misfit(line, event)
 
     def remove(self, actor_id: int) -> None:
         super().remove(actor_id)
-        if self._order.next == TraceEvent("released", actor_id):
-            self._order.advance()
+        if self._trace.next == TraceEvent("released", actor_id):
+            self._trace.advance()
 
     def add(self) -> int | None:
-        if not self._order.has_replacements:
+        if not self._trace.has_replacements:
             return super().add()
-        arrival, line = self._order.next, self._order.line
-        # One at a time: whether it joins or replaces another follows from who was missing when its line was reached.
-        if arrival is None or arrival.kind not in ("replacement", "joined") or self._paused_before != line:
+        event, line = self._trace.next, self._trace.line
+        # One at a time: whether an actor joins or replaces another follows from the actors missing at its line.
+        if event is None or event.kind not in ("replacement", "joined") or self._paused_before != line:
             return None
         actor_id = super().add()
-        if arrival.actor_id != actor_id:
-            raise self._misfit(line, arrival)
-        self._order.advance()
+        if event.actor_id != actor_id:
+            raise self._misfit(line, event)
+        self._trace.advance()
         return actor_id
 
     def free_slots(self) -> int:
-        return self._order.free_slots
+        return self._trace.free_slots
 
     def draining(self) -> Sequence[int]:
-        # An actor that is asked for nothing more has as many reports to make as it was asked for.
-        left = self._order.reports_before_release
+        # A drained actor gets no further dispatch: all its remaining reports are in flight then.
+        left = self._trace.reports_before_drained
         return [actor_id for actor_id in left if left[actor_id] == self.rollouts_under_way(actor_id) > 0]
 
     def replace_evaluator(self) -> None:
@@ -233,15 +220,15 @@ class ReplayExecutor(InlineExecutor):
             self._evaluator.close()
             self._evaluator = None
 
-    def _misfit(self, line: int, arrival: TraceEvent) -> TrainingStoppedError:
+    def _misfit(self, line: int, event: TraceEvent) -> TrainingStoppedError:
         return TrainingStoppedError(
-            f"--replay-arrivals {self._config.replay_arrivals}: line {line} is {str(arrival)!r}, which nothing under "
+            f"--replay-arrivals {self._config.replay_arrivals}: line {line} is {str(event)!r}, which nothing under "
             f"way fits: it is the order of a run with other settings"
         )
 
 
 def _to_json(value: Any) -> Any:
-    """Arrays as dtype, shape and base64, which give back the same bits; dictionaries of them likewise."""
+    """Encode arrays bit-exactly as dtype, shape and base64, also within dictionaries."""
     if isinstance(value, dict):
         return {name: _to_json(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):
@@ -250,7 +237,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
-    """The inverse of `_to_json`."""
+    """Inverse of `_to_json`."""
     if not isinstance(value, dict):
         return value
     if value.keys() == {"dtype", "shape", "base64"}:

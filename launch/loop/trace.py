@@ -1,16 +1,15 @@
-"""What changed a run from outside, as a text file: with it, an asynchronous run can be repeated step by step.
+"""The event trace of an asynchronous run: a text file from which the run can be replayed step by step.
 
-The first line is `version 2`, the second names the actors that the run began with, `actors 0 1 2`. Each line after them
-is one arrival, in the order in which the run took them in:
+The first line is `version 2`, the second has the ids of the first actors, `actors 0 1 2`. Each further line is an event
+from outside of the learner, in the order in which the run took them in:
 
-- `report 0`: the call of an actor that has reported.
-- `lost 0`, `lost-with-node 0`: an actor failed, or went with its node.
-- `replacement 3`, `joined 3`: an actor was started, in the place of one that failed, or where there was room.
-- `released 0`: an actor on a draining node has made its last report.
+- `report 0`: an actor's call ended in a report.
+- `lost 0`, `lost-with-node 0`: an actor failed, or was lost with its node.
+- `replacement 3`, `joined 3`: an actor was started in place of a failed one, or in a free slot.
+- `released 0`: an actor on a draining node made its last report and was ended.
 - `evaluation`, `lost-evaluator`.
 
-Files without the first line, of older versions and of the lag study, have no `replacement`: each `lost` has one at
-once.
+Files of version 1 lack the first line and have no `replacement`: each `lost` implies one at once.
 """
 
 from collections import Counter
@@ -25,34 +24,28 @@ _Kind = Literal["report", "lost", "lost-with-node", "replacement", "joined", "re
 
 
 class TraceEvent(NamedTuple):
-    """One line: what arrived, and of which actor. `actor_id` is None for what concerns the evaluator."""
+    """One line of a trace. `actor_id` is None for events of the evaluator."""
 
     kind: _Kind
     actor_id: int | None = None
 
     def __str__(self) -> str:
-        """Its line in a file."""
         return self.kind if self.actor_id is None else f"{self.kind} {self.actor_id}"
 
 
 class TraceWriter:
-    """Writes each line as it comes.
+    """Writes events to `file`, which is overwritten, a line at a time.
 
-    Args:
-        file: is overwritten.
-        actor_ids: of the actors that the run begins with.
-        reports_only: nobody fails or joins. The file is then that of an older version, to the byte.
+    `actor_ids` are those of the first actors.
     """
 
-    def __init__(self, file: Path, actor_ids: Sequence[int], *, reports_only: bool = False) -> None:
+    def __init__(self, file: Path, actor_ids: Sequence[int]) -> None:
         self._file = file.open("w", buffering=1)
-        if not reports_only:
-            self._file.write(f"{_VERSION}\n")
-        self._file.write(f"actors {' '.join(map(str, actor_ids))}\n")
+        self._file.write(f"{_VERSION}\nactors {' '.join(map(str, actor_ids))}\n")
 
-    def add(self, arrival: TraceEvent) -> None:
-        """Write one down."""
-        self._file.write(f"{arrival}\n")
+    def add(self, event: TraceEvent) -> None:
+        """Append an event."""
+        self._file.write(f"{event}\n")
 
     def close(self) -> None:
         """Close the file."""
@@ -60,16 +53,16 @@ class TraceWriter:
 
 
 class EventTrace:
-    """A file of arrivals, read whole and checked.
+    """A trace read from a file and checked.
 
     Attributes:
-        actor_ids: that the run began with.
-        all: the arrivals.
-        first_line: the number of the first one's line.
-        has_replacements: whether it is of this version.
+        actor_ids: ids of the first actors.
+        events: all events.
+        first_line: line number of the first event.
+        has_replacements: whether the file is of version 2.
 
     Raises:
-        ConfigurationError: it cannot be read, or is not such a file.
+        ConfigurationError: the file cannot be read, or is not a trace.
     """
 
     def __init__(self, file: str) -> None:
@@ -85,60 +78,54 @@ class EventTrace:
             raise setting_error("replay_arrivals", file, "does not begin with its actors; record it by a run")
         self.actor_ids = list(map(int, ids))
         self.first_line = 3 if self.has_replacements else 2
-        self.all = [_parse(file, number, line) for number, line in enumerate(lines[1:], self.first_line)]
+        self.events = [_parse(file, number, line) for number, line in enumerate(lines[1:], self.first_line)]
 
 
 class TraceReader:
-    """Goes through the arrivals of a file, one after the other, and says what they mean for who plays.
-
-    Args:
-        file: as the setting names it.
+    """A position in a trace, and what the events up to it imply for the actors.
 
     Attributes:
-        reports_before_release: of each actor that will be released, how many reports it has yet to make.
+        has_replacements: see `EventTrace`.
+        reports_before_drained: reports that each actor which will be drained has yet to make, by its id.
     """
 
     def __init__(self, file: str) -> None:
-        self._record = EventTrace(file)
+        self._trace = EventTrace(file)
         self._position = 0
         self._replacements_missing = 0
-        released = {arrival.actor_id for arrival in self._record.all if arrival.kind == "released"}
-        self.reports_before_release = Counter({actor_id: 0 for actor_id in released if actor_id is not None})
-        self.reports_before_release.update(
-            arrival.actor_id
-            for arrival in self._record.all
-            if arrival.kind == "report" and arrival.actor_id is not None and arrival.actor_id in released
+        self.has_replacements = self._trace.has_replacements
+        drained = {event.actor_id for event in self._trace.events if event.kind == "released"}
+        self.reports_before_drained = Counter({actor_id: 0 for actor_id in drained if actor_id is not None})
+        self.reports_before_drained.update(
+            event.actor_id
+            for event in self._trace.events
+            if event.kind == "report" and event.actor_id is not None and event.actor_id in drained
         )
 
     @property
-    def has_replacements(self) -> bool:
-        """See `EventTrace.has_replacements`."""
-        return self._record.has_replacements
-
-    @property
     def line(self) -> int:
-        """The number of the line that is next."""
-        return self._record.first_line + self._position
+        """Line number of the next event."""
+        return self._trace.first_line + self._position
 
     @property
     def next(self) -> TraceEvent | None:
-        """The arrival that is next; None at the end."""
-        return self._record.all[self._position] if self._position < len(self._record.all) else None
+        """The next event; None at the end."""
+        return self._trace.events[self._position] if self._position < len(self._trace.events) else None
 
     @property
     def free_slots(self) -> int:
-        """How many actors wait for their replacement, or join now; see `Executor.free_slots`."""
+        """See `Executor.free_slots`: failed actors without a replacement so far, and one that joins now."""
         if self.next is None or not self.has_replacements:
             return 0
         return self._replacements_missing + (self.next.kind == "joined")
 
     def advance(self) -> None:
-        """Go to the line after that."""
+        """Step over the next event."""
         match self.next:
-            case TraceEvent("report", int(actor_id)) if actor_id in self.reports_before_release:
-                self.reports_before_release[actor_id] -= 1
+            case TraceEvent("report", int(actor_id)) if actor_id in self.reports_before_drained:
+                self.reports_before_drained[actor_id] -= 1
             case TraceEvent("released", int(actor_id)):
-                del self.reports_before_release[actor_id]
+                del self.reports_before_drained[actor_id]
             case TraceEvent("lost"):
                 self._replacements_missing += 1
             case TraceEvent("replacement"):
@@ -154,4 +141,4 @@ def _parse(file: str, number: int, line: str) -> TraceEvent:
             actor_id.isdecimal()
         ):
             return TraceEvent(kind, int(actor_id))
-    raise setting_error("replay_arrivals", file, f"line {number} is {line!r}: not an arrival")
+    raise setting_error("replay_arrivals", file, f"line {number} is {line!r}: not an event of a trace")

@@ -1,4 +1,29 @@
-"""The actors of one executor, kept at work: who fails is replaced, who joins gets its first calls. No Ray in it."""
+"""The actors of one executor: dispatch, supervision and replacement. No Ray, and no clock of its own.
+
+The life of an actor:
+
+                 add()                   first report
+    free slot ─────────► starting ─────────────────────► working ◄──┐
+                            │                            │  │  │    │ report, next dispatch
+                            │ no report for              │  │  └────┘
+                            │ start_seconds              │  │
+                            │             no report for  │  │ node drains: no further dispatch
+                            │             hang_seconds*  │  │
+                            │                            │  └──────► draining ── last report ──► drained
+                            ▼                            ▼               │                     (Drained)
+                          silent ◄───────────────────────┘               │
+                            │ its report is not waiting in the executor  │
+                            ▼                                            │
+      process died ──────► failed ◄──────────────────────────────────────┘
+      rollout raised      (Failed)
+                            ├── node lost ───► a free slot, if the run has one elsewhere (Joined)
+                            ├── otherwise ───► a replacement under a new id, after a backoff (Replaced)
+                            └── more than max_restarts in restart_window_seconds ──► TrainingStoppedError
+
+    * or hang_factor × its longest rollout, or 3 × the work of its first one, if that is longer.
+
+Failed actors are never revived under their id: a late report of the old process must not be taken for one of the new.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -7,10 +32,11 @@ from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, 
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, GradientReport
 
-# Between two looks for actors that hang, and for nodes that come and go.
+# Seconds between two checks for hung actors and for nodes that join or drain. The check of a cluster costs a call to
+# Ray's server, and nothing that it finds is urgent.
 _CHECK_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 60.0
-# An actor's first call is no longer than its others but for graphs that are traced; some environments slow down later.
+# The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
 _FIRST_FACTOR = 3.0
 
 
@@ -22,8 +48,203 @@ class LearnerLostError(Exception):
     """A part of the learner was lost, and the weights with it: the run can only go on from its last checkpoint."""
 
 
+class WorkerPool:
+    """Dispatches to the actors of an executor and replaces those that fail, hang or drain.
+
+    The coordinator has one, and so has the gradient aggregator of each node. In the coordinator's pool an id may stand
+    for an aggregator and its actors; the rules are the same.
+
+    Args:
+        executor: runs the rollouts. Weights are published before the first dispatch.
+        calls_per_actor: rollouts in flight per actor.
+        supervision: limits of silence and of replacements.
+        clock: monotonic seconds.
+
+    Attributes:
+        actor_restarts: number of replaced actors, those behind an aggregator included.
+        rollouts_lost: upper bound of the rollouts lost with ended actors, likewise.
+    """
+
+    def __init__(
+        self, executor: Executor, calls_per_actor: int, supervision: SupervisionConfig, clock: Callable[[], float]
+    ) -> None:
+        self._executor, self._calls_per_actor, self._clock = executor, calls_per_actor, clock
+        self._supervision = supervision
+        self._watchdog, self._restarts = Watchdog(supervision), RestartPolicy(supervision)
+        # Replacements that wait for their backoff: due time, failure.
+        self._due: list[tuple[float, Failed]] = []
+        self._draining: set[int] = set()
+        self._checked = clock()
+        self.stopping = False
+        self.actor_restarts = 0
+        self.rollouts_lost = 0
+
+    @property
+    def expects_actors(self) -> bool:
+        """Whether actors will work again though none may work now: replacements, or actors on nodes that join."""
+        return bool(self._due) or not (self.stopping or self._executor.actor_ids)
+
+    def resume(self, actor_ids: Sequence[int]) -> None:
+        """Supervise rollouts that were in flight before `start`, by their actors' ids."""
+        for actor_id in actor_ids:
+            self._watchdog.dispatched(actor_id, self._clock())
+
+    def start(self) -> None:
+        """Fill every actor up to `calls_per_actor` rollouts in flight."""
+        # Round by round, not actor by actor: all actors get their first call before any gets its second.
+        for calls in range(self._calls_per_actor):
+            for actor_id in self._executor.actor_ids:
+                if self._watchdog.outstanding(actor_id) <= calls:
+                    self.dispatch(actor_id)
+
+    def dispatch(self, actor_id: int) -> None:
+        """Dispatch one more rollout, unless the run stops or the actor's node drains."""
+        if self.stopping or actor_id in self._draining:
+            return
+        self._dispatch(actor_id)
+
+    def on_report(self, report: GradientReport | AggregatedReport) -> None:
+        """Record that an actor completed its oldest call."""
+        self._watchdog.reported(report.actor_id, self._clock(), _worked_seconds(report))
+        self._restarts.proven(report.actor_id)
+
+    def on_child_event(self, event: ChildEvent) -> Change:
+        """Count a change among the actors behind an aggregator, and dispatch to it again.
+
+        Raises:
+            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
+        """
+        now = self._clock()
+        calls_left = self._watchdog.outstanding(event.actor_id) - 1
+        # A process starts or has just ended there: the duration of this call says nothing about later ones.
+        self._watchdog.forget(event.actor_id)
+        for _ in range(calls_left):
+            self._watchdog.dispatched(event.actor_id, now)
+        self.rollouts_lost += event.rollouts_lost
+        if isinstance(event.change, Replaced):
+            self.actor_restarts += 1
+        elif isinstance(event.change, Failed) and not event.change.node_lost and not self.stopping:
+            self._count_death(event.change, now)
+        self.dispatch(event.actor_id)
+        return event.change
+
+    def on_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Record that an aggregator is alive, and dispatch to it again.
+
+        A sum that its actors are working on is completed even while the run stops or the node drains: its gradients
+        are paid for. So the end of a run waits for at most K gradients of each node.
+        """
+        self._watchdog.heard_from(heartbeat.actor_id, self._clock())
+        dispatch = self._dispatch if heartbeat.expects_sum else self.dispatch
+        dispatch(heartbeat.actor_id)
+
+    def on_failure(self, failed: Failed) -> Failed:
+        """End a failed actor, and schedule its replacement.
+
+        Raises:
+            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
+        """
+        assert failed.actor_id is not None
+        now = self._clock()
+        self._end(failed.actor_id)
+        # An actor lost with its node has no replacement of its own: `_follow_cluster` fills free slots, wherever
+        # they are. A run that stops replaces no actor.
+        if not failed.node_lost and not self.stopping:
+            self._due.append((now + self._count_death(failed, now), failed))
+        return failed
+
+    def remove_if_drained(self, actor_id: int) -> Iterator[Drained]:
+        """End an actor on a draining node if it has no call in flight."""
+        if actor_id in self._draining and not self._watchdog.outstanding(actor_id):
+            # An actor loses no rollout by this; an aggregator's actors may still have some under way.
+            self._end(actor_id)
+            yield Drained(actor_id)
+
+    def supervise(self) -> Iterator[Change]:
+        """End hung actors, follow the cluster, and start due replacements.
+
+        Raises:
+            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
+        """
+        now = self._clock()
+        if now - self._checked >= _CHECK_SECONDS:
+            self._checked = now
+            for actor_id, reason in self._watchdog.hung(now, self._executor.has_completed).items():
+                yield self.on_failure(Failed(actor_id, reason))
+            yield from self._follow_cluster()
+        # A replacement of an actor that was just found to hang may be due at once.
+        yield from self._replace_due(self._clock())
+
+    def end(self) -> None:
+        """Count rollouts that will not be waited for: those of aggregators that have no part in a complete sum."""
+        self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
+
+    def _dispatch(self, actor_id: int) -> None:
+        self._executor.dispatch(actor_id)
+        self._watchdog.dispatched(actor_id, self._clock())
+
+    def _end(self, actor_id: int) -> None:
+        self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
+        self._watchdog.forget(actor_id)
+        self._draining.discard(actor_id)
+        self._executor.remove(actor_id)
+
+    def _count_death(self, failed: Failed, now: float) -> float:
+        """Count a death against the limit. Returns the backoff of the replacement in seconds."""
+        assert failed.actor_id is not None
+        wait = self._restarts.died(failed.actor_id, now)
+        if wait is None:
+            raise TrainingStoppedError(
+                f"more actors died within {self._supervision.restart_window_seconds:.0f} s than "
+                f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
+                f"{failed.reason}"
+            )
+        # Usually an error in the environment's code, which no backoff repairs.
+        if failed.raised and self._restarts.hopeless:
+            raise TrainingStoppedError(
+                f"no rollout was completed, and every replacement failed, too; the last, actor {failed.actor_id}: "
+                f"{failed.reason}; --executor inline shows the whole traceback"
+            )
+        return wait
+
+    def _follow_cluster(self) -> Iterator[Joined]:
+        """Stop dispatching to draining nodes, and start actors in free slots."""
+        if self.stopping:
+            return
+        self._draining |= set(self._executor.draining())
+        # Some free slots belong to failed actors whose replacements wait for their backoff.
+        for _ in range(self._executor.free_slots() - len(self._due)):
+            actor_id = self._add()
+            if actor_id is None:
+                return
+            yield Joined(actor_id)
+
+    def _replace_due(self, now: float) -> Iterator[Replaced]:
+        if self.stopping:
+            self._due = []
+        for due in [due for due in self._due if due[0] <= now]:
+            replacement_id = self._add()
+            if replacement_id is None:
+                if self._executor.free_slots() <= 0:
+                    # The slot went to another actor, or is gone with its node: no actor is missing.
+                    self._due.remove(due)
+                break
+            self._due.remove(due)
+            self._restarts.replaced_by(replacement_id)
+            self.actor_restarts += 1
+            yield Replaced(due[1], replacement_id)
+
+    def _add(self) -> int | None:
+        """Start one more actor and dispatch its first calls. None if no slot is free."""
+        actor_id = self._executor.add()
+        if actor_id is not None:
+            for _ in range(self._calls_per_actor):
+                self.dispatch(actor_id)
+        return actor_id
+
+
 class Watchdog:
-    """Remembers the longest rollout of each actor, and so knows how long is too long.
+    """Finds hung actors by the longest rollout of each.
 
     All times are seconds of one monotonic clock, given by the caller.
 
@@ -39,33 +260,30 @@ class Watchdog:
         self._first: dict[int, float] = {}
 
     def dispatched(self, actor_id: int, now: float) -> None:
-        """The actor was asked for a rollout."""
+        """Record a call that was dispatched to the actor."""
         waiting = self._waiting.setdefault(actor_id, deque())
         if not waiting:
             self._working_since[actor_id] = now
         waiting.append(now)
 
     def reported(self, actor_id: int, now: float, worked: float) -> None:
-        """The actor completed its oldest call, and has worked for `worked` seconds in it by its own account.
-
-        It works on the next one from now on, if it was asked for one.
-        """
+        """Record that the actor completed its oldest call, `worked` seconds of which it worked by its own account."""
         self._waiting[actor_id].popleft()
         taken = now - self._working_since[actor_id]
         if actor_id in self._first:
             self._longest[actor_id] = max(self._longest[actor_id], taken)
         else:
-            # The time that it took includes the start of a process; what it worked does not.
+            # `taken` includes the start of the process and its imports, `worked` does not.
             self._first[actor_id], self._longest[actor_id] = worked, 0.0
         self._working_since[actor_id] = now
 
     def heard_from(self, actor_id: int, now: float) -> None:
-        """A call was answered by a sign of life alone: how long rollouts take is not known from it."""
+        """Record a call that ended in a heartbeat. It says nothing about the duration of a rollout."""
         self._waiting[actor_id].popleft()
         self._working_since[actor_id] = now
 
     def outstanding(self, actor_id: int) -> int:
-        """Rollouts that the actor was asked for and has not reported."""
+        """Calls of the actor in flight."""
         return len(self._waiting.get(actor_id, ()))
 
     def forget(self, actor_id: int) -> None:
@@ -74,10 +292,10 @@ class Watchdog:
             known.pop(actor_id, None)
 
     def hung(self, now: float, has_completed: Callable[[int], bool]) -> dict[int, str]:
-        """The actors that have worked on one rollout for longer than they may, and a reason for each.
+        """The actors that are silent for too long, and a reason for each.
 
-        `has_completed` says whether a report of an actor lies there and was not taken yet: so it is after a pause of
-        this process itself, and the actor does not hang.
+        `has_completed` tells whether a report of the actor waits to be taken in. That happens after a pause of this
+        process itself, for example for a checkpoint on a slow disk, and is no fault of the actor.
         """
         reasons = {}
         for actor_id, waiting in self._waiting.items():
@@ -105,9 +323,9 @@ class Watchdog:
 
 
 class RestartPolicy:
-    """Has a replacement start at once, unless replacements keep dying before their first report.
+    """The backoff before a replacement: none, unless replacements keep dying before their first report.
 
-    Then each waits twice as long as the one before it, so that a cause that lasts is not met again every second.
+    Then it doubles with each death, so that a lasting cause is not met again every second.
 
     Args:
         config: `max_restarts`, `restart_window_seconds` and `backoff_seconds`.
@@ -117,23 +335,24 @@ class RestartPolicy:
         self._config = config
         self._deaths: deque[float] = deque()
         self._unproven: set[int] = set()
+        # Replacements in a row that died before their first report.
         self._fruitless = 0
         self._any_proven = False
 
     @property
     def hopeless(self) -> bool:
-        """Whether nobody has ever reported, and replacements of replacements have failed as well."""
+        """Whether no actor has ever reported, and replacements of replacements have failed as well."""
         return not self._any_proven and self._fruitless > 1
 
     def proven(self, actor_id: int) -> None:
-        """The actor has reported: what made those before it fail is over."""
+        """Record a report of the actor: the cause of earlier failures is over."""
         self._any_proven = True
         if actor_id in self._unproven:
             self._unproven.discard(actor_id)
             self._fruitless = 0
 
     def died(self, actor_id: int, now: float) -> float | None:
-        """Seconds to wait before its replacement starts; None if the run has lost too many."""
+        """Seconds to wait before its replacement starts; None if too many actors died."""
         window = self._config.restart_window_seconds
         self._deaths.append(now)
         while self._deaths[0] < now - window:
@@ -147,210 +366,12 @@ class RestartPolicy:
         return min(self._config.backoff_seconds * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
 
     def replaced_by(self, actor_id: int) -> None:
-        """A replacement was started under this id."""
+        """Record the id of a replacement, which has yet to report."""
         self._unproven.add(actor_id)
 
 
-class WorkerPool:
-    """Sends the actors of an executor on their way, and takes care of those that fail, hang, join or have to go.
-
-    The coordinator has one, and so has every process that adds gradients on their way to the learner: what is said
-    here of an actor holds for whatever an id of the executor stands for. A failed actor is replaced, after a wait if
-    its kind keeps failing; the others go on meanwhile.
-
-    Args:
-        executor: runs the rollouts. Weights are published before the first dispatch.
-        calls_per_actor: rollouts asked of one actor at a time.
-        supervision: when an actor hangs, and how many may be replaced.
-        clock: seconds, monotonic.
-
-    Attributes:
-        actor_restarts: actors that were replaced, those within ids that stand for several included.
-        rollouts_lost: with actors that ended, likewise.
-    """
-
-    def __init__(
-        self, executor: Executor, calls_per_actor: int, supervision: SupervisionConfig, clock: Callable[[], float]
-    ) -> None:
-        self._executor, self._calls_per_actor, self._clock = executor, calls_per_actor, clock
-        self._supervision = supervision
-        self._watchdog, self._restarts = Watchdog(supervision), RestartPolicy(supervision)
-        self._due: list[tuple[float, Failed]] = []
-        self._draining: set[int] = set()
-        self._checked = clock()
-        self.stopping = False
-        self.actor_restarts = 0
-        self.rollouts_lost = 0
-
-    @property
-    def expects_others(self) -> bool:
-        """Whether some will be at work again though none may be now: replacements, or whoever finds room."""
-        return bool(self._due) or not (self.stopping or self._executor.actor_ids)
-
-    def resume(self, actor_ids: Sequence[int]) -> None:
-        """Watch over rollouts that are under way before `start`, by their actors' ids."""
-        for actor_id in actor_ids:
-            self._watchdog.dispatched(actor_id, self._clock())
-
-    def start(self) -> None:
-        """Ask each actor for as many rollouts as it is to have under way, less those that it was resumed with."""
-        for calls in range(self._calls_per_actor):
-            for actor_id in self._executor.actor_ids:
-                if self._watchdog.outstanding(actor_id) <= calls:
-                    self.dispatch(actor_id)
-
-    def dispatch(self, actor_id: int) -> None:
-        """Ask an actor for one more rollout, unless the run stops or its node is draining."""
-        if self.stopping or actor_id in self._draining:
-            return
-        self._ask(actor_id)
-
-    def reported(self, report: GradientReport | AggregatedReport) -> None:
-        """Note that an actor has completed its oldest call."""
-        self._watchdog.reported(report.actor_id, self._clock(), _worked_seconds(report))
-        self._restarts.proven(report.actor_id)
-
-    def changed(self, told: ChildEvent) -> Change:
-        """Count what has changed among the actors of one id, and have the others go on.
-
-        Raises:
-            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
-        """
-        now = self._clock()
-        calls_left = self._watchdog.outstanding(told.actor_id) - 1
-        # A process starts there, or has just ended: what that takes is no measure of other calls.
-        self._watchdog.forget(told.actor_id)
-        for _ in range(calls_left):
-            self._watchdog.dispatched(told.actor_id, now)
-        self.rollouts_lost += told.rollouts_lost
-        if isinstance(told.change, Replaced):
-            self.actor_restarts += 1
-        elif isinstance(told.change, Failed) and not told.change.node_lost and not self.stopping:
-            self._count_death(told.change, now)
-        self.dispatch(told.actor_id)
-        return told.change
-
-    def on_heartbeat(self, sign: Heartbeat) -> None:
-        """Take in that several actors under one id are watched over where they are, and have them go on.
-
-        A sum that they are at is waited for by a run that stops and on a node that drains, too.
-        """
-        self._watchdog.heard_from(sign.actor_id, self._clock())
-        ask = self._ask if sign.expects_one else self.dispatch
-        ask(sign.actor_id)
-
-    def lose(self, failed: Failed) -> Failed:
-        """End an actor that failed, and note when its replacement may start.
-
-        Raises:
-            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
-        """
-        assert failed.actor_id is not None
-        now = self._clock()
-        self._end(failed.actor_id)
-        # A run that stops replaces nobody.
-        if not failed.node_lost and not self.stopping:
-            # With its node an actor has no replacement of its own: others start when, and where, there is room again.
-            self._due.append((now + self._count_death(failed, now), failed))
-        return failed
-
-    def remove_if_drained(self, actor_id: int) -> Iterator[Drained]:
-        """End an actor on a draining node, once it has reported all that it was asked for."""
-        if actor_id in self._draining and not self._watchdog.outstanding(actor_id):
-            # No rollout is lost, unless the id stands for several actors: what they have under way ends with them.
-            self._end(actor_id)
-            yield Drained(actor_id)
-
-    def supervise(self) -> Iterator[Change]:
-        """Do what is due: end those that hang, follow the cluster, start replacements.
-
-        Raises:
-            TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
-        """
-        now = self._clock()
-        if now - self._checked >= _CHECK_SECONDS:
-            self._checked = now
-            for actor_id, reason in self._watchdog.hung(now, self._executor.has_completed).items():
-                yield self.lose(Failed(actor_id, reason))
-            yield from self._follow_cluster()
-        # One that was just found to hang may be due at once.
-        yield from self._replace_due(self._clock())
-
-    def end(self) -> None:
-        """Count what will not be waited for.
-
-        Where an id stands for several actors, its call is waited for, and the rollouts that have no part in its sum
-        are not: they end with their process.
-        """
-        self.rollouts_lost += sum(map(self._executor.rollouts_under_way, self._executor.actor_ids))
-
-    def _ask(self, actor_id: int) -> None:
-        self._executor.dispatch(actor_id)
-        self._watchdog.dispatched(actor_id, self._clock())
-
-    def _end(self, actor_id: int) -> None:
-        self.rollouts_lost += self._executor.rollouts_under_way(actor_id)
-        self._watchdog.forget(actor_id)
-        self._draining.discard(actor_id)
-        self._executor.remove(actor_id)
-
-    def _count_death(self, failed: Failed, now: float) -> float:
-        """Seconds to wait before the replacement of this actor starts."""
-        assert failed.actor_id is not None
-        wait = self._restarts.died(failed.actor_id, now)
-        if wait is None:
-            raise TrainingStoppedError(
-                f"more actors died within {self._supervision.restart_window_seconds:.0f} s than "
-                f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
-                f"{failed.reason}"
-            )
-        # An error in the environment's code, most often, which no wait mends.
-        if failed.raised and self._restarts.hopeless:
-            raise TrainingStoppedError(
-                f"no rollout was completed, and every replacement failed, too; the last, actor {failed.actor_id}: "
-                f"{failed.reason}; --executor inline shows the whole traceback"
-            )
-        return wait
-
-    def _follow_cluster(self) -> Iterator[Joined]:
-        """Ask actors on draining nodes for nothing more, and start others where there is room."""
-        if self.stopping:
-            return
-        self._draining |= set(self._executor.draining())
-        # Some of the room is that of actors that failed, whose replacements wait for their time.
-        for _ in range(self._executor.free_slots() - len(self._due)):
-            actor_id = self._add()
-            if actor_id is None:
-                return
-            yield Joined(actor_id)
-
-    def _replace_due(self, now: float) -> Iterator[Replaced]:
-        """Start the replacements whose wait is over, as far as there are places for them."""
-        if self.stopping:
-            self._due = []
-        for due in [due for due in self._due if due[0] <= now]:
-            replacement_id = self._add()
-            if replacement_id is None:
-                if self._executor.free_slots() <= 0:
-                    # Others have taken its place, or it is gone: nobody is missing.
-                    self._due.remove(due)
-                break
-            self._due.remove(due)
-            self._restarts.replaced_by(replacement_id)
-            self.actor_restarts += 1
-            yield Replaced(due[1], replacement_id)
-
-    def _add(self) -> int | None:
-        """Start one more actor, and give it its first calls. None if there is no place for it."""
-        actor_id = self._executor.add()
-        if actor_id is not None:
-            for _ in range(self._calls_per_actor):
-                self.dispatch(actor_id)
-        return actor_id
-
-
 def _worked_seconds(report: GradientReport | AggregatedReport) -> float:
-    """Seconds for which the actor of a report played and differentiated; of a sum, its busiest actor."""
+    """Seconds of environment, acting and gradient in a report; of a sum, those of its busiest actor."""
     seconds = defaultdict[int, float](float)
     for part in report.reports if isinstance(report, AggregatedReport) else (report,):
         stages = part.stage_seconds

@@ -44,7 +44,7 @@ def test_several_under_one_id_are_asked_again_as_long_as_they_are_at_work_and_th
     assert isinstance(next(events), Outcome)
     for _ in range(3):
         clock.now += 4.0
-        executor.completions.append(Heartbeat(0, expects_one=False))
+        executor.completions.append(Heartbeat(0, expects_sum=False))
         assert next(events) is None
         assert executor.tape[-1] == "dispatch 0"
     # Nothing at all for six seconds.
@@ -73,10 +73,10 @@ def test_a_sum_under_way_is_waited_for_at_the_end_unless_nobody_is_at_work_on_it
         coordinator.stop()
     executor.tape.clear()
     for _ in range(2):
-        executor.completions.append(Heartbeat(0, expects_one=True))
+        executor.completions.append(Heartbeat(0, expects_sum=True))
         assert next(events) is None
     assert executor.tape == ["dispatch 0", "dispatch 0"]
-    executor.completions.append(Heartbeat(0, expects_one=False))
+    executor.completions.append(Heartbeat(0, expects_sum=False))
     if draining:
         assert next(events) == Drained(0)
         assert executor.tape[2:] == ["remove 0"]

@@ -25,7 +25,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     writer.close()
     read = EventTrace(str(tmp_path / "order.txt"))
     assert read.actor_ids == [0, 1]
-    assert read.all == order
+    assert read.events == order
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,15 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from actors.environments import environment_spec
 from launch.cli import main
+from launch.loop.executor import Completion
 from launch.loop.inline import ReplayExecutor
 from launch.run.session import TrainingSession
 from shared.config import RunConfig
-from shared.types import GradientReport
 
 SMALL = "train cartpole --executor inline --actors 2 --actor.environments 4 --actor.unroll-length 5"
 EVALUATED = "--evaluation.every-frames 40 --evaluation.episodes 1 --evaluation.environments 1"
@@ -89,10 +88,11 @@ def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConf
     session: TrainingSession
 
     class Interrupted(ReplayExecutor):
-        def play(self, *call: Any) -> GradientReport:
-            if session.learner.version == 2:
+        def next_completion(self) -> Completion | None:
+            completion = super().next_completion()
+            if completion is not None and session.learner.version == 2:
                 session.interrupt()
-            return super().play(*call)
+            return completion
 
     session = TrainingSession(config, spec, tmp_path, lambda first: Interrupted(config, spec, 2, first), resume=False)
     summary = session.run()
