@@ -13,7 +13,7 @@ from launch.commands.display import Display, summary_lines
 from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, print_line, write_json
 from launch.run.folder import read_summary
 from launch.run.metrics import NewLines, progress_of
-from launch.run.status import DIED, RUNNING, RunPath, Standing, run_folders, standing
+from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status
 from shared.errors import ConfigurationError
 
 _POLL_SECONDS = 0.5
@@ -67,7 +67,7 @@ def list_runs(arguments: RunsArguments) -> int:
     found, left_out = [], []
     for path in run_folders(folder):
         try:
-            found.append(standing(path))
+            found.append(run_status(path))
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
             left_out.append({"run": str(path.absolute()), "reason": str(error)})
@@ -89,7 +89,7 @@ def attach(arguments: AttachArguments) -> int:
         ConfigurationError: the folder is not a run folder.
     """
     console, path = Console(), arguments.run
-    run = standing(path)
+    run = run_status(path)
     if run.running:
         print_line(console, f"run folder:   {run.folder.path}; Ctrl-C leaves it running")
         try:
@@ -97,7 +97,7 @@ def attach(arguments: AttachArguments) -> int:
         except KeyboardInterrupt:
             print_line(console, f"left; it goes on: tributary stop {path} ends it")
             return EXIT_DONE
-        run = standing(path)
+        run = run_status(path)
     if run.status == DIED:
         print_line(console, f"its process ended without a summary: tributary train --resume {path} goes on")
         return EXIT_FAILED
@@ -106,7 +106,7 @@ def attach(arguments: AttachArguments) -> int:
     return EXIT_FAILED if run.status == "failed" else EXIT_DONE
 
 
-def runs_table(runs: list[Standing], folder: Path, console: Console) -> Table:
+def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
     """A table of runs with as many columns as fit into the width of the console."""
     rows = [_row(run, folder) for run in runs]
     no_evaluation = all(row[_HEADINGS.index("evaluation")] == "-" for row in rows)
@@ -129,7 +129,7 @@ def runs_table(runs: list[Standing], folder: Path, console: Console) -> Table:
     return table
 
 
-def run_values(run: Standing) -> dict[str, Any]:
+def run_values(run: RunStatus) -> dict[str, Any]:
     """The entry of a run in the file of `--json`."""
     row = run.row
     return {
@@ -149,7 +149,7 @@ def run_values(run: Standing) -> dict[str, Any]:
 
 def _follow(path: Path, console: Console) -> None:
     """Show new rows and messages of a run until no process holds its folder."""
-    run = standing(path)
+    run = run_status(path)
     log = NewLines(run.folder.log)
     reached = f"at {run.row['frames']:,} frames" if run.row else "before its first row"
     with Display(run.config, console, f"{reached}; a row comes every {run.config.log_every_seconds:g} s") as display:
@@ -159,12 +159,12 @@ def _follow(path: Path, console: Console) -> None:
             if run.row:
                 display.update(progress_of(run.row))
             time.sleep(_POLL_SECONDS)
-            run = standing(path)
+            run = run_status(path)
         for line in log.take():
             display.message(line)
 
 
-def _row(run: Standing, folder: Path) -> tuple[str, ...]:
+def _row(run: RunStatus, folder: Path) -> tuple[str, ...]:
     row, most = run.row, run.config.total_frames
     frames = row.get("frames", 0)
     short = f"{frames:,}" if frames < 100_000 else f"{frames / 1e6:.2f} M"

@@ -1,4 +1,10 @@
-"""The folder of a run: its files, its lock, its settings and weights. Nothing in it can execute."""
+"""The folder of a run: its files, lock, settings, weights and manifest. Nothing in it is executed.
+
+config.json              resolved settings              checkpoints/         see `learner.checkpoint`
+manifest.json            origin of its numbers          best.npz, first.npz  weights
+metrics.jsonl, log.txt   rows and messages              exploit/             a checkpoint of a better run
+summary.json             written at the end             videos/              of evaluations
+"""
 
 import fcntl
 import json
@@ -29,9 +35,213 @@ from shared.layout import ParameterLayout
 from shared.seeds import SEEDS_ARE, Purpose
 from shared.types import WeightSnapshot
 
+WeightsName = Literal["auto", "best", "latest"]
+
 LOCK_FILE = ".lock"
 # `holder_of` holds the lock for less than this.
 _LOOK_SECONDS, _TRIES = 0.05, 4
+# Longer than any row.
+_TAIL_BYTES = 65_536
+# Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
+# Settings of environments that this process has written into a run folder.
+_written_here: list[EnvironmentConfig] = []
+
+
+class RunFolder:
+    """The folder of one run. As a context manager it holds the folder's lock.
+
+    The folder of an agent that ships is read like any other, and never written to.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.checkpoints = self.path / "checkpoints"
+        # Of the best evaluation, or of the best training return in a run without evaluations.
+        self.best_weights = self.path / "best.npz"
+        # Of another run, from which this one started.
+        self.first_weights = self.path / "first.npz"
+        self.exploit = self.path / "exploit"
+        self.manifest = self.path / "manifest.json"
+        self.summary = self.path / "summary.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.log = self.path / "log.txt"
+        # The mean observation, which the network subtracts.
+        self.observation_mean = self.path / "observation_mean.npy"
+        self.ships = zoo.agent_name(self.path) is not None
+        # Commands write their files there, for an agent that ships into runs/.
+        self.outputs = Path("runs", f"zoo-{self.path.name}") if self.ships else self.path
+        self.videos = self.outputs / "videos"
+        self._lock: FolderLock | None = None
+        self._made: list[Path] = []
+
+    @property
+    def name(self) -> str:
+        """Its name on the command line: the path, or zoo:NAME."""
+        return zoo.agent_name(self.path) or str(self.path)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to resume."""
+        return any(self.checkpoints.glob("*.index"))
+
+    def output(self, name: str) -> Path:
+        """The path of a command's output file, in a folder that exists.
+
+        Raises:
+            ConfigurationError: the folder cannot be made.
+        """
+        path = self.outputs / name
+        make_folder(path.parent, "output")
+        return path
+
+    def check_free(self) -> None:
+        """Refuse a folder that is not empty.
+
+        Raises:
+            ConfigurationError: it is a file or has entries.
+        """
+        if self.path.is_file():
+            raise setting_error("run_dir", self.path, "is a file; name a folder")
+        if self.path.exists() and any(self.path.iterdir()):
+            raise setting_error(
+                "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {self.path}"
+            )
+
+    def check_goes_on(self) -> None:
+        """Refuse to resume an agent that ships.
+
+        Raises:
+            ConfigurationError: the folder is part of the zoo.
+        """
+        if self.ships:
+            raise setting_error(
+                "resume",
+                self.name,
+                f"has weights only, and is never written to; start a new run from them: --start-from {self.name}",
+            )
+
+    def create(self, config: RunConfig, spec: EnvironmentSpec, manifest: dict[str, Any]) -> None:
+        """Make the folder and write the files that are known before training.
+
+        Raises:
+            ConfigurationError: the folder is not empty, or cannot be made.
+        """
+        self.check_free()
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        make_folder(self.path, "run_dir")
+        self.write_config(config)
+        if spec.observation_mean is not None:
+            np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)
+        write_json(self.manifest, manifest)
+
+    def discard(self) -> None:
+        """Remove the folder and the parents that `create` made, unless agent steps were sampled."""
+        if read_summary(self).get("agent_steps_sampled"):
+            return
+        # `create` refused a folder with entries: all of them belong to this run.
+        for entry in self.path.iterdir():
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        for folder in self._made:
+            with suppress(OSError):
+                folder.rmdir()
+
+    def with_observation_mean(self, config: RunConfig, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """Complete a spec with the mean observation of this run, if its network subtracts one.
+
+        Raises:
+            ConfigurationError: the mean is missing or damaged, or the run has no weights.
+        """
+        if not self.best_weights.is_file() and not self.has_checkpoint:
+            raise ConfigurationError(
+                f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
+                f"before its first one, or they were not kept; start anew: tributary train --config "
+                f"{self.path / 'config.json'}"
+            )
+        if not centres_observations(config, spec):
+            return spec
+        try:
+            mean = np.load(self.observation_mean, allow_pickle=False)
+        except (OSError, EOFError, ValueError, SyntaxError, TypeError) as error:
+            raise ConfigurationError(f"{self.observation_mean} cannot be read: {error}") from error
+        if mean.shape != spec.observation_shape:
+            raise ConfigurationError(
+                f"{self.observation_mean} has shape {mean.shape}, and observations {spec.observation_shape}; leave "
+                f"--environment as it was"
+            )
+        return replace(spec, observation_mean=mean.astype(np.float32))
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the resolved settings. This process may import their modules from now on."""
+        write_json(self.path / "config.json", msgspec.to_builtins(config))
+        if config.environment not in _written_here:
+            _written_here.append(config.environment)
+
+    def read_config(
+        self, setting: str = "resume", *, trust_imports: bool = False, named_modules: Collection[str] = ()
+    ) -> RunConfig:
+        """The resolved settings, with permission to make the environment. For arguments see `check_imports`.
+
+        Raises:
+            ConfigurationError: see `read_settings` and `check_imports`.
+        """
+        config = self.read_settings(setting)
+        if not trust_imports:
+            check_imports(config.environment, named_modules, setting, self.name)
+        return config
+
+    def read_settings(self, setting: str = "resume") -> RunConfig:
+        """The resolved settings, to look at. `setting` is the option that named the folder.
+
+        Raises:
+            ConfigurationError: the folder is not that of a run, or its settings cannot be read.
+        """
+        file = self.path / "config.json"
+        if not file.is_file():
+            raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
+        try:
+            settings = msgspec.json.decode(file.read_bytes())
+            if isinstance(settings, dict):
+                settings = without_removed(settings)
+            return msgspec.convert(settings, RunConfig)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
+
+    def __enter__(self) -> "RunFolder":
+        self._lock = FolderLock(self.path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._lock is not None
+        self._lock.release()
+
+
+def check_imports(environment: EnvironmentConfig, named_modules: Collection[str], setting: str, place: str) -> None:
+    """Refuse settings from a file that name modules, unless the user named the same modules or this process wrote them.
+
+    Args:
+        environment: the settings that were read.
+        named_modules: modules that the user typed in the same command.
+        setting: the option that names the file, for the message.
+        place: the file or folder, for the message.
+
+    Raises:
+        ConfigurationError: names the modules.
+    """
+    # Modules that are imported already are no exception: a wrapper is a function of a module with its arguments.
+    modules = [name for name in dict.fromkeys(environment.modules) if name not in named_modules]
+    if modules and environment not in _written_here:
+        raise setting_error(
+            setting, place, f"would import {', '.join(modules)}: give --trust-imports to run the code of these modules"
+        )
+
+
+def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:
+    """Whether the run's network subtracts a mean observation."""
+    return spec.images and config.network.centre_observations
+
+
+# ---- Lock
 
 
 class Holder(NamedTuple):
@@ -119,256 +329,81 @@ def _this_machine() -> str:
     return machine_id() if available() else socket.gethostname()
 
 
-class RunFolder:
-    """The folder of one run. Use as a context: it is locked while the run is alive.
-
-    The folder of an agent that ships is read like any other, and never written to.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self._lock: FolderLock | None = None
-        self._made: list[Path] = []
-
-    @property
-    def name(self) -> str:
-        """What to type for it: its path, or zoo:NAME."""
-        return zoo.agent_name(self.path) or str(self.path)
-
-    @property
-    def ships(self) -> bool:
-        """Whether it is an agent's of the zoo."""
-        return zoo.agent_name(self.path) is not None
-
-    @property
-    def outputs(self) -> Path:
-        """Where commands put what they make of the run: its folder; for an agent that ships, runs/zoo-NAME."""
-        return Path("runs", f"zoo-{self.path.name}") if self.ships else self.path
-
-    def output(self, name: str) -> Path:
-        """Where a command puts the file or folder `name`; what it is in is made.
-
-        Raises:
-            ConfigurationError: it cannot be made.
-        """
-        path = self.outputs / name
-        make_folder(path.parent, "output")
-        return path
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether there is one to go on from."""
-        return any(self.checkpoints.glob("*.index"))
-
-    @property
-    def best_weights(self) -> Path:
-        """The weights of the best evaluation, or without evaluations of the best training return, if there was one."""
-        return self.path / "best.npz"
-
-    @property
-    def first_weights(self) -> Path:
-        """The weights that a run started from, if they were another run's."""
-        return self.path / "first.npz"
-
-    @property
-    def exploit(self) -> Path:
-        """A checkpoint of a better run, whose weights this one goes on with; see `exploit.py`."""
-        return self.path / "exploit"
-
-    @property
-    def manifest(self) -> Path:
-        """How its numbers come about."""
-        return self.path / "manifest.json"
-
-    @property
-    def summary(self) -> Path:
-        """Written when the run ends."""
-        return self.path / "summary.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per line and logging interval."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """What the run said while it went on, with the time."""
-        return self.path / "log.txt"
-
-    @property
-    def videos(self) -> Path:
-        """Folder of the videos."""
-        return self.outputs / "videos"
-
-    @property
-    def observation_mean(self) -> Path:
-        """What the network subtracts from observations, if it does."""
-        return self.path / "observation_mean.npy"
-
-    def check_free(self) -> None:
-        """Refuse a folder in which something is already.
-
-        Raises:
-            ConfigurationError: it is not free.
-        """
-        if self.path.is_file():
-            raise setting_error("run_dir", self.path, "is a file; name a folder")
-        if self.path.exists() and any(self.path.iterdir()):
-            raise setting_error(
-                "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {self.path}"
-            )
-
-    def create(self, config: RunConfig, spec: EnvironmentSpec, manifest: dict[str, Any]) -> None:
-        """Make the folder and write what is known before training.
-
-        Raises:
-            ConfigurationError: it is not free, or cannot be made.
-        """
-        self.check_free()
-        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        make_folder(self.path, "run_dir")
-        self.write_config(config)
-        if spec.observation_mean is not None:
-            np.save(self.observation_mean, spec.observation_mean, allow_pickle=False)
-        write_json(self.manifest, manifest)
-
-    def discard(self) -> None:
-        """Remove what `create` made, unless something was learned. What else is there stays."""
-        if self.summary.is_file() and msgspec.json.decode(self.summary.read_bytes())["agent_steps_sampled"]:
-            return
-        # It was free: all that is in it is of this run.
-        for entry in self.path.iterdir():
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
-        for folder in self._made:
-            with suppress(OSError):
-                folder.rmdir()
-
-    def with_observation_mean(self, config: RunConfig, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """The spec as an earlier run completed it.
-
-        Raises:
-            ConfigurationError: the mean that the run's network subtracts is missing or damaged, or there are no weights
-                that it could be for.
-        """
-        if not self.best_weights.is_file() and not self.has_checkpoint:
-            raise ConfigurationError(
-                f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
-                f"before its first one, or they were not kept; start anew: tributary train --config "
-                f"{self.path / 'config.json'}"
-            )
-        if not centres_observations(config, spec):
-            return spec
-        try:
-            mean = np.load(self.observation_mean, allow_pickle=False)
-        except (OSError, EOFError, ValueError, SyntaxError, TypeError) as error:
-            raise ConfigurationError(f"{self.observation_mean} cannot be read: {error}") from error
-        if mean.shape != spec.observation_shape:
-            raise ConfigurationError(
-                f"{self.observation_mean} has shape {mean.shape}, and observations {spec.observation_shape}; leave "
-                f"--environment as it was"
-            )
-        return replace(spec, observation_mean=mean.astype(np.float32))
-
-    def check_goes_on(self) -> None:
-        """Refuse to resume an agent that ships.
-
-        Raises:
-            ConfigurationError: it is one.
-        """
-        if self.ships:
-            raise setting_error(
-                "resume",
-                self.name,
-                f"has weights only, and is never written to; start a new run from them: --start-from {self.name}",
-            )
-
-    def write_config(self, config: RunConfig) -> None:
-        """Write the resolved settings. Their modules may be imported in this process from now on."""
-        write_json(self.path / "config.json", msgspec.to_builtins(config))
-        if config.environment not in _written_here:
-            _written_here.append(config.environment)
-
-    def read_config(
-        self, setting: str = "resume", *, trust_imports: bool = False, named_modules: Collection[str] = ()
-    ) -> RunConfig:
-        """The resolved settings of an earlier run, for making its environment.
-
-        Raises:
-            ConfigurationError: see `read_settings` and `check_imports`.
-        """
-        config = self.read_settings(setting)
-        if not trust_imports:
-            check_imports(config.environment, named_modules, setting, self.name)
-        return config
-
-    def read_settings(self, setting: str = "resume") -> RunConfig:
-        """The resolved settings of an earlier run, to look at.
-
-        Raises:
-            ConfigurationError: the folder is not a run's, or its settings cannot be read.
-        """
-        file = self.path / "config.json"
-        if not file.is_file():
-            raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
-        try:
-            settings = msgspec.json.decode(file.read_bytes())
-            if isinstance(settings, dict):
-                settings = without_removed(settings)
-            return msgspec.convert(settings, RunConfig)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
-
-    def __enter__(self) -> "RunFolder":
-        self._lock = FolderLock(self.path)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._lock is not None
-        self._lock.release()
+# ---- Weights
 
 
-# Settings of environments that this process has written into a run folder.
-_written_here: list[EnvironmentConfig] = []
-
-
-def check_imports(environment: EnvironmentConfig, named_modules: Collection[str], setting: str, place: str) -> None:
-    """Refuse settings from a file that name modules, unless the user named the same modules or this process wrote them.
-
-    Args:
-        environment: the settings that were read.
-        named_modules: modules that the user typed in the same command.
-        setting: the option that names the file, for the message.
-        place: the file or folder, for the message.
+def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
+    """A run's weights, and a description of their source. Imports TensorFlow.
 
     Raises:
-        ConfigurationError: names the modules.
+        ConfigurationError: the run has none, or they are damaged or belong to another network.
     """
-    # Modules that are imported already are no exception: a wrapper is a function of a module with its arguments.
-    modules = [name for name in dict.fromkeys(environment.modules) if name not in named_modules]
-    if modules and environment not in _written_here:
-        raise setting_error(
-            setting, place, f"would import {', '.join(modules)}: give --trust-imports to run the code of these modules"
+    from learner.checkpoint import read_checkpoint
+
+    if which == "best" and not folder.best_weights.is_file():
+        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
+    if which == "latest" and folder.ships:
+        raise setting_error("weights", "latest", f"{folder.name} has its best weights only; leave --weights out")
+    if which == "latest" or not folder.best_weights.is_file():
+        version, parameters = read_checkpoint(folder.checkpoints, layout)
+        return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
+    return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
+
+
+def write_weights(
+    path: Path, snapshot: WeightSnapshot, layout: ParameterLayout, source: str, dtype: npt.DTypeLike = np.float32
+) -> None:
+    """Write weights as an .npz file. `source` describes their source; `dtype` may be float16."""
+    np.savez_compressed(
+        path,
+        version=snapshot.version,
+        parameters=snapshot.parameters.astype(dtype),
+        layout=layout.fingerprint,
+        source=source,
+    )
+
+
+def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
+    """Weights float32 [P] from an .npz file, and a description of their source.
+
+    Raises:
+        ConfigurationError: they are damaged, with `advice` at the end of the message, or belong to another network.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            version, parameters = int(file["version"]), file["parameters"].astype(np.float32)
+            source = (
+                str(file["source"])
+                if "source" in file
+                else f"the weights that were best in {file['measure']} (update {version})"
+            )
+            fingerprint = str(file["layout"]) if "layout" in file else layout.fingerprint
+    except _DAMAGE as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}{advice}") from error
+    if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
+        raise ConfigurationError(
+            f"{path} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), the settings "
+            f"make one of {layout.size:,} (layout {layout.fingerprint})"
         )
+    return WeightSnapshot(version, parameters), source
 
 
-def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the run's network subtracts a mean observation."""
-    return spec.images and config.network.centre_observations
+def best_score(folder: RunFolder, *, otherwise: tuple[float | None, str]) -> tuple[float | None, str]:
+    """The mean return of a run's best weights, and its measure: training or evaluation; `otherwise` if unreadable."""
+    try:
+        with np.load(folder.best_weights, allow_pickle=False) as best:
+            return float(best["mean_return"]), str(best["measure"])
+    except _DAMAGE:
+        return otherwise
+
+
+# ---- Manifest, summary and rows
 
 
 def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan: str) -> dict[str, Any]:
-    """What manifest.json holds: versions, hardware, seeds, and the environment's protocol.
+    """The content of manifest.json: versions, hardware, seeds, and the environment's protocol.
 
-    Args:
-        config: of the run.
-        spec: of its environment.
-        preset: the name that the run's settings started from.
-        thread_plan: how many threads each process has, in words.
+    `preset` is the name of the preset that the settings started from, and `thread_plan` the threads of each process.
     """
     environment = config.environment
     protocol: dict[str, Any] = {
@@ -397,86 +432,8 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
     }
 
 
-WeightsName = Literal["auto", "best", "latest"]
-
-# What NumPy's reader was seen to raise for files that are damaged in one way or another.
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
-
-
-def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout) -> tuple[WeightSnapshot, str]:
-    """A run's weights, and where they are from in words. Needs TensorFlow.
-
-    Raises:
-        ConfigurationError: there are none, or they are damaged or of another network.
-    """
-    from learner.checkpoint import read_checkpoint
-
-    if which == "best" and not folder.best_weights.is_file():
-        raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
-    if which == "latest" and folder.ships:
-        raise setting_error("weights", "latest", f"{folder.name} has its best weights only; leave --weights out")
-    if which == "latest" or not folder.best_weights.is_file():
-        version, parameters = read_checkpoint(folder.checkpoints, layout)
-        return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"
-    return read_weights(folder.best_weights, layout, "" if folder.ships else "; use --weights latest")
-
-
-def write_weights(
-    path: Path, snapshot: WeightSnapshot, layout: ParameterLayout, source: str, dtype: npt.DTypeLike = np.float32
-) -> None:
-    """Write weights as an .npz file. `source` says in words where they are from; `dtype` may be float16."""
-    np.savez_compressed(
-        path,
-        version=snapshot.version,
-        parameters=snapshot.parameters.astype(dtype),
-        layout=layout.fingerprint,
-        source=source,
-    )
-
-
-def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
-    """Weights float32 [P] from an .npz file, and where they are from. `advice` ends the error of a damaged one.
-
-    Raises:
-        ConfigurationError: they are damaged, or of another network.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            version, parameters = int(file["version"]), file["parameters"].astype(np.float32)
-            source = (
-                str(file["source"])
-                if "source" in file
-                else f"the weights that were best in {file['measure']} (update {version})"
-            )
-            fingerprint = str(file["layout"]) if "layout" in file else layout.fingerprint
-    except _DAMAGE as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}{advice}") from error
-    if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
-        raise ConfigurationError(
-            f"{path} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), the settings "
-            f"make one of {layout.size:,} (layout {layout.fingerprint})"
-        )
-    return WeightSnapshot(version, parameters), source
-
-
-def best_score(folder: RunFolder, *, otherwise: tuple[float | None, str]) -> tuple[float | None, str]:
-    """The mean return that a run's best weights were kept for, and by which measure: training or evaluation.
-
-    `otherwise`, if there are none that can be read.
-    """
-    try:
-        with np.load(folder.best_weights, allow_pickle=False) as best:
-            return float(best["mean_return"]), str(best["measure"])
-    except _DAMAGE:
-        return otherwise
-
-
-# From the end of metrics.jsonl: more than any row is long.
-_TAIL_BYTES = 65_536
-
-
 def last_row(folder: RunFolder) -> dict[str, Any]:
-    """The last whole row of a run's metrics; empty if there is none."""
+    """The last whole row of metrics.jsonl; empty without one."""
     try:
         with folder.metrics.open("rb") as file:
             file.seek(0, 2)
@@ -495,17 +452,17 @@ def last_row(folder: RunFolder) -> dict[str, Any]:
 
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:
-    """What the run's summary says; empty where there is none that can be read."""
+    """The content of summary.json; empty if it cannot be read."""
     return read_object(folder.summary)
 
 
 def read_manifest(folder: RunFolder) -> dict[str, Any]:
-    """What the run's manifest says; empty where there is none that can be read."""
+    """The content of manifest.json; empty if it cannot be read."""
     return read_object(folder.manifest)
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """What a file of JSON says; empty where it cannot be read, or is no object."""
+    """The object in a JSON file; empty if it cannot be read, or has another type."""
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text())
         if isinstance(found, dict):
@@ -514,9 +471,9 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def agent_steps_learned(folder: RunFolder) -> int:
-    """Agent steps of the run, and of those whose weights it started from.
+    """Agent steps of the run, and of the runs whose weights it started from.
 
-    A run of an older version does not say what was before it: it counts from its own beginning.
+    Manifests of older versions do not have the latter.
     """
     own = max(read_summary(folder).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
     before = read_manifest(folder).get("started_from", {})

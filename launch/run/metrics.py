@@ -17,7 +17,7 @@ import numpy as np
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line, write_json
 from launch.run.folder import RunFolder
-from launch.run.stopping import ReturnMark, Status, TrainingReturns, crossings
+from launch.run.stopping import ReturnTarget, Status, TrainingReturns, crossings
 from learner.learner import Learner
 from shared.config import ActorConfig, RunConfig
 from shared.types import StageSeconds, Video, info_means
@@ -563,7 +563,7 @@ def run_summary(
     counts: RunCounts,
     *,
     actor: ActorConfig,
-    mark: ReturnMark | None,
+    mark: ReturnTarget | None,
     returns: TrainingReturns,
     evaluation: dict[str, Any] | None,
     exploits: int,

@@ -30,7 +30,7 @@ from launch.run.metrics import (
     write_summary,
 )
 from launch.run.saving import Saving, first_weights
-from launch.run.stopping import Evaluations, Moment, ReturnMark, StoppingRules, TrainingReturns
+from launch.run.stopping import Evaluations, ReturnTarget, StoppingRules, TrainingPoint, TrainingReturns
 from launch.run.trackers import OpenTracker, Trackers, tracker_openers
 from learner.learner import Learner, Outcome
 from learner.slices import Part
@@ -137,9 +137,9 @@ class TrainingSession:
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
         self._exploits = 0
-        self._mark: ReturnMark | None = None
+        self._mark: ReturnTarget | None = None
         if config.stop_at_return is not None:
-            self._mark = ReturnMark(config.stop_at_return, config.stop_measure)
+            self._mark = ReturnTarget(config.stop_at_return, config.stop_measure)
         self._stopping = StoppingRules(config, self._mark)
         self._returns = TrainingReturns()
         # What a run that is repeated does follows from its record, and from no clock: whatever is waited for is due,
@@ -226,7 +226,7 @@ class TrainingSession:
             now = self.elapsed_seconds
             # Before a checkpoint, so that an exact one has the evaluation under way.
             if self._stopping.running:
-                at = Moment.of(self.learner.version, self.learner.account, now)
+                at = TrainingPoint.of(self.learner.version, self.learner.account, now)
                 self._evaluations.ask_if_due(at, self._coordinator.evaluate, window_counts=self._returns.last_count)
             if self._saving.is_due(now):
                 self._save()

@@ -20,10 +20,10 @@ RUNNING, DIED = "running", "died"
 _PATTERNS = ("*", "*/seed-*", "*/trial-*", "*/*/seed-*")
 
 
-class Standing(NamedTuple):
-    """How a run stands. `status` is that of its summary, `running`, or `died`: its process ended without a summary.
+class RunStatus(NamedTuple):
+    """The status of a run: that of its summary, `running`, or `died` if its process ended without a summary.
 
-    `row` is the last one of metrics.jsonl, and empty before the first.
+    `row` is the last one of metrics.jsonl, empty before the first.
     """
 
     folder: RunFolder
@@ -34,19 +34,19 @@ class Standing(NamedTuple):
 
     @property
     def running(self) -> bool:
-        """Whether a process works on it."""
+        """Whether a process holds the folder."""
         return self.holder is not None
 
 
-def standing(path: Path) -> Standing:
-    """How the run in a folder stands.
+def run_status(path: Path) -> RunStatus:
+    """The status of the run in a folder.
 
     Raises:
-        ConfigurationError: the folder is not a run's.
+        ConfigurationError: the folder is not that of a run.
     """
     folder = RunFolder(path)
     config = folder.read_settings("run")
-    # The holder first: a run that ends in between has its summary by then.
+    # The holder is read first: a run that ends in between has written its summary by then.
     holder = holder_of(path)
     row, summary = last_row(folder), read_summary(folder)
     if holder is not None:
@@ -55,11 +55,11 @@ def standing(path: Path) -> Standing:
         status = str(summary.get("status", DIED))
     else:
         status = DIED
-    return Standing(folder, config, status, holder, row)
+    return RunStatus(folder, config, status, holder, row)
 
 
 def run_folders(runs: Path) -> Iterator[Path]:
-    """The folders of runs below a folder, those of several seeds or of a sweep too, the newest first."""
+    """The folders of runs below a folder, the newest first. Seeds and trials of a sweep are runs, too."""
     found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
     dated = [(_started(file), file.parent) for file in found]
     yield from (folder for _, folder in sorted(dated, reverse=True))
@@ -78,9 +78,9 @@ _ENDED = {
 
 
 def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
-    """Which limit of `config` the run has reached already, in one line; None if it can go on.
+    """A message about the limit of `config` that the run has reached already; None if it can go on.
 
-    A summary may be older than the run's last checkpoint. It then says less than is true, never more.
+    A summary may be older than the run's last checkpoint. Its numbers are then too small, never too large.
     """
     frames, seconds = summary.get("frames", 0), summary.get("wall_seconds", 0.0)
     if frames >= config.total_frames:
@@ -95,7 +95,7 @@ def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
 
 
 def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
-    """For a run that a limit had ended: which one, and what ends it next; None for any other."""
+    """A message about the limit that had ended a run and the limits of its resume; None if no limit had ended it."""
     ended = _ENDED.get(summary.get("status", ""))
     if ended is None:
         return None
@@ -112,7 +112,7 @@ def _nothing(has: str, option: str) -> str:
 
 
 def _best_return(summary: dict[str, Any]) -> float | None:
-    """The highest of the means that may have ended the run: which one did is its settings' matter, and these change."""
+    # The settings decide which of the two ended the run, and a resume may have changed them.
     evaluation = summary.get("evaluation") or {}
     return max(
         (mean for mean in (summary.get("mean_return_100"), evaluation.get("mean_return")) if mean is not None),
@@ -120,26 +120,26 @@ def _best_return(summary: dict[str, Any]) -> float | None:
     )
 
 
-# The shapes of the weights follow from them, and what the weights have learned.
+# They determine the shapes of the weights, and the task.
 _GROUPS = ("network.", "environment.")
 _FIXED = ("method.name", "method.target_network", "optimizer.name", "optimizer.centred", "learner.staleness")
 
 
 def may_change(setting: str) -> bool:
-    """Whether a setting, like `optimizer.learning_rate`, may be another one for weights that are there already."""
+    """Whether a setting, like `optimizer.learning_rate`, may change for existing weights."""
     return setting not in _FIXED and not setting.startswith(_GROUPS)
 
 
 def check_unchanged(before: RunConfig, config: RunConfig, place: str) -> None:
-    """Refuse to go on with another method, optimizer or staleness; whether the network is another one, its layout says.
+    """Refuse a resume that changes a setting of the method or of the optimizer's slots. The layout checks the network.
 
     Args:
-        before: the settings that the checkpoint was made with.
-        config: those that it is to go on with.
-        place: where the checkpoint is.
+        before: settings of the checkpoint.
+        config: settings of the resume.
+        place: folder of the checkpoint, for the message.
 
     Raises:
-        ConfigurationError: one differs.
+        ConfigurationError: names the setting.
     """
     for setting in _FIXED:
         was, now = attrgetter(setting)(before), attrgetter(setting)(config)
@@ -151,16 +151,16 @@ _OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "ac
 
 
 def check_exact_resume(before: RunConfig, config: RunConfig, actors: int, state: Mapping[str, Any]) -> None:
-    """Refuse actors that the saved ones cannot go on in. More of them may join.
+    """Refuse an exact resume with fewer actors than before, or with rollouts of another shape.
 
     Args:
-        before: the settings that the checkpoint was made with.
-        config: those of the resume.
-        actors: how many it makes.
+        before: settings of the checkpoint.
+        config: settings of the resume.
+        actors: number of actors of the resume. More than before may join.
         state: the plain values of the checkpoint.
 
     Raises:
-        ConfigurationError: the resume is to be exact, and there are fewer actors, or their rollouts are others.
+        ConfigurationError: names the setting.
     """
     saved = state.get("executor")
     if not config.checkpoint.exact or saved is None:
@@ -191,21 +191,21 @@ def newest_run(runs: Path = _RUNS) -> Path:
 
 
 def default_run_dir(name: str) -> Path:
-    """A new folder below runs/."""
+    """A name for a new folder below runs/, with the time."""
     return _RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def numbered(folder: Path) -> Iterator[Path]:
-    """A folder, and further ones for runs that want one of its name in the same second."""
+    """A folder, then alternatives with a number, for runs that start in the same second."""
     yield folder
     yield from (folder.with_name(f"{folder.name}-{number}") for number in count(2))
 
 
 def run_path(text: str) -> Path:
-    """The folder that a command's argument names; for the URL of a copy of a run, what is fetched from there.
+    """The folder of a run by its name on the command line. A URL of remote storage is fetched into a new folder.
 
     Raises:
-        ConfigurationError: it is `latest`, and there is no run, or an agent that does not ship, or a URL without a run.
+        ConfigurationError: `latest` without a run, an unknown agent of the zoo, or a URL without a run.
     """
     if "://" in text:
         return _fetched(text)
@@ -217,7 +217,7 @@ def run_path(text: str) -> Path:
     if text == LATEST:
         return newest_run()
     if (_RUNS / path).exists():
-        # As `tributary runs` lists it.
+        # `tributary runs` lists runs by this name.
         return _RUNS / path
     if zoo.PREFIX + text in zoo.agents():
         raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
@@ -233,7 +233,7 @@ def _fetched(url: str) -> Path:
 
 
 def run_name(path: Path) -> str:
-    """What to type for a folder."""
+    """The name of a run's folder on the command line."""
     return zoo.agent_name(path) or str(path)
 
 
@@ -247,4 +247,4 @@ RunPath = Annotated[
         str_from_instance=lambda path: [run_name(path)],
     ),
 ]
-"""The folder of a run on the command line, `latest`, or `zoo:NAME`."""
+"""Type of a command's argument: the folder of a run, `latest`, `zoo:NAME`, or a URL of remote storage."""

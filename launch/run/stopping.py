@@ -80,7 +80,7 @@ Status = Literal[
 ]
 
 
-class Moment(NamedTuple):
+class TrainingPoint(NamedTuple):
     """How far a run had come when certain weights were the newest.
 
     `seconds` are of training. `mean_return_100` is that of the last training episodes, None before the first has ended;
@@ -96,12 +96,12 @@ class Moment(NamedTuple):
     evaluation_mean_return: float | None = None
 
     @classmethod
-    def of(cls, update: int, account: Account, seconds: float) -> "Moment":
+    def of(cls, update: int, account: Account, seconds: float) -> "TrainingPoint":
         """The moment after this update, with the run's account and its seconds of training so far."""
         return cls(update, account.episodes, account.ledger.sampled, account.frames, seconds, account.mean_return)
 
 
-class ReturnMark:
+class ReturnTarget:
     """The return that a run is to reach, and what has come of it.
 
     Measured by `training`, the first crossing asks for an evaluation, and so does the next one after a failed
@@ -112,12 +112,12 @@ class ReturnMark:
     def __init__(self, mean_return: float, measure: Literal["training", "evaluation"]) -> None:
         self.mean_return = mean_return
         self.measure = measure
-        self.first: Moment | None = None
-        self.confirmed: Moment | None = None
-        self._asked: Moment | None = None
+        self.first: TrainingPoint | None = None
+        self.confirmed: TrainingPoint | None = None
+        self._asked: TrainingPoint | None = None
         self._not_before_episode = 0
 
-    def crosses(self, at: Moment, *, counts: bool) -> bool:
+    def crosses(self, at: TrainingPoint, *, counts: bool) -> bool:
         """Take in a moment, and whether its window counts. True: these weights are to be evaluated now."""
         mean = at.mean_return_100
         if self.measure != "training" or self.confirmed is not None or self._asked is not None:
@@ -128,7 +128,7 @@ class ReturnMark:
         self.first = self.first or at
         return True
 
-    def evaluated(self, mean: float, at: Moment, policy: EvaluationPolicy, *, episodes: int) -> bool:
+    def evaluated(self, mean: float, at: TrainingPoint, policy: EvaluationPolicy, *, episodes: int) -> bool:
         """Take in an evaluation of the weights of a moment. True: it confirms that they have reached the mark.
 
         `episodes` is how many training episodes have ended by now.
@@ -178,7 +178,7 @@ class StoppingRules:
         mark: the return that the run is to reach, if there is one.
     """
 
-    def __init__(self, config: RunConfig, mark: ReturnMark | None) -> None:
+    def __init__(self, config: RunConfig, mark: ReturnTarget | None) -> None:
         self._total_frames = config.total_frames
         self._replays = config.replay_arrivals is not None
         # One process takes longer than the many that it repeats.
@@ -233,7 +233,7 @@ class StoppingRules:
         return None
 
 
-def crossings(mark: ReturnMark | None) -> dict[str, dict[str, Any] | None]:
+def crossings(mark: ReturnTarget | None) -> dict[str, dict[str, Any] | None]:
     """For a run's summary: when training first crossed the mark, and when it did so with weights that hold it."""
     first, confirmed = (None, None) if mark is None else (mark.first, mark.confirmed)
     return {
@@ -254,8 +254,8 @@ def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None
     return int((returns < (untrained + median) / 2.0).sum())
 
 
-def _moment(values: Sequence[Any] | None) -> Moment | None:
-    return None if values is None else Moment(*values)
+def _moment(values: Sequence[Any] | None) -> TrainingPoint | None:
+    return None if values is None else TrainingPoint(*values)
 
 
 _LONGEST_WAIT_SECONDS = 60.0
@@ -267,7 +267,7 @@ Evaluate = Callable[[EvaluationPolicy, WeightSnapshot | None], WeightSnapshot]
 class Asked(NamedTuple):
     """An evaluation of the weights of a moment."""
 
-    at: Moment
+    at: TrainingPoint
     policy: EvaluationPolicy
 
 
@@ -351,7 +351,7 @@ class Taken(NamedTuple):
     """
 
     entry: dict[str, Any]
-    at: Moment
+    at: TrainingPoint
     confirmed: bool
 
     def point(self) -> dict[str, Any]:
@@ -373,7 +373,7 @@ class Evaluations:
     """
 
     def __init__(
-        self, config: EvaluationConfig, backoff_seconds: float, mark: ReturnMark | None, say: Callable[[str], None]
+        self, config: EvaluationConfig, backoff_seconds: float, mark: ReturnTarget | None, say: Callable[[str], None]
     ) -> None:
         self._policy = config.policy
         self._backoff_seconds = backoff_seconds
@@ -382,7 +382,7 @@ class Evaluations:
         self._schedule = EvaluationSchedule(config, 0)
         self.last: dict[str, Any] | None = None
 
-    def ask_if_due(self, at: Moment, evaluate: Evaluate, *, window_counts: bool) -> None:
+    def ask_if_due(self, at: TrainingPoint, evaluate: Evaluate, *, window_counts: bool) -> None:
         """Have the weights of this moment evaluated if they cross the mark, or if a regular evaluation is due.
 
         Weights that crossed it before come first, if the evaluator died over them. Once the mark is reached the run
@@ -467,4 +467,4 @@ def evaluation_line(entry: dict[str, Any]) -> str:
 
 def _asked(values: Sequence[Any]) -> Asked:
     at, policy = values
-    return Asked(Moment(*at), policy)
+    return Asked(TrainingPoint(*at), policy)

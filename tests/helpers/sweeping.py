@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.run.folder import holder_of, last_row
-from launch.run.status import standing
+from launch.run.status import run_status
 from launch.sweep.book import TrialBook
 
 _DEADLINE_SECONDS = 900
@@ -49,7 +49,7 @@ class Command:
     def training(self, least_frames: int = 5_000) -> Path | None:
         """The folder of a trial that has a checkpoint, and trains."""
         for run in self.folder.glob("trial-*/config.json"):
-            learned = last_row(standing(run.parent).folder).get("frames", 0) > least_frames
+            learned = last_row(run_status(run.parent).folder).get("frames", 0) > least_frames
             if learned and holder_of(run.parent) is not None:
                 return run.parent
         return None

@@ -12,7 +12,7 @@ from launch.cli import main
 from launch.commands.runs import runs_table
 from launch.output import write_json
 from launch.run.metrics import Progress, row_values
-from launch.run.status import standing
+from launch.run.status import run_status
 from shared.config import RunConfig
 
 
@@ -25,7 +25,7 @@ def made(folder: Path, config: RunConfig, **row: float) -> None:
 
 def shown(folder: Path, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    runs = [standing(path) for path in sorted(folder.iterdir())]
+    runs = [run_status(path) for path in sorted(folder.iterdir())]
     console.print(runs_table(runs, folder, console), highlight=False)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]

@@ -9,8 +9,8 @@ from launch.run.stopping import (
     Asked,
     Evaluations,
     EvaluationSchedule,
-    Moment,
-    ReturnMark,
+    ReturnTarget,
+    TrainingPoint,
     evaluation_entry,
     evaluation_line,
 )
@@ -18,9 +18,9 @@ from shared.config import EvaluationConfig
 from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
 
 
-def at(episodes: int, mean: float | None, update: int | None = None) -> Moment:
+def at(episodes: int, mean: float | None, update: int | None = None) -> TrainingPoint:
     """A moment after so many episodes: one of ten agent steps in each update."""
-    return Moment(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
+    return TrainingPoint(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
 
 
 def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResult:
@@ -46,7 +46,7 @@ def test_an_evaluator_that_dies_is_asked_again_about_the_same_weights() -> None:
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
     evaluations = EvaluationSchedule(EvaluationConfig(every_frames=100), 50)
     assert [frames for frames in (100, 149, 150, 151) if evaluations.is_due(frames)] == [150, 151]
-    regular = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
+    regular = Asked(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
     evaluations.asked(regular)
     assert not evaluations.is_due(1_000)
     assert evaluations.taken(result(1, 3.0, "greedy")) == regular
@@ -60,7 +60,7 @@ def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
 
 def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
     evaluations, restored = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(2))
-    asked = Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy")
+    asked = Asked(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
     evaluations.asked(asked)
     state = json.loads(json.dumps(evaluations.state(exact=True)))
     restored.restore(state, 200, exact=True)
@@ -71,7 +71,7 @@ def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
 
 def test_evaluations_under_way_are_lost_where_the_calls_are() -> None:
     evaluations, restored, older = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(3))
-    evaluations.asked(Asked(Moment(1, 0, 40, 160, 1.0, None), "greedy"))
+    evaluations.asked(Asked(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy"))
     restored.restore(json.loads(json.dumps(evaluations.state(exact=False))), 200, exact=False)
     assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
     # Of version 0.1.0.
@@ -105,7 +105,7 @@ class Recorded:
         return snapshot or WeightSnapshot(self.newest, np.ones(2, np.float32))
 
 
-def ask(evaluations: Evaluations, evaluate: Recorded, moment: Moment, *, window_counts: bool = True) -> None:
+def ask(evaluations: Evaluations, evaluate: Recorded, moment: TrainingPoint, *, window_counts: bool = True) -> None:
     evaluate.newest = moment.update
     evaluations.ask_if_due(moment, evaluate, window_counts=window_counts)
 
@@ -113,7 +113,7 @@ def ask(evaluations: Evaluations, evaluate: Recorded, moment: Moment, *, window_
 def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
     said: list[str] = []
     config = EvaluationConfig(every_frames=100, policy="greedy")
-    evaluations, evaluate = Evaluations(config, 1.0, ReturnMark(18.0, "training"), said.append), Recorded()
+    evaluations, evaluate = Evaluations(config, 1.0, ReturnTarget(18.0, "training"), said.append), Recorded()
     ask(evaluations, evaluate, at(170, 18.0), window_counts=False)
     assert evaluate.calls == [("greedy", None)]
     assert not evaluations.take(result(170, 30.0, "greedy"), episodes=171, untrained=None).confirmed
@@ -130,7 +130,7 @@ def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
 
 
 def test_what_an_evaluator_took_along_is_asked_again_with_the_same_weights() -> None:
-    evaluations = Evaluations(EvaluationConfig(), 2.0, ReturnMark(18.0, "training"), lambda _message: None)
+    evaluations = Evaluations(EvaluationConfig(), 2.0, ReturnTarget(18.0, "training"), lambda _message: None)
     evaluate = Recorded()
     ask(evaluations, evaluate, at(170, 18.0))
     evaluations.evaluator_died(at(171, 18.0).seconds)

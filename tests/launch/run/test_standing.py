@@ -14,7 +14,7 @@ import pytest
 from launch.output import write_json
 from launch.run.folder import FolderLock, Holder, RunFolder, holder_of
 from launch.run.metrics import Progress, progress_of, row_values
-from launch.run.status import run_folders, standing
+from launch.run.status import run_folders, run_status
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -91,17 +91,17 @@ def write_run(folder: Path, frames: list[int], *, summary: int | None = None) ->
     ],
 )
 def test_a_run_that_nobody_works_on(frames: list[int], summary: int | None, status: str, tmp_path: Path) -> None:
-    run = standing(write_run(tmp_path / "run", frames, summary=summary))
+    run = run_status(write_run(tmp_path / "run", frames, summary=summary))
     assert (run.status, run.running, run.row.get("frames")) == (status, False, frames[-1] if frames else None)
 
 
 def test_a_run_that_is_held_runs_whatever_its_summary_says(tmp_path: Path) -> None:
     folder = RunFolder(write_run(tmp_path / "run", [10], summary=10))
     with folder:
-        run = standing(folder.path)
+        run = run_status(folder.path)
         assert run.holder is not None
         assert (run.status, run.holder.pid) == ("running", os.getpid())
-    assert standing(folder.path).status == "interrupted"
+    assert run_status(folder.path).status == "interrupted"
 
 
 def test_runs_of_seeds_and_sweeps_are_found_newest_first(tmp_path: Path) -> None:

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from launch.run.stopping import (
-    Moment,
-    ReturnMark,
+    ReturnTarget,
     StoppingRules,
+    TrainingPoint,
     collapsed_episodes,
 )
 from shared.config import RunConfig
 
 
-def at(episodes: int, mean: float | None, update: int | None = None) -> Moment:
+def at(episodes: int, mean: float | None, update: int | None = None) -> TrainingPoint:
     """A moment after so many episodes: one of ten agent steps in each update."""
-    return Moment(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
+    return TrainingPoint(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
 
 
 def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
-    mark = ReturnMark(18.0, "training")
+    mark = ReturnTarget(18.0, "training")
     assert not mark.crosses(at(150, 17.9), counts=True)
     assert not mark.crosses(at(160, 18.5), counts=False), "an environment is in its first episode"
     assert mark.crosses(at(170, 18.0), counts=True)
@@ -34,7 +34,7 @@ def test_a_crossing_is_confirmed_by_its_evaluation_and_not_before() -> None:
 
 
 def test_after_a_failed_evaluation_the_next_one_waits_for_100_new_episodes() -> None:
-    mark = ReturnMark(18.0, "training")
+    mark = ReturnTarget(18.0, "training")
     assert mark.crosses(at(170, 18.2), counts=True)
     assert not mark.evaluated(14.92, at(170, 18.2), "sampled", episodes=200)
     assert mark.first == at(170, 18.2)._replace(evaluation_mean_return=14.92)
@@ -47,14 +47,14 @@ def test_after_a_failed_evaluation_the_next_one_waits_for_100_new_episodes() -> 
 
 @pytest.mark.parametrize(("update", "policy"), [(171, "sampled"), (170, "greedy")])
 def test_an_evaluation_of_other_weights_or_by_another_policy_confirms_nothing(update: int, policy: str) -> None:
-    mark = ReturnMark(18.0, "training")
+    mark = ReturnTarget(18.0, "training")
     mark.crosses(at(170, 18.0), counts=True)
     assert not mark.evaluated(21.0, at(175, 18.0, update), policy, episodes=190)
     assert mark.evaluated(18.0, at(170, 18.0), "sampled", episodes=200)
 
 
 def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
-    mark = ReturnMark(475.0, "evaluation")
+    mark = ReturnTarget(475.0, "evaluation")
     assert not mark.crosses(at(200, 480.0), counts=True)
     assert not mark.evaluated(470.0, at(200, 480.0), "greedy", episodes=210)
     assert mark.first is None
@@ -63,26 +63,26 @@ def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
 
 
 def test_a_mark_goes_on_from_a_checkpoint() -> None:
-    mark = ReturnMark(18.0, "training")
+    mark = ReturnTarget(18.0, "training")
     mark.crosses(at(170, 18.0), counts=True)
     asked = json.loads(json.dumps(mark.state()))
     mark.evaluated(10.0, at(170, 18.0), "sampled", episodes=200)
     failed = json.loads(json.dumps(mark.state()))
 
-    exact = ReturnMark(18.0, "training")
+    exact = ReturnTarget(18.0, "training")
     exact.restore(asked, asked=True)
     assert not exact.crosses(at(171, 18.0), counts=True)
     assert exact.evaluated(18.0, at(170, 18.0), "sampled", episodes=180)
     # The evaluation is gone with its process: the next crossing is asked about.
-    lost = ReturnMark(18.0, "training")
+    lost = ReturnTarget(18.0, "training")
     lost.restore(asked, asked=False)
     assert lost.first == at(170, 18.0)
     assert lost.crosses(at(171, 18.0), counts=True)
-    waiting = ReturnMark(18.0, "training")
+    waiting = ReturnTarget(18.0, "training")
     waiting.restore(failed, asked=False)
     assert not waiting.crosses(at(299, 18.0), counts=True)
     assert waiting.crosses(at(300, 18.0), counts=True)
-    other = ReturnMark(19.0, "training")
+    other = ReturnTarget(19.0, "training")
     other.restore(failed, asked=False)
     assert other.first is None
 
@@ -95,7 +95,7 @@ def test_collapsed_episodes_are_nearer_to_untrained_play_than_to_the_median() ->
     assert collapsed_episodes(returns, 19.0) is None
 
 
-def rules_after(config: RunConfig, frames: int, seconds: float, mark: ReturnMark | None = None) -> str:
+def rules_after(config: RunConfig, frames: int, seconds: float, mark: ReturnTarget | None = None) -> str:
     rules = StoppingRules(config, mark)
     assert rules.stops(frames, seconds) is not rules.running
     return rules.status
@@ -103,9 +103,9 @@ def rules_after(config: RunConfig, frames: int, seconds: float, mark: ReturnMark
 
 def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
     config = replace(cartpole, total_frames=1_000, stop_after_seconds=60.0)
-    reached = ReturnMark(18.0, "evaluation")
+    reached = ReturnTarget(18.0, "evaluation")
     assert reached.evaluated(18.0, at(170, None), "sampled", episodes=180)
-    assert rules_after(config, 999, 59.9, ReturnMark(18.0, "evaluation")) == "running"
+    assert rules_after(config, 999, 59.9, ReturnTarget(18.0, "evaluation")) == "running"
     assert rules_after(config, 999, 60.0) == "time_reached"
     assert rules_after(config, 1_000, 60.0) == "frames_reached"
     assert rules_after(config, 1_000, 60.0, reached) == "return_reached"
