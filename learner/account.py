@@ -1,23 +1,24 @@
-"""The account of a run: where every agent step went, how old the gradients were, what the episodes returned."""
+"""The account of a run: the fate of every agent step, policy lags, and the returns of episodes."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from learner.admission import DropReason
 from shared.config import RunConfig
 from shared.schedules import exponential_decay, linear_anneal
 from shared.types import GradientReport
 
-# Episodes whose mean return is shown.
+# Episodes of the running mean return.
 RETURN_WINDOW = 100
+
+DropReason = Literal["too_old", "non_finite", "wrong_layout", "duplicate", "unknown_version", "unfinished_update"]
 
 
 @dataclass
 class Ledger:
-    """Where every agent step went. At every moment: sampled = applied + pending + dropped, summed over reasons."""
+    """The fate of every agent step. At every moment: sampled = applied + pending + dropped, summed over reasons."""
 
     sampled: int = 0
     applied: int = 0
@@ -28,30 +29,30 @@ class Ledger:
     updates: int = 0
 
     def drop(self, agent_steps: int, reason: DropReason) -> None:
-        """Account for a report that was refused."""
+        """Enter a refused report."""
         self.sampled += agent_steps
         self.dropped[reason] += agent_steps
 
     def hold(self, agent_steps: int) -> None:
-        """Account for a gradient that was added to the accumulator."""
+        """Enter a gradient that was added to the accumulator."""
         self.sampled += agent_steps
         self.pending += agent_steps
         self.gradients_pending += 1
 
     def apply(self) -> None:
-        """Account for an update: all that was pending is applied."""
+        """Enter an update: everything pending is applied."""
         self.applied += self.pending
         self.gradients_applied += self.gradients_pending
         self.pending = self.gradients_pending = 0
         self.updates += 1
 
     def dropped_if_it_ends(self) -> dict[str, int]:
-        """Agent steps dropped if the run ends now, by reason: those that wait for an update are `unfinished_update`."""
-        waiting = Counter({"unfinished_update": self.pending} if self.pending else {})
-        return dict(self.dropped + waiting)
+        """Agent steps dropped, by reason, were the run to end now: pending ones count as `unfinished_update`."""
+        unfinished = Counter({"unfinished_update": self.pending} if self.pending else {})
+        return dict(self.dropped + unfinished)
 
     def discard_pending(self) -> None:
-        """Account for gradients that were held, and that no update will apply."""
+        """Enter the pending gradients as dropped: no update will apply them."""
         self.dropped = Counter(self.dropped_if_it_ends())
         self.pending = self.gradients_pending = 0
 
@@ -70,13 +71,7 @@ class Ledger:
 
 
 class Account:
-    """Counts what has happened in a run, and derives from it what time it is for the schedules.
-
-    There is one per run, however many slices the parameters are cut into: it needs no tensor.
-
-    Args:
-        config: of the run.
-    """
+    """Counters of a run, and the learning rate that follows from them. It holds no tensor."""
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
@@ -87,12 +82,12 @@ class Account:
 
     @property
     def frames(self) -> int:
-        """Global frames: agent steps sampled x frame skip."""
+        """Global frames: sampled agent steps x frame skip."""
         return self.frames_of(self.ledger.sampled)
 
     @property
     def learning_rate(self) -> float:
-        """η at the current global frames, or applied updates."""
+        """η at the current global frames and updates."""
         return self.learning_rate_at(self.frames)
 
     @property
@@ -101,11 +96,11 @@ class Account:
         return float(np.mean(self.recent_returns)) if self.recent_returns else None
 
     def frames_of(self, agent_steps: int) -> int:
-        """Frames that so many agent steps play."""
+        """The number of frames in `agent_steps`."""
         return agent_steps * self._config.frames_per_agent_step
 
     def learning_rate_at(self, frames: int) -> float:
-        """η at so many global frames, and at the current number of updates for a schedule that counts those."""
+        """η at a number of global frames. A schedule by updates uses the current number of updates instead."""
         optimizer = self._config.optimizer
         if optimizer.schedule == "linear":
             return linear_anneal(optimizer.learning_rate, 0.0, frames, self._config.annealing_frames)
@@ -120,13 +115,13 @@ class Account:
         return optimizer.learning_rate
 
     def record(self, report: GradientReport, dropped: DropReason | None, policy_lag: int) -> None:
-        """Count a report's agent steps and episodes, and its lag if it was accepted."""
+        """Enter a report: its agent steps, its episodes, and its policy lag if it was accepted."""
         if dropped is None:
             self.ledger.hold(report.agent_steps)
             self.lag_counts[policy_lag] += 1
         else:
             self.ledger.drop(report.agent_steps, dropped)
-        # The episodes of a dropped report were played all the same; those of a duplicate were counted before.
+        # A dropped report was still played. A duplicate was counted at its first arrival.
         if dropped != "duplicate":
             self.recent_returns.extend(report.episodes.returns.tolist())
             self.episodes += len(report.episodes.returns)
@@ -141,7 +136,7 @@ class Account:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`; what else `state` holds is left alone."""
+        """The inverse of `state`. Other keys are ignored."""
         self.ledger = Ledger.from_json(state["ledger"])
         self.lag_counts = Counter(dict(state["lag_counts"]))
         self.recent_returns = deque(state["recent_returns"], maxlen=RETURN_WINDOW)

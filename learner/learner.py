@@ -1,32 +1,52 @@
-"""The learner: admits gradient reports, and has the parameters updated and the account kept."""
+"""The learner: admits gradient reports, applies them to the parameters, and keeps the account of the run.
+
+The life of a gradient report, with the states that the account knows in capitals:
+
+    dispatched   an actor is given the weights of a version v
+        │
+    computed     one rollout, or one minibatch of it, differentiated at these weights
+        │
+    sent         gradient float32 [P], v, and the agent steps and episodes behind it: SAMPLED on arrival
+        │
+    admitted? ── no ──► DROPPED  duplicate · wrong_layout · unknown_version · too_old
+        │ yes
+    finite? ──── no ──► DROPPED  non_finite
+        │ yes
+    PENDING      added to the accumulator
+        │ └─────────► DROPPED  unfinished_update: the run ended, or its K or weights were replaced, before the K-th
+        │ the K-th
+    APPLIED      clipped by global norm, one optimizer step, accumulator reset, version + 1, a new snapshot published
+
+In agent steps, at every moment: sampled = applied + pending + dropped.
+"""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from learner.account import Account
-from learner.admission import Admission, DropReason
-from learner.lag_control import LagControl, rate_factor
-from learner.parameters import Parameters
-from learner.slices import Part
+from learner.account import Account, DropReason
+from learner.update import GradientAccumulator
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
+from shared.moments import Moments
+from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
+from shared.schedules import crossed_multiple
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
-# Reports that have flown from weights of this run, as far as one can tell: those that are accepted among them.
-_WITH_A_LAG = (None, "too_old", "non_finite")
+# The part of a checkpoint that belongs to an unfinished update.
+_UNFINISHED_UPDATE = ("accumulated", "pending")
 
 
 class Outcome(NamedTuple):
-    """What `Learner.submit` did with a report.
+    """The effect of a gradient report.
 
-    `dropped` names the reason if it was refused. `policy_lag` counts the updates between the weights it was
-    computed with and those it met. `updated` is True when it completed an update, and `gradient_norm` is then the
-    global norm before clipping. `weight` is what the gradient counts for in its update, and 0 if it was refused.
+    `dropped` is the reason of a refusal. `policy_lag` counts the updates between the weights that the gradient was
+    computed with and those that it was applied to. `updated` marks the report that completed an update;
+    `gradient_norm` is then the global norm before clipping. `seconds` is the time that the learner spent on it.
     """
 
     report: GradientReport
@@ -36,225 +56,261 @@ class Outcome(NamedTuple):
     gradient_norm: float
     learning_rate: float
     seconds: float
-    weight: float
+
+
+class Admission:
+    """Accepts or refuses reports before their gradients are looked at.
+
+    Args:
+        layout: layout of the learner's parameters.
+        max_policy_lag: limit on the age of the weights, in updates. None disables the limit.
+    """
+
+    def __init__(self, layout: ParameterLayout, max_policy_lag: int | None) -> None:
+        self._layout = layout
+        self._max_policy_lag = max_policy_lag
+        self.last_sequences: dict[int, int] = {}
+
+    def refusal(self, report: GradientReport, version: int) -> DropReason | None:
+        """The reason to refuse a report at the learner's `version`; None if it is accepted."""
+        # The reports of one actor arrive in order, so a number that is not above the last one is a retry.
+        if report.sequence <= self.last_sequences.get(report.actor_id, 0):
+            return "duplicate"
+        self.last_sequences[report.actor_id] = report.sequence
+        gradient = report.gradient
+        fits = gradient.shape == (self._layout.size,) and gradient.dtype == np.float32
+        if report.layout_fingerprint != self._layout.fingerprint or not fits:
+            return "wrong_layout"
+        lag = version - report.version
+        if lag < 0:
+            return "unknown_version"
+        if self._max_policy_lag is not None and lag > self._max_policy_lag:
+            return "too_old"
+        return None
 
 
 class Learner:
-    """Turns gradient reports into the next weights: admission, account and parameters together.
+    """Turns gradient reports into the next weights.
 
     Args:
-        config: of the run.
-        layout: of the parameters.
+        config: settings of the run.
+        layout: layout of the parameters.
         parameters: initial float32 [P].
-        parts: the slices of the parameters, where they are in other processes. None: all is in this one.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        layout: ParameterLayout,
-        parameters: Float32Array,
-        parts: Sequence[Part] | None = None,
-    ) -> None:
-        self._config = config
+    def __init__(self, config: RunConfig, layout: ParameterLayout, parameters: Float32Array) -> None:
         self.layout = layout
-        self._admission = Admission(layout, config.learner.max_policy_lag)
-        self._parameters = Parameters(config, layout, parameters, parts)
+        self.gradients_per_update = config.learner.gradients_per_update
         self.account = Account(config)
-        self._control: LagControl | None = None
-        if config.learner.target_policy_lag is not None:
-            self._control = LagControl(config.learner.target_policy_lag, *config.learner.gradients_per_update_bounds)
+        self._admission = Admission(layout, config.learner.max_policy_lag)
+        self._has_target = config.method.uses_target_network
+        self._target_interval_agent_steps = config.method.target_interval_agent_steps
+        self._accumulator = GradientAccumulator(parameters, config.learner, config.optimizer, target=self._has_target)
+        self.target_updates = 0
+        """Number of copies into the target network."""
+        self._observation_moments: Moments | None = None
+        if RUNNING_MEAN in layout.names:
+            self._observation_moments = Moments.zero(layout.sizes[layout.names.index(RUNNING_MEAN)])
+        self._return_moments = Moments.zero(1)
+        self._snapshot: WeightSnapshot | None = None
+        self._target_snapshot: WeightSnapshot | None = None
+        self._restored_snapshot_frames: int | None = None
 
     @property
     def version(self) -> int:
-        """Number of updates applied, and so of the current weights."""
+        """Number of applied updates: the version of the current weights."""
         return self.account.ledger.updates
 
     @property
-    def gradients_per_update(self) -> int:
-        """K of the update in progress."""
-        if self._control is None:
-            return self._config.learner.gradients_per_update
-        return self._control.gradients_per_update
-
-    @property
-    def learning_rate(self) -> float:
-        """η of the update in progress: that of the schedule at the current time, scaled for K."""
-        return self.account.learning_rate * self._rate_factor
-
-    @property
-    def _rate_factor(self) -> float:
-        if self._control is None:
-            return 1.0
-        learner = self._config.learner
-        return rate_factor(self.gradients_per_update, learner.tuned_gradients_per_update, learner.learning_rate_scaling)
-
-    @property
-    def target_updates(self) -> int:
-        """How often the weights were copied into the target network."""
-        return self._parameters.target_updates
-
-    @property
     def next_actor_id(self) -> int:
-        """An id that no actor of this run has reported under."""
+        """An id above those of all actors that have reported."""
         return max(self._admission.last_sequences, default=-1) + 1
 
     def submit(self, report: GradientReport) -> Outcome:
-        """Admit a report, or drop it for a reason; apply an update if it is the K-th since the last.
+        """Admit a report or drop it, and apply an update if it is the K-th since the last one.
 
-        The agent steps, frames and episodes of a dropped report were still played, and count as such. Those of a
-        duplicate were counted before: its agent steps are entered once more, as dropped, and its episodes are not.
+        The agent steps, frames and episodes of a dropped report count as sampled. Those of a duplicate were counted
+        before: its agent steps are entered again, as dropped, and its episodes are not.
         """
         started = time.perf_counter()
-        lag, rate, factor = self.version - report.version, self.account.learning_rate, self._rate_factor
+        lag, learning_rate = self.version - report.version, self.account.learning_rate
         sampled = self.account.ledger.sampled
         dropped = self._admission.refusal(report, self.version)
-        updated, norm, weight = False, float("nan"), 0.0
+        updated, norm = False, float("nan")
         if dropped is None:
-            if self._parameters.keeps_versions:
-                self.snapshot()
-            finite, updated, norm, weight = self._parameters.push(
-                report.pieces or report.gradient,
-                rate,
-                report.version,
-                gradients_per_update=self.gradients_per_update,
-                rate_factor=factor,
-                lag=lag,
-            )
-            if not finite:
-                dropped, weight = "non_finite", 0.0
+            finite, updated, norm = self._accumulator.push(report.gradient, learning_rate)
+            dropped = None if finite else "non_finite"
         self._record(report, dropped, lag)
-        self._close(sampled, updated=updated)
-        return Outcome(report, dropped, lag, updated, norm, rate * factor, time.perf_counter() - started, weight)
+        self._conclude(sampled, updated=updated)
+        return Outcome(report, dropped, lag, updated, norm, learning_rate, time.perf_counter() - started)
 
     def submit_sum(self, aggregated: AggregatedReport) -> list[Outcome]:
-        """Admit the reports of a node, whose gradients were added there; an outcome for each.
+        """Admit the reports of a node, whose gradients were added there. Returns one outcome for each.
 
-        Each is judged by itself. A sum cannot be taken apart: if one that is in it is refused, all are, for its reason.
-        Nor can the gradients in it be weighed one by one, and K is fixed.
+        Each report is judged by itself. Nothing can be subtracted from a sum: a refusal of one of its gradients
+        refuses all of them, for the same reason.
         """
-        assert self._config.learner.staleness == "none", "the settings refuse to weigh gradients that are added"
-        assert self._control is None, "the settings refuse a K that changes for gradients that are added"
         started = time.perf_counter()
         sampled = self.account.ledger.sampled
-        # The update comes with the last report: the schedule, and the target network, have seen those before it.
+        # The update belongs to the last report: the schedule and the target network are ahead by those before it, as
+        # they would be had each gradient arrived by itself.
         before = sampled + sum(report.agent_steps for report in aggregated.reports[:-1])
-        rate = self.account.learning_rate_at(self.account.frames_of(before))
-        self._parameters.refresh_target(sampled, before)
+        learning_rate = self.account.learning_rate_at(self.account.frames_of(before))
+        self._update_target(sampled, before)
         reasons: list[DropReason | None] = []
         for report, finite in zip(aggregated.reports, aggregated.finite, strict=True):
             refusal = self._admission.refusal(report._replace(gradient=aggregated.gradient), self.version)
             reasons.append(refusal if finite or refusal is not None else "non_finite")
         refused = next((r for r, finite in zip(reasons, aggregated.finite, strict=True) if finite and r), None)
         count = sum(reason is None for reason in reasons)
+        lags = [self.version - report.version for report in aggregated.reports]
         updated, norm = False, float("nan")
         if refused is None and count:
-            finite, updated, norm, _ = self._parameters.push(aggregated.gradient, rate, self.version, count=count)
+            finite, updated, norm = self._accumulator.push(aggregated.gradient, learning_rate, count)
             refused = None if finite else "non_finite"
         if refused is not None:
             reasons = [reason or refused for reason in reasons]
-        lags = [self.version - report.version for report in aggregated.reports]
         for report, reason, lag in zip(aggregated.reports, reasons, lags, strict=True):
             self._record(report, reason, lag)
-        self._close(before, updated=updated)
+        self._conclude(before, updated=updated)
         seconds = (time.perf_counter() - started) / len(reasons)
         last = len(reasons) - 1
         return [
-            Outcome(report, reason, lag, updated and i == last, norm, rate, seconds, float(reason is None))
+            Outcome(report, reason, lag, updated and i == last, norm, learning_rate, seconds)
             for i, (report, reason, lag) in enumerate(zip(aggregated.reports, reasons, lags, strict=True))
         ]
 
     def _record(self, report: GradientReport, dropped: DropReason | None, lag: int) -> None:
         self.account.record(report, dropped, lag)
-        if dropped is None:
-            self._parameters.merge_moments(report.observation_moments, report.return_moments)
-        if self._control is not None and dropped in _WITH_A_LAG:
-            self._control.arrive(lag)
+        if dropped is not None:
+            return
+        # Snapshots contain these moments from the next update on.
+        if self._observation_moments is not None and report.observation_moments is not None:
+            self._observation_moments = self._observation_moments.merge(report.observation_moments)
+        if report.return_moments is not None:
+            self._return_moments = self._return_moments.merge(report.return_moments)
 
-    def _close(self, sampled: int, *, updated: bool) -> None:
-        """Account for an update, if there was one, and refresh the target network if its time has come."""
+    def _conclude(self, sampled: int, *, updated: bool) -> None:
+        """Account for an update, and update the target network; `sampled` agent steps were counted for it before."""
         if updated:
+            self._snapshot = self._restored_snapshot_frames = None
             self.account.ledger.apply()
-            if self._control is not None:
-                self._control.update()
         self.account.ledger.check()
-        self._parameters.refresh_target(sampled, self.account.ledger.sampled)
+        self._update_target(sampled, self.account.ledger.sampled)
+
+    def _update_target(self, before: int, now: int) -> None:
+        if self._has_target and crossed_multiple(before, now, self._target_interval_agent_steps):
+            self._accumulator.update_target()
+            self.target_updates += 1
+            self._target_snapshot = None
 
     def snapshot(self) -> WeightSnapshot:
-        """The current weights. The same object until the next update."""
-        return self._parameters.snapshot(self.version, self.account.frames)
+        """The current weights: the same object until the next update."""
+        if self._snapshot is None:
+            frames = self.account.frames
+            if self._restored_snapshot_frames is not None:
+                # This version was published before the checkpoint, with the moments of that time. Reports have been
+                # merged since: to write them would make other weights of the same version.
+                frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
+            else:
+                self._write_observation_moments()
+            moments = self._return_moments
+            # 1 before the first report. The constant guards returns without variance: rewards of 0, or clipped ones.
+            reward_factor = float((moments.variance[0] + 1e-8) ** -0.5) if moments.number else 1.0
+            self._snapshot = WeightSnapshot(self.version, _copy(self._accumulator.read()), frames, reward_factor)
+        return self._snapshot
 
     def target_snapshot(self) -> WeightSnapshot | None:
         """The weights of the target network, numbered by its updates; None if the method has none.
 
-        The same object until the next update of the target network.
+        The same object until the next update of the target network. Its frames are 0: schedules follow the weights
+        that act.
         """
-        return self._parameters.target_snapshot()
-
-    def parameters(self) -> Float32Array:
-        """The weights of the current snapshot, float32 [P], also where slices of them are in other processes."""
-        snapshot = self.snapshot()
-        return self._parameters.whole() if snapshot.pieces else snapshot.parameters
+        if self._target_snapshot is None and self._has_target:
+            parameters = _copy(self._accumulator.read_target())
+            self._target_snapshot = WeightSnapshot(self.target_updates, parameters, frames=0)
+        return self._target_snapshot
 
     def is_finite(self) -> bool:
         """Whether every parameter is a finite number."""
-        return bool(np.isfinite(self.parameters()).all())
+        return bool(np.isfinite(self.snapshot().parameters).all())
 
     def fit_unfinished_update(self) -> int:
-        """After a restore: drop the gradients that wait for an update if K is smaller now, and they are K or more.
+        """After a restore with a smaller K, drop the pending gradients if they are K or more.
 
-        Their sum was never applied, and is not the sum of the new K. Returns how many were dropped.
+        Their sum was never applied, and is not the sum of the new K. Returns the number of dropped gradients.
         """
         gradients = self.account.ledger.gradients_pending
         if gradients < self.gradients_per_update:
             return 0
-        self._parameters.discard_pending()
-        if self._control is not None:
-            self._control.forget_pending()
-        self.account.ledger.discard_pending()
-        self.account.ledger.check()
+        self._discard_pending()
         return gradients
 
     def take_over(self, tensors: Mapping[str, npt.NDArray[Any]], state: dict[str, Any]) -> None:
-        """Go on with the weights of another run, from its checkpoint; see `Parameters.take_over`.
+        """Go on with the weights, optimizer slots, target network and moments of another run of the same network.
 
-        The account stays this run's: gradients that wait for an update are dropped, and the returns of the last
-        episodes, which say nothing of the new weights, are forgotten.
+        The account stays that of this run: pending gradients are dropped, and the window of returns is emptied, since
+        it describes the former weights.
+
+        Args:
+            tensors: the tensors of the other run's checkpoint, by name.
+            state: the plain values of that checkpoint.
         """
-        self._parameters.take_over(tensors, state)
-        if self._control is not None:
-            self._control.forget_pending()
-        self.account.ledger.discard_pending()
-        self.account.ledger.check()
+        self._discard_pending()
+        for name, variable in self.variables().items():
+            if name not in _UNFINISHED_UPDATE:
+                variable.assign(tensors[name])
+        # The number of copies into the target network belongs to this run, and so does the time of the next snapshot.
+        self._restore_weights({**state, "target_updates": self.target_updates, "snapshot_frames": None})
         self.account.recent_returns.clear()
 
     def variables(self) -> dict[str, tf.Variable]:
-        """The variables of a checkpoint, by name; see `gather` and `scatter`."""
-        return self._parameters.variables()
-
-    def gather(self) -> None:
-        """Bring the variables of a checkpoint up to date, before one is saved."""
-        self._parameters.gather()
-
-    def scatter(self) -> None:
-        """Go on from the variables of a checkpoint, after one was restored into them."""
-        self._parameters.scatter()
+        """The tensors of a checkpoint, by name."""
+        return self._accumulator.variables
 
     def state(self) -> dict[str, Any]:
-        """Everything else of a checkpoint, as plain values."""
+        """All of a checkpoint but its tensors, as plain values."""
+        observations, returns = self._observation_moments, self._return_moments
         return {
             "layout_fingerprint": self.layout.fingerprint,
             **self.account.state(),
             "last_sequences": sorted(self._admission.last_sequences.items()),
-            **self._parameters.state(),
-            **({} if self._control is None else {"lag_control": self._control.state()}),
+            "target_updates": self.target_updates,
+            "snapshot_frames": None if self._snapshot is None else self._snapshot.frames,
+            "observation_moments": None if observations is None else observations.to_json(),
+            **({"return_moments": returns.to_json()} if returns.number else {}),
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self.account.restore(state)
         self._admission.last_sequences = dict(state["last_sequences"])
-        self._parameters.restore(state)
-        # A run that had a K of its own before has nothing to restore.
-        if self._control is not None and "lag_control" in state:
-            self._control.restore(state["lag_control"])
+        self._restore_weights(state)
+
+    def _restore_weights(self, state: dict[str, Any]) -> None:
+        self.target_updates = state["target_updates"]
+        if self._observation_moments is not None:
+            self._observation_moments = Moments.from_json(state["observation_moments"])
+        if "return_moments" in state:
+            self._return_moments = Moments.from_json(state["return_moments"])
+        self._snapshot = self._target_snapshot = None
+        self._restored_snapshot_frames = state["snapshot_frames"]
+
+    def _discard_pending(self) -> None:
+        self._accumulator.discard_pending()
+        self.account.ledger.discard_pending()
+        self.account.ledger.check()
+
+    def _write_observation_moments(self) -> None:
+        moments = self._observation_moments
+        if moments is None:
+            return
+        for name, values in ((RUNNING_MEAN, moments.mean), (RUNNING_VARIANCE, moments.variance)):
+            self._accumulator.parameters[self.layout.range_of(name)].assign(values.astype(np.float32))
+
+
+def _copy(parameters: Float32Array) -> Float32Array:
+    """A read-only copy float32 [P]."""
+    values = parameters.copy()
+    values.flags.writeable = False
+    return values

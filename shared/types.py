@@ -23,7 +23,7 @@ ignores its action and resets. That step is masked.
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,15 +75,13 @@ class WeightSnapshot(NamedTuple):
     """The weights after `version` applied updates: `parameters` is float32 [P] and read-only.
 
     `frames` are the global frames when it was made; schedules of exploration follow them. `reward_factor` is what
-    rewards are multiplied by where they are normalised. Where slices of the weights are in other processes, `pieces`
-    has what stands for each of them there, in their order, and `parameters` is empty.
+    rewards are multiplied by where they are normalised.
     """
 
     version: int
     parameters: Float32Array
     frames: int = 0
     reward_factor: float = 1.0
-    pieces: tuple[Any, ...] = ()
 
 
 class EpisodeStats(NamedTuple):
@@ -114,17 +112,6 @@ class StageSeconds(NamedTuple):
     wait: float
 
 
-class GradientPieces(NamedTuple):
-    """A gradient float32 [P] whose slices are in other processes: what stands for each, in their order.
-
-    `block_norms` are the norms of its blocks, float32 [n], see `shared.norm`: by them its norm is known, and whether it
-    is finite, where the gradient is not.
-    """
-
-    slices: tuple[Any, ...]
-    block_norms: Float32Array
-
-
 class GradientReport(NamedTuple):
     """What an actor sends to the learner: one gradient, and the account of the agent steps behind it.
 
@@ -134,7 +121,7 @@ class GradientReport(NamedTuple):
     `statistics` are means over the samples, by the names of the method. `return_moments` of the
     discounted returns of its steps are there where rewards are normalised, and `observation_moments` where
     observations are scaled by running moments. `unfinished_environments` counts those of the actor's environments
-    that have ended no episode yet. Where the gradient travels in slices, `pieces` has it, and `gradient` is empty.
+    that have ended no episode yet.
     """
 
     actor_id: int
@@ -150,7 +137,6 @@ class GradientReport(NamedTuple):
     observation_moments: Moments | None = None
     return_moments: Moments | None = None
     unfinished_environments: int = 0
-    pieces: GradientPieces | None = None
 
 
 class AggregatedReport(NamedTuple):

@@ -44,10 +44,6 @@ class TrainingStoppedError(Exception):
     """The run cannot go on: too many actors were lost, or too many gradients were not finite."""
 
 
-class LearnerLostError(Exception):
-    """A part of the learner was lost, and the weights with it: the run can only go on from its last checkpoint."""
-
-
 class WorkerPool:
     """Dispatches to the actors of an executor and replaces those that fail, hang or drain.
 

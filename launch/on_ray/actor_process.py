@@ -4,7 +4,7 @@ Each imports TensorFlow, and what needs it, in its constructor: threads and devi
 which only names these classes, does without.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -14,21 +14,15 @@ from actors.environments import EnvironmentSpec
 from launch.machine.line import Line, LineAddress, take_line
 from launch.machine.shared_memory import VectorAddress, attach
 from launch.machine.tensorflow_process import prepare_tensorflow
-from shared.blocks import slice_bounds
 from shared.config import RunConfig
 from shared.errors import typed_line
 from shared.types import (
     EvaluationPolicy,
     EvaluationResult,
-    Float32Array,
-    GradientPieces,
     GradientReport,
     WeightSnapshot,
 )
 from shared.wire import decode, encode
-
-if TYPE_CHECKING:
-    from shared.norm import BlockwiseNorm
 
 _NO_GRADIENT = np.empty(0, np.float32)
 
@@ -85,8 +79,7 @@ class ActorProcess:
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
         self._attached: dict[VectorAddress, npt.NDArray[np.generic]] = {}
         self._line: Line | None = None
-        self._precision, self._shards = config.transfer.precision, config.learner.shards
-        self._norms: BlockwiseNorm | None = None
+        self._precision = config.transfer.precision
         self._not_made: str | None = None
         try:
             self._runner = self.make_runner(config, spec, actor_id)
@@ -111,33 +104,6 @@ class ActorProcess:
             self._line = take_line(line)
         report, gradient = self._run(weights, target)
         return Reply(report, gradient, self._line is not None)
-
-    def run_in_slices(self, weights: Weights, target: Weights | None, *pieces: npt.NDArray[np.generic]) -> list[Any]:
-        """See `Actor.run`. All vectors travel in slices, each as an object of its own.
-
-        `pieces` are those of the weights, and then those of the target network. Returned are the report and the slices
-        of its gradient, encoded.
-
-        Raises:
-            ActorNotMadeError: the constructor could not make the actor.
-        """
-        self._check_made()
-        weights = weights._replace(parameters=np.concatenate(pieces[: self._shards]))
-        if target is not None:
-            target = target._replace(parameters=np.concatenate(pieces[self._shards :]))
-        report, gradient = self._run(weights, target)
-        # As the slices will see it: what travels may be rounded.
-        block_norms = self.block_norms(decode(gradient))
-        slices = [gradient[begin:end] for begin, end in slice_bounds(gradient.size, self._shards)]
-        return [report._replace(pieces=GradientPieces((), block_norms)), *slices]
-
-    def block_norms(self, gradient: Float32Array) -> Float32Array:
-        """See `BlockwiseNorm.block_norms`. A bench overrides it."""
-        if self._norms is None:
-            from shared.norm import BlockwiseNorm
-
-            self._norms = BlockwiseNorm(gradient.size)
-        return self._norms.block_norms(gradient)
 
     def serve(self) -> None:
         """Answer the calls that come over the line that was taken, until its other end is closed."""
@@ -199,11 +165,10 @@ class EvaluatorProcess:
         self._config, self._spec = config, spec
         self._evaluator = Evaluator(config, spec, config.evaluation)
 
-    def run(self, weights: Weights, policy: EvaluationPolicy, *pieces: npt.NDArray[np.generic]) -> EvaluationResult:
-        """See `Evaluator.run`. `pieces` are the parameters where they travel in slices."""
-        parameters = np.concatenate(pieces) if pieces else weights.parameters
-        assert isinstance(parameters, np.ndarray)
-        snapshot = WeightSnapshot(weights.version, decode(parameters), weights.frames)
+    def run(self, weights: Weights, policy: EvaluationPolicy) -> EvaluationResult:
+        """See `Evaluator.run`."""
+        assert isinstance(weights.parameters, np.ndarray)
+        snapshot = WeightSnapshot(weights.version, decode(weights.parameters), weights.frames)
         result = self._evaluator.run(snapshot, policy)
         if not self._config.evaluation.video:
             return result

@@ -14,14 +14,11 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Executor
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.aggregation import NodesExecutor
 from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.members import PROCESS_OPTIONS
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation
-from launch.on_ray.sliced_executor import SlicedExecutor
-from launch.on_ray.slices import SliceProcesses
 from launch.run.metrics import LearnerDeath, View
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from shared.config import RunConfig
@@ -95,13 +92,10 @@ class LearnerProcess:
         from launch.run.session import TrainingSession
 
         config, spec = start.config, start.spec
-        slices = SliceProcesses(config, start.node) if config.learner.shards > 1 else None
 
         def executor_from(first_actor_id: int) -> Executor:
             cluster = None if start.node is None else ClusterView(config, start.node)
             actors = start.budget.actors
-            if slices is not None:
-                return SlicedExecutor(config, spec, actors, first_actor_id, ActorProcess, cluster, slices)
             if start.aggregation.level == "node":
                 count = config.learner.gradients_per_update
                 return NodesExecutor(config, spec, actors, first_actor_id, cluster, count)
@@ -120,7 +114,6 @@ class LearnerProcess:
             resume=start.resume,
             after=start.death,
             trackers=trackers,
-            make_parts=None if slices is None else slices.start,
         )
 
     def run(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any
 import ray
 
 from actors.environments import EnvironmentSpec
-from launch.loop.worker_pool import LearnerLostError
 from launch.machine.budget import ThreadBudget
 from launch.on_ray.cluster import cluster_nodes
 from launch.on_ray.failures import failure_reason
@@ -43,8 +42,7 @@ def run_learners(
     watch: Watch,
     say: Callable[[str], None],
 ) -> Summary:
-    """Run a learner to its end. If its process, or one of its slices', dies, another one goes on from the last
-    checkpoint.
+    """Run a learner to its end. If its process dies, another one goes on from the last checkpoint.
 
     Raises:
         ConfigurationError: the run cannot start; nothing was learned.
@@ -58,8 +56,7 @@ def run_learners(
         try:
             return watch(watched.wait, watched.view, watched.interrupt)
         except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
-            lost = _lost_part(error)
-            if isinstance(error, ray.exceptions.RayTaskError) and lost is None:
+            if isinstance(error, ray.exceptions.RayTaskError):
                 # It raised and its process lives: another one would raise the same.
                 if restarts == 0 and isinstance(error.cause, ConfigurationError):
                     raise error.cause from None
@@ -67,21 +64,14 @@ def run_learners(
             # A user who has asked the run to stop does not want another learner.
             if watched.interrupted or restarts == config.supervision.max_learner_restarts:
                 raise
-            what = lost or "its process died"
-            say(f"learner: {what}; another one goes on from the last checkpoint ({restarts + 1})")
+            say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(learner, no_restart=True)
             resume = resume or folder.has_checkpoint
-            death = LearnerDeath(lost or failure_reason(error), watched.agent_steps)
+            death = LearnerDeath(failure_reason(error), watched.agent_steps)
             if placement is not None:
                 placement = _place_again(config, say)
     raise AssertionError("unreachable")
-
-
-def _lost_part(error: ray.exceptions.RayError) -> str | None:
-    """What the learner's process says that it has lost, if that is why it ended the run."""
-    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
-    return str(cause) if isinstance(cause, LearnerLostError) else None
 
 
 def _send_folder(folder: Path) -> SentFolder:

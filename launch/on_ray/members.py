@@ -100,11 +100,11 @@ class _Evaluator:
         self._config, self._spec = config, spec
         self._handle: Any = self._start() if config.evaluation.every_frames else None
 
-    def run(self, weights: ray.ObjectRef, policy: EvaluationPolicy, *pieces: ray.ObjectRef) -> ray.ObjectRef:
+    def run(self, weights: ray.ObjectRef, policy: EvaluationPolicy) -> ray.ObjectRef:
         """See `EvaluatorProcess.run`. Evaluations run one after the other."""
         if self._handle is None:
             self._handle = self._start()
-        return self._handle.run.remote(weights, policy, *pieces)
+        return self._handle.run.remote(weights, policy)
 
     def close(self) -> None:
         """End the process, dead or not. The next `run` starts another one."""
@@ -120,14 +120,13 @@ class Call(NamedTuple):
     """A call under way: of an actor, or an evaluation (`actor_id` None).
 
     `weights`, `target` and `reply_in` are its vectors in shared memory, if it has any: no other call may use them until
-    it has ended. `slices` are those of its gradient, if it travels in slices.
+    it has ended.
     """
 
     actor_id: int | None
     weights: SharedVector | None = None
     target: SharedVector | None = None
     reply_in: SharedVector | None = None
-    slices: tuple[ray.ObjectRef, ...] = ()
 
 
 class Member(Protocol):
@@ -184,7 +183,7 @@ class RayMembers(ABC, Generic[MemberT]):
 
     def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
         assert self._evaluator is not None
-        self._calls[self._evaluator.run(self._published.weights_of(snapshot), policy, *snapshot.pieces)] = Call(None)
+        self._calls[self._evaluator.run(self._published.weights_of(snapshot), policy)] = Call(None)
 
     def drop_evaluations(self) -> None:
         self._calls = {key: call for key, call in self._calls.items() if call.actor_id is not None}

@@ -158,12 +158,6 @@ def aggregation(config: RunConfig, placement: Placement | None) -> Aggregation:
     count = config.learner.gradients_per_update
     if config.aggregation != "auto":
         return Aggregation(config.aggregation, "as requested")
-    if config.learner.shards > 1:
-        return Aggregation("none", "the learner's slices take gradients one by one")
-    if config.learner.staleness != "none":
-        return Aggregation("none", "each gradient is weighed by itself")
-    if config.learner.target_policy_lag is not None:
-        return Aggregation("none", "K follows the policy lag")
     if count < 2:
         return Aggregation("none", "each gradient is applied by itself")
     if placement is None or list(placement.actors) in ([], [placement.learner.id]):

@@ -32,11 +32,10 @@ class Progress:
 
     Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
     `learner_milliseconds` what one gradient costs the learner, dropped ones included, as in `gradients_per_second`.
-    `policy_lag_counts` says how many accepted gradients had which lag, `gradients_per_update` is K of the update in
-    progress, and `staleness_weight` is what a gradient counted for, on average. `passes` is in how many gradients an
-    agent step was, on average. `evaluations` are points of those that ended in the interval, and `evaluation_return`
-    is the mean of the last so far. `statistics` are the method's own, and `info` the environment's, over the episodes
-    that ended.
+    `policy_lag_counts` says how many accepted gradients had which lag, and `gradients_per_update` is K. `passes` is
+    in how many gradients an agent step was, on average. `evaluations` are points of those that ended in the
+    interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own, and `info`
+    the environment's, over the episodes that ended.
     """
 
     frames: int = 0
@@ -53,7 +52,6 @@ class Progress:
     policy_lag_max: int = 0
     policy_lag_counts: dict[int, int] = field(default_factory=dict)
     gradients_per_update: int = 1
-    staleness_weight: float | None = None
     agent_steps_applied: int = 0
     agent_steps_dropped: dict[str, int] = field(default_factory=dict)
     actors_alive: int = 0
@@ -103,7 +101,6 @@ _GROUPS = {
     "policy_lag_mean": "asynchrony/policy_lag_mean",
     "policy_lag_max": "asynchrony/policy_lag_max",
     "gradients_per_update": "asynchrony/gradients_per_update",
-    "staleness_weight": "asynchrony/staleness_weight",
     "actors_alive": "asynchrony/actors_alive",
     "actor_restarts": "asynchrony/actor_restarts",
     "learning_rate": "learning/learning_rate",
@@ -222,7 +219,6 @@ class Metrics:
         if outcome.dropped is None:
             self._lags[outcome.policy_lag] += 1
             self._statistics.update(report.statistics)
-            self._weights += outcome.weight
             self._accepted += 1
 
     def add_evaluation(self, point: dict[str, Any]) -> None:
@@ -251,7 +247,6 @@ class Metrics:
             policy_lag_max=max(self._lags, default=0),
             policy_lag_counts=dict(self._lags),
             gradients_per_update=learner.gradients_per_update,
-            staleness_weight=self._weights / self._accepted if self._accepted else None,
             agent_steps_applied=ledger.applied,
             agent_steps_dropped=dict(ledger.dropped),
             actors_alive=actors_alive,
@@ -261,7 +256,7 @@ class Metrics:
                 for stage, total in zip(StageSeconds._fields, self._stages.tolist(), strict=True)
             },
             learner_milliseconds=1e3 * self._learner_seconds / max(self._gradients, 1),
-            learning_rate=learner.learning_rate,
+            learning_rate=learner.account.learning_rate,
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
             passes=self._samples / agent_steps,
             evaluation_return=self._evaluation_return,
@@ -294,7 +289,6 @@ class Metrics:
         self._norms: list[float] = []
         self._evaluations: list[dict[str, Any]] = []
         self._statistics: Counter[str] = Counter()
-        self._weights = 0.0
         self._accepted = 0
         self._info: dict[str, list[float]] = {}
 

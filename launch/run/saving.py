@@ -431,7 +431,6 @@ class Saving:
         """
         for message in self._checkpoints.restore():
             self._say(message)
-        self._learner.scatter()
 
     def count_from(self, seconds: float) -> None:
         """Count the time, the updates and the frames to the next checkpoint from now on, `seconds` of training."""
@@ -468,7 +467,6 @@ class Saving:
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "
                 f"before that: resume it with a lower --optimizer.learning-rate"
             )
-        learner.gather()
         try:
             self._checkpoints.save(learner.version)
         except CheckpointError as error:
@@ -478,7 +476,7 @@ class Saving:
             # looked at whenever a checkpoint is due.
             mean = learner.account.mean_return
             assert mean is not None
-            self.best.keep_if_best(learner.version, learner.parameters(), mean, "training")
+            self.best.keep_if_best(learner.version, learner.snapshot().parameters, mean, "training")
         if self._copy is not None:
             self._say_if_not_copied(self._copy.start())
 

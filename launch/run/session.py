@@ -33,10 +33,9 @@ from launch.run.saving import Saving, first_weights
 from launch.run.stopping import Evaluations, ReturnTarget, StoppingRules, TrainingPoint, TrainingReturns
 from launch.run.trackers import OpenTracker, Trackers, tracker_openers
 from learner.learner import Learner, Outcome
-from learner.slices import Part
 from shared.config import RunConfig
 from shared.errors import typed_line
-from shared.types import EvaluationResult, Float32Array
+from shared.types import EvaluationResult
 
 
 class ArrivalRecord:
@@ -108,7 +107,6 @@ class TrainingSession:
         resume: start from the newest checkpoint in `folder`.
         after: what ended the process before this one, if it is the same run that goes on.
         trackers: how further ones are opened that the run's rows go to, by their names.
-        make_parts: starts the learner's slices in other processes, with these parameters. None: there are none.
     """
 
     def __init__(
@@ -121,7 +119,6 @@ class TrainingSession:
         resume: bool,
         after: LearnerDeath | None = None,
         trackers: Mapping[str, OpenTracker] | None = None,
-        make_parts: Callable[[Float32Array], Sequence[Part]] | None = None,
     ) -> None:
         self._config = config
         self._exact = config.checkpoint.exact
@@ -132,8 +129,7 @@ class TrainingSession:
         policy = Policy(config, spec)
         first = first_weights(self._folder, policy.layout)
         initial = policy.initial_parameters() if first is None else first
-        parts = None if make_parts is None else make_parts(initial)
-        self.learner = Learner(config, policy.layout, initial, parts)
+        self.learner = Learner(config, policy.layout, initial)
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
         self._exploits = 0
@@ -196,7 +192,6 @@ class TrainingSession:
 
         Raises:
             TrainingStoppedError: the run could not go on. It was saved before.
-            LearnerLostError: what could be saved is gone. The last checkpoint is what the run can go on from.
         """
         failure: TrainingStoppedError | None = None
         try:

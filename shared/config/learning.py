@@ -187,9 +187,8 @@ class OptimizerConfig:
         positive("optimizer.max_gradient_norm", self.max_gradient_norm)
 
 
-# More gradients of one update than any run has; of lags that are targets, the least and the most.
-_MOST_GRADIENTS = 1_000_000
-_TARGETS = (0.001, 1_000_000)
+# Above the number of actors of any run.
+_MAX_GRADIENTS_PER_UPDATE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -201,89 +200,18 @@ class LearnerConfig:
     accumulation: Literal["sum", "mean"] = "sum"
     """Whether the K gradients are summed or averaged; each counts alike, however many agent steps it is of."""
     max_policy_lag: int | None = None
-    """Gradients computed with weights older than this many updates are dropped. None: none is too old."""
-    target_policy_lag: float | None = None
-    """L: K follows the gradients in flight, so that their mean policy lag stays near L updates. None: K is
-    --learner.gradients-per-update. Needs --learner.accumulation mean."""
-    gradients_per_update_bounds: tuple[int, int] = (1, 1024)
-    """With --learner.target-policy-lag: the least and the most K."""
-    learning_rate_scaling: Literal["square_root", "linear", "none"] = "square_root"
-    """With --learner.target-policy-lag: the learning rate of an update of K gradients is that of the schedule times
-    √(K/K₀), K/K₀, or 1."""
-    tuned_gradients_per_update: int = 1
-    """With --learner.target-policy-lag: K₀, the K that --optimizer.learning-rate is right for."""
-    staleness: Literal["none", "inverse", "gap", "delay_compensated"] = "none"
-    """What becomes of a gradient that meets newer weights than its own. none: it counts in full; inverse: it counts
-    1/max(1, policy lag); gap: it counts less the further the weights have moved; delay_compensated: it is corrected to
-    the new weights, to first order."""
-    staleness_versions: int = 64
-    """gap, delay_compensated: how many of the newest versions of the weights are kept, each 4 bytes per parameter (2.7
-    MB for a3c_cnn). For a gradient of an older version the oldest one kept stands in."""
-    compensation: float = 2.0
-    """delay_compensated: λ₀ in g + λ g² (θ - θ of the gradient)."""
-    compensation_decay: float | None = 0.95
-    """delay_compensated: each weight's λ is λ₀/√(m + 1e-7), where m is the running mean of g² with this decay. None:
-    λ is λ₀."""
-    shards: int = 1
-    """S: slices that the weights are updated in, each by a process of its own. 1: by the learner's process."""
+    """Gradients computed with weights older than this many updates are dropped. None disables the limit."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """Where updates run. auto: a GPU when the cluster has one. Slices are updated on CPUs."""
+    """Where updates run. auto: a GPU when the cluster has one."""
 
     def __post_init__(self) -> None:
         at_least("learner.gradients_per_update", self.gradients_per_update, 1)
-        if self.gradients_per_update > _MOST_GRADIENTS:
-            raise setting_error(
-                "learner.gradients_per_update", self.gradients_per_update, f"must be at most {_MOST_GRADIENTS:,}"
-            )
+        if self.gradients_per_update > _MAX_GRADIENTS_PER_UPDATE:
+            problem = f"must be at most {_MAX_GRADIENTS_PER_UPDATE:,}"
+            raise setting_error("learner.gradients_per_update", self.gradients_per_update, problem)
         at_least("learner.max_policy_lag", self.max_policy_lag, 0)
-        positive("learner.target_policy_lag", self.target_policy_lag)
-        least, most = self.gradients_per_update_bounds
-        if not 1 <= least <= most:
-            raise setting_error(
-                "learner.gradients_per_update_bounds", f"{least} {most}", "must be two numbers from 1 up, in order"
-            )
-        at_least("learner.tuned_gradients_per_update", self.tuned_gradients_per_update, 1)
-        at_least("learner.staleness_versions", self.staleness_versions, 1)
-        at_least("learner.compensation", self.compensation, 0.0)
-        if self.compensation_decay is not None and not 0.0 <= self.compensation_decay < 1.0:
-            raise setting_error(
-                "learner.compensation_decay", self.compensation_decay, "must be at least 0 and less than 1"
-            )
-        if self.target_policy_lag is not None:
-            self._check_target(self.target_policy_lag)
-        at_least("learner.shards", self.shards, 1)
-        if self.shards > 1 and self.keeps_versions:
-            raise setting_error(
-                "learner.staleness",
-                self.staleness,
-                "compares all weights with former ones, and slices know their own only; leave --learner.shards out",
-            )
-        if self.shards > 1 and self.device == "gpu":
-            raise setting_error("learner.device", "gpu", "slices are updated on CPUs; leave --learner.shards out")
-
-    @property
-    def keeps_versions(self) -> bool:
-        """Whether the learner keeps former weights, to compare the present ones with."""
-        return self.staleness in ("gap", "delay_compensated")
 
     @property
     def may_use_gpu(self) -> bool:
         """Whether updates run on a GPU if there is one."""
-        return self.device != "cpu" and self.shards == 1
-
-    def _check_target(self, target: float) -> None:
-        least, most = _TARGETS
-        if not least <= target <= most:
-            raise setting_error("learner.target_policy_lag", target, f"must be from {least} to {most:,} updates")
-        if self.gradients_per_update != 1:
-            raise setting_error(
-                "learner.gradients_per_update",
-                self.gradients_per_update,
-                "K follows --learner.target-policy-lag; leave one of the two out",
-            )
-        if self.accumulation != "mean":
-            raise setting_error(
-                "learner.accumulation",
-                self.accumulation,
-                "the scale of a sum would change with K; --learner.target-policy-lag needs mean",
-            )
+        return self.device != "cpu"

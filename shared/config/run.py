@@ -147,20 +147,6 @@ def _check_aggregation(config: RunConfig) -> None:
     how = config.aggregation
     if how != "node":
         return
-    if config.learner.staleness != "none":
-        raise setting_error(
-            "aggregation", how, "a node does not know how old its gradients are when they are applied, and cannot "
-            "weigh them before it adds them; leave --learner.staleness out"
-        )  # fmt: skip
-    if config.learner.target_policy_lag is not None:
-        raise setting_error(
-            "aggregation", how, "adds a fixed number of gradients; leave --learner.target-policy-lag out"
-        )
-    if config.learner.shards > 1:
-        raise setting_error(
-            "aggregation", how, "adds whole gradients, and the learner's slices take parts of single ones; leave "
-            "--learner.shards out",
-        )  # fmt: skip
     if config.learner.gradients_per_update < 2:
         raise setting_error(
             "aggregation", how, "needs --learner.gradients-per-update of 2 or more: there is nothing to add"

@@ -26,21 +26,13 @@ _SEED = 11
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[ChaosRun]:
     assert os.geteuid() == 0, "make chaos mounts a small disk, and so needs root"
-    made = ChaosRun(tmp_path, {"Actor": 3, "Learner": 1, "Slice": 2}, deadline_seconds=400)
+    made = ChaosRun(tmp_path, {"Actor": 3, "Learner": 1}, deadline_seconds=400)
     yield made
     made.end()
 
 
-def lost_slice(run: ChaosRun, random_state: random.Random) -> None:
-    line = "goes on from its checkpoint"
-    learners = run.log().count(line)
-    run.signal_one("Slice", signal.SIGKILL, random_state)
-    run.wait_for(lambda: run.log().count(line) > learners, "another learner")
-
-
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(shards: int, run: ChaosRun) -> None:
+def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRun) -> None:
     random_state = random.Random(_SEED)
     faults: list[Callable[[], object]] = [
         *[lambda: actor_fault(run, lambda: run.signal_one("Actor", signal.SIGKILL, random_state), "process died")] * 3,
@@ -53,11 +45,9 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(shards: int,
         lambda: dropped_report(run, "stale_report", "too_old"),
         lambda: run.signal_one("Learner", signal.SIGKILL, random_state),
         lambda: full_disk(run),
-        *[lambda: lost_slice(run, random_state)] * (shards - 1),
     ]
     random_state.shuffle(faults)
-    slices = ["--learner.shards", str(shards)]
-    run.start("cartpole", *SETTINGS.split(), *slices, "--total-frames", "1000M", "--run-dir", str(run.path))
+    run.start("cartpole", *SETTINGS.split(), "--total-frames", "1000M", "--run-dir", str(run.path))
     for fault in faults:
         run.wait_for_progress()
         fault()
@@ -74,9 +64,8 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(shards: int,
     output = run.wait_for_end()
     assert run.driver.returncode == 130, output
     summary = account_of(run.path)
-    # And in another number of slices.
     frames = str(summary["frames"] + 20_000)
-    run.start("--resume", str(run.path), "--total-frames", frames, "--learner.shards", str(3 - shards))
+    run.start("--resume", str(run.path), "--total-frames", frames)
     output = run.wait_for_end()
     assert run.driver.returncode == 0, output
     assert "Traceback" not in output

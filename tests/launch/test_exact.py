@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from sliced import small_blocks
 
 from launch.cli import main
 from launch.run.stopping import StoppingRules
@@ -23,8 +22,6 @@ SMALL = (
     "--evaluation.episodes 10"
 )
 LSTM = "--network.recurrent lstm --network.recurrent-units 6"
-GAP = "--learner.staleness gap --learner.staleness-versions 2"
-FOLLOWING = "--learner.staleness delay_compensated --learner.target-policy-lag 0.7 --learner.accumulation mean"
 # What time there was, and how it ended, may differ.
 _OF_THE_SESSION = {"status", "wall_seconds", "frames_per_second", "agent_steps_per_second"}
 _DEADLINE_SECONDS = 60
@@ -81,8 +78,8 @@ def interrupt_while_it_trains(run: Path) -> threading.Thread:
                 (2, 3, 1, ""),
                 (2, 3, 2, ""),
                 (3, 1, 2, ""),
-                (4, 1, 1, GAP),
-                (4, 1, 2, FOLLOWING),
+                (4, 1, 1, ""),
+                (4, 3, 2, "--learner.accumulation mean"),
                 (2, 1, 1, LSTM + " --method.name sarsa --exploration.annealing-frames 500"),
             )
         ),
@@ -166,52 +163,3 @@ def test_an_evaluation_that_was_asked_for_is_made_after_a_resume(tmp_path: Path)
     assert made == expected
     assert made[0].startswith(f"evaluation of update {asked_for}: ")
     assert checkpoint(run)["state"]["best_return"] == checkpoint(whole)["state"]["best_return"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "--actor.epochs 2 --actor.minibatches 4 --learner.gradients-per-update 3 --optimizer.max-gradient-norm 0.05",
-        "--method.name q_learning --method.target-interval-agent-steps 100 --learner.gradients-per-update 2 "
-        "--learner.accumulation mean",
-        "--learner.staleness inverse --network.observation-scaling running",
-    ],
-)
-def test_a_run_may_go_on_in_any_number_of_slices(
-    settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_blocks(monkeypatch)
-    run, whole = tmp_path / "run", tmp_path / "whole"
-    train(f"--actors 2 --learner.shards 2 {settings} --total-frames 500", run)
-    train("--learner.shards 4 --total-frames 1000", run, resume=True)
-    resumed = train("--learner.shards 1 --total-frames 1500", run, resume=True)
-    expected = train(f"--actors 2 {settings} --total-frames 1500", whole)
-    for content in (seen := checkpoint(run), wanted := checkpoint(whole)):
-        for name in ("elapsed_seconds", "best_return", "best_measure"):
-            del content["state"][name]
-    assert seen.keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(seen[name], value, err_msg=name)
-    for name in expected.keys() - _OF_THE_SESSION:
-        assert resumed[name] == expected[name], name
-
-
-def test_arrivals_are_repeated_in_any_number_of_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_blocks(monkeypatch)
-    arrivals = tmp_path / "arrivals.txt"
-    lines = "".join(f"report {actor}\n" for actor in (0, 0, 1, 0, 1, 1, 1, 0, 0, 0, 1, 0, 1, 1, 0))
-    arrivals.write_text(f"actors 0 1\n{lines}")
-    found = []
-    for shards in (1, 2, 4):
-        run = tmp_path / str(shards)
-        train(
-            f"--actors 2 --learner.shards {shards} --learner.gradients-per-update 2 --replay-arrivals {arrivals} "
-            "--learner.staleness inverse --checkpoint.no-exact --total-frames 100k",
-            run,
-        )
-        found.append(
-            {name: value.tobytes() for name, value in checkpoint(run).items() if name.startswith("variables/")}
-        )
-        assert len(found[-1]) > 3
-    assert found[0] == found[1] == found[2]

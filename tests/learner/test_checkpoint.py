@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from learner.checkpoint import Checkpoints, read_checkpoint
+from learner.checkpoint import CheckpointError, Checkpoints, read_checkpoint
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 
@@ -130,17 +130,15 @@ def test_any_corruption_gives_an_older_checkpoint_or_a_clear_error(tmp_path: Pat
 
 
 def test_what_a_failed_save_left_is_removed_and_the_others_stay(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from learner.checkpoint import CheckpointError
-
     run = Run(saved)
 
     before = sorted(saved.iterdir())
 
-    def fail(checkpoint_number: int) -> str:
+    def fail(_: tf.train.CheckpointManager, checkpoint_number: int) -> str:
         (saved / f"update-{checkpoint_number}_temp").mkdir()
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
-    monkeypatch.setattr(run.checkpoints._manager, "save", fail)
+    monkeypatch.setattr(tf.train.CheckpointManager, "save", fail)
     # A run that saves again before its next update writes the version that it has.
     for version in (200, 100, 10):
         with pytest.raises(CheckpointError, match=f"update {version} could not be written: No space left"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from learner.accumulator import GradientAccumulator
+from learner.update import GradientAccumulator
 from shared.config import LearnerConfig, OptimizerConfig
 from shared.schedules import crossed_multiple, exponential_decay
 

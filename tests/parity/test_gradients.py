@@ -17,8 +17,8 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
-from learner.accumulator import GradientAccumulator
 from learner.learner import Learner
+from learner.update import GradientAccumulator
 from shared.config import EvaluationConfig, ExplorationConfig, LearnerConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
 from shared.methods.actor_critic import ActorCritic

@@ -18,8 +18,8 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
-from learner.accumulator import GradientAccumulator
 from learner.learner import Learner
+from learner.update import GradientAccumulator
 from shared.config import EvaluationConfig, LearnerConfig, OptimizerConfig, RunConfig
 from shared.types import Float32Array, WeightSnapshot
 

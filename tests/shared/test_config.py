@@ -74,14 +74,6 @@ def test_a_number_between_two_others_may_be_either(value: float, passes: bool) -
             {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2), "lockstep": True},
             "without --lockstep",
         ),
-        (
-            {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2, staleness="inverse")},
-            "leave --learner.staleness out",
-        ),
-        (
-            {"aggregation": "node", "learner": LearnerConfig(target_policy_lag=2.0, accumulation="mean")},
-            "leave --learner.target-policy-lag out",
-        ),
         ({"checkpoint": CheckpointConfig(exact=True)}, "is for --executor inline"),
         ({"executor": "inline", "learner": LearnerConfig(device="gpu")}, "the inline executor runs on the CPU"),
         ({"executor": "inline", "evaluation": EvaluationConfig(video=True)}, "use --executor ray"),
@@ -98,19 +90,6 @@ def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: s
     ("settings", "problem"),
     [
         ({"gradients_per_update": 2**31}, "--learner.gradients-per-update 2147483648: must be at most 1,000,000"),
-        ({"target_policy_lag": 1e-320, "accumulation": "mean"}, "must be from 0.001 to 1,000,000 updates"),
-        ({"target_policy_lag": 0.0, "accumulation": "mean"}, "--learner.target-policy-lag 0.0: must be greater than 0"),
-        (
-            {"target_policy_lag": 1.0, "accumulation": "mean", "gradients_per_update": 4},
-            "--learner.gradients-per-update 4: K follows --learner.target-policy-lag; leave one of the two out",
-        ),
-        ({"target_policy_lag": 1.0}, "--learner.accumulation sum: the scale of a sum would change with K"),
-        ({"gradients_per_update_bounds": (4, 2)}, "--learner.gradients-per-update-bounds 4 2: must be two numbers"),
-        ({"gradients_per_update_bounds": (0, 2)}, "must be two numbers from 1 up, in order"),
-        ({"tuned_gradients_per_update": 0}, "must be at least 1"),
-        ({"staleness_versions": 0}, "--learner.staleness-versions 0: must be at least 1"),
-        ({"compensation": -1.0}, "must be at least 0"),
-        ({"compensation_decay": 1.0}, "--learner.compensation-decay 1.0: must be at least 0 and less than 1"),
     ],
 )
 def test_a_learner_that_cannot_be_is_refused_in_one_line(settings: dict, problem: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
-from launch.loop.worker_pool import LearnerLostError, TrainingStoppedError
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine.budget import thread_budget
 from launch.on_ray import learner_process, learner_run
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, SentFolder
@@ -153,21 +153,6 @@ def test_a_learner_that_raises_is_not_started_again(
     with pytest.raises(ray.exceptions.RayError, match="no file"):
         learners.run(cartpole)
     assert len(learners.starts) == 1
-
-
-def test_a_learner_that_has_lost_a_slice_is_followed_by_another_one_that_knows_why(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = LearnerLostError("slice 1 of 2: its process died: killed")
-    lost = ray.exceptions.RayTaskError("run", f"raised: {error}", error).as_instanceof_cause()
-    learners = Learners(monkeypatch, tmp_path, (120, lost), (900, SUMMARY))
-    learners.checkpoint()
-    assert learners.run(cartpole) == SUMMARY
-    assert learners.starts == [(False, None), (True, (str(error), 120))]
-    assert learners.killed == 1
-    assert learners.said == [f"learner: {error}; another one goes on from the last checkpoint (1)"]
-    with pytest.raises(ray.exceptions.RayError, match="slice 1 of 2"):
-        Learners(monkeypatch, tmp_path, (120, lost)).run(cartpole, interrupt=True)
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("no file"), ConfigurationError("no such game")])

@@ -131,14 +131,13 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: P
 def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> None:
     """And files with the names of our packages, where the user stands, do not break what Ray starts."""
     write_namesakes(tmp_path)
-    # Each differentiates a rollout four times, at the newest weights it was sent. What a gradient counts for, and how
-    # many make an update, follows from the order of the arrivals.
+    # Each differentiates a rollout four times, at the newest weights it was sent.
     settings = f"{SMALL} {LSTM} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
-    settings += " --learner.staleness gap --learner.target-policy-lag 0.5 --learner.accumulation mean"
+    settings += " --learner.gradients-per-update 3 --learner.accumulation mean"
     arrivals = tmp_path / "arrivals.txt"
     again = tmp_path / "again.txt"
     process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray", tmp_path)
-    wait_for(lambda: rows(tmp_path / "ray") and rows(tmp_path / "ray")[-1]["gradients_per_update"] > 1, process)
+    wait_for(lambda: rows(tmp_path / "ray") and rows(tmp_path / "ray")[-1]["updates"] > 1, process)
     # While one stands still, the other reports several times in a row: not as if they took turns.
     halted = actor_processes(process.pid)[0]
     os.kill(halted, signal.SIGSTOP)

@@ -1,11 +1,12 @@
-"""The accumulator and RMSProp: exact sums, exact zeros, one trace, and the paper's equations in NumPy."""
+"""The accumulator: exact sums, exact zeros, one trace; the global norm and clipping."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from learner.accumulator import GradientAccumulator
+from learner.update import GradientAccumulator, global_norm
 from shared.config import LearnerConfig, OptimizerConfig
 
 P = 1000
@@ -49,23 +50,20 @@ def test_one_trace_after_a_thousand_submits(k: int) -> None:
     gradient = gradients(1)[0]
     for i in range(1000):
         used.push(gradient, 1e-4 * (1000 - i))
-    assert used.push_graph.traces == 1
+    assert used.traces == 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_non_finite_gradient_changes_nothing(bad: float) -> None:
     held = accumulator(2)
     held.push(gradients(1)[0], 0.01)
-    before = [v.numpy().tobytes() for v in (held.parameters, held.accumulated, *held.optimizer.variables.values())]
+    before = {name: variable.numpy().tobytes() for name, variable in held.variables.items()}
     gradient = gradients(1)[0]
     gradient[7] = bad
     result = held.push(gradient, 0.01)
     assert not result.finite
     assert not result.applied
-    assert [
-        v.numpy().tobytes() for v in (held.parameters, held.accumulated, *held.optimizer.variables.values())
-    ] == before
-    assert int(held.pending) == 1
+    assert {name: variable.numpy().tobytes() for name, variable in held.variables.items()} == before
 
 
 def test_the_reported_norm_is_that_of_the_sum_before_clipping() -> None:
@@ -74,3 +72,23 @@ def test_the_reported_norm_is_that_of_the_sum_before_clipping() -> None:
     clipped.push(pushed[0], 0.01)
     result = clipped.push(pushed[1], 0.01)
     assert result.gradient_norm == pytest.approx(np.linalg.norm(pushed.sum(axis=0)), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 1024, 5000, 700_000])
+def test_the_global_norm_is_euclidean_and_eager_equals_graph(size: int) -> None:
+    vector = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    norm = tf.function(global_norm)(tf.constant(vector)).numpy()
+    assert norm == pytest.approx(np.linalg.norm(vector.astype(np.float64)), rel=1e-6)
+    assert global_norm(tf.constant(vector)).numpy().tobytes() == norm.tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_the_global_norm_is_not_finite_where_an_element_or_its_square_is_not(bad: float) -> None:
+    vector = np.ones(3000, np.float32)
+    vector[2000] = bad
+    assert not np.isfinite(global_norm(tf.constant(vector)).numpy())
+
+
+def test_the_global_norm_is_not_finite_where_only_the_sum_over_blocks_overflows() -> None:
+    assert np.isfinite(global_norm(tf.fill([1024], 3e17)).numpy())
+    assert not np.isfinite(global_norm(tf.fill([4096], 3e17)).numpy())

@@ -1,0 +1,167 @@
+"""The update of the parameters: accumulate gradients, clip, apply and reset, as one graph call per gradient."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from learner.optimizer import make_optimizer
+from shared.config import LearnerConfig, OptimizerConfig
+from shared.graph import Graph, aligned, tensor_on, values_of
+from shared.types import Float32Array
+
+# Blocks of the global norm. Several threads may share a reduction of more elements than `_MAX_BLOCK`, in an order that
+# depends on their number; a block below `_MIN_BLOCK` is not worth an operation.
+_MAX_BLOCKS = 32
+_MIN_BLOCK, _MAX_BLOCK = 1024, 65_536
+# Elements of one cache line of 64 bytes.
+_ALIGNMENT = 16
+
+
+def global_norm(vector: tf.Tensor) -> tf.Tensor:
+    """The Euclidean norm of float32 [P], a float32 scalar.
+
+    The norm of each block is computed first, then the norm of these: the result is the same to the bit for any number
+    of threads, and no block is copied. It overflows to infinity where the sum of squares does.
+    """
+    size = vector.shape[0]
+    block = _block_size(size)
+    whole = size // block
+    rows = [tf.reshape(vector[: whole * block], [whole, block])] if whole else []
+    if size % block:
+        rows.append(vector[None, whole * block :])
+    norms = [tf.raw_ops.EuclideanNorm(input=row, axis=[1]) for row in rows]
+    return tf.sqrt(tf.reduce_sum(tf.square(tf.concat(norms, axis=0))))
+
+
+def _block_size(size: int) -> int:
+    each = -(-size // _MAX_BLOCKS)
+    return min(max(-(-each // _ALIGNMENT) * _ALIGNMENT, _MIN_BLOCK), _MAX_BLOCK)
+
+
+class PushResult(NamedTuple):
+    """The effect of one gradient on the parameters.
+
+    `finite` is False for a gradient that was refused. `applied` is True for the one that completed an update;
+    `gradient_norm` is then the global norm of the accumulated gradient before clipping, else that of the pushed one.
+    """
+
+    finite: bool
+    applied: bool
+    gradient_norm: float
+
+
+class GradientAccumulator:
+    """Parameters float32 [P], their optimizer, their target network, and the sum of the gradients of the next update.
+
+    Gradients enter the graph of `push` as an argument, computed by another graph: none can depend on parameters that
+    the same graph has already changed.
+
+    Attributes:
+        variables: all tensors of a checkpoint, by name.
+
+    Args:
+        parameters: initial float32 [P].
+        learner: K, and whether K gradients are summed or averaged.
+        optimizer: the optimizer, its constants, and the norm to clip to.
+        target: whether the method has a target network.
+    """
+
+    def __init__(
+        self, parameters: Float32Array, learner: LearnerConfig, optimizer: OptimizerConfig, *, target: bool = False
+    ) -> None:
+        self.parameters = tf.Variable(parameters, name="parameters")
+        self.accumulated = tf.Variable(tf.zeros_like(self.parameters), name="accumulated")
+        self.pending = tf.Variable(0, dtype=tf.int32, name="pending")
+        self._optimizer = make_optimizer(len(parameters), optimizer)
+        self._gradients_per_update = learner.gradients_per_update
+        self._mean = learner.accumulation == "mean"
+        self._max_gradient_norm = optimizer.max_gradient_norm
+        # The learning rate and the number of gradients, written anew for each push: two new tensors would take longer.
+        self._values = aligned((2,), "float32")
+        self._scalars = tensor_on(self._values)
+        self._graph = Graph(self._push, [tf.TensorSpec(parameters.shape, tf.float32), tf.TensorSpec([2], tf.float32)])
+        # Their names are those of the tensors in every checkpoint that was ever written.
+        self.variables: dict[str, tf.Variable] = {
+            "parameters": self.parameters,
+            "accumulated": self.accumulated,
+            "pending": self.pending,
+            **self._optimizer.variables,
+        }
+        if target:
+            self.variables["target_parameters"] = tf.Variable(parameters, trainable=False, name="target_parameters")
+
+    @property
+    def traces(self) -> int:
+        """Number of traces of the graph: 1 after any number of pushes."""
+        return self._graph.traces
+
+    def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
+        """Add a gradient float32 [P]. The K-th one since the last update completes an update.
+
+        A gradient whose norm is not finite changes nothing. `count` is the number of gradients in a sum.
+        """
+        self._values[:] = learning_rate, count
+        (result,) = self._graph(gradient, self._scalars)
+        finite, applied, norm = result.numpy().tolist()
+        return PushResult(bool(finite), bool(applied), norm)
+
+    def discard_pending(self) -> None:
+        """Reset the sum of the next update."""
+        self.accumulated.assign(tf.zeros_like(self.accumulated))
+        self.pending.assign(0)
+
+    def read(self) -> Float32Array:
+        """The parameters, float32 [P]: a read-only view that the next push may change."""
+        return values_of(self.parameters)
+
+    def read_target(self) -> Float32Array:
+        """The parameters of the target network, float32 [P]: a read-only view that `update_target` may change."""
+        return values_of(self.variables["target_parameters"])
+
+    def update_target(self) -> None:
+        """Copy the parameters into the target network."""
+        self.variables["target_parameters"].assign(self.parameters)
+
+    def _push(self, gradient: tf.Tensor, scalars: tf.Tensor) -> tf.Tensor:
+        learning_rate, count = tf.unstack(scalars)
+        norm = global_norm(gradient)
+
+        def accept() -> tf.Tensor:
+            # Decided at trace time: K = 1 needs neither the sum nor its reset, two passes over memory.
+            if self._gradients_per_update == 1:
+                return self._apply(gradient, norm, learning_rate)
+            return self._accumulate(gradient, norm, learning_rate, count)
+
+        return tf.cond(tf.math.is_finite(norm), accept, lambda: tf.stack([0.0, 0.0, norm]))
+
+    def _accumulate(
+        self, gradient: tf.Tensor, norm: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
+    ) -> tf.Tensor:
+        self.accumulated.assign_add(gradient)
+        pending = self.pending.assign_add(tf.cast(count, tf.int32))
+        return tf.cond(
+            pending >= self._gradients_per_update,
+            lambda: self._apply_accumulated(learning_rate, pending),
+            lambda: tf.stack([1.0, 0.0, norm]),
+        )
+
+    def _apply_accumulated(self, learning_rate: tf.Tensor, pending: tf.Tensor) -> tf.Tensor:
+        gradient = self.accumulated.read_value()
+        if self._mean:
+            k, count = float(self._gradients_per_update), tf.cast(pending, tf.float32)
+            gradient *= 1.0 / k
+            # More than K are pending where a sum of K arrives at single gradients of a checkpoint.
+            gradient = tf.cond(count > k, lambda: gradient * (k / count), lambda: gradient)
+        # Read, reset, apply: without these dependencies a graph may run the three in any order.
+        with tf.control_dependencies([gradient]):
+            reset = [self.accumulated.assign(tf.zeros_like(gradient)), self.pending.assign(0)]
+        with tf.control_dependencies(reset):
+            return self._apply(gradient, global_norm(gradient), learning_rate)
+
+    def _apply(self, gradient: tf.Tensor, norm: tf.Tensor, learning_rate: tf.Tensor) -> tf.Tensor:
+        limit = self._max_gradient_norm
+        if limit is not None:
+            # `tf.clip_by_global_norm` would multiply every gradient, also those below the limit.
+            gradient = tf.cond(norm > limit, lambda: gradient * (limit / norm), lambda: gradient)
+        self._optimizer.apply(self.parameters, gradient, learning_rate)
+        return tf.stack([1.0, 1.0, norm])
