@@ -1,60 +1,110 @@
-"""`tributary bench learning`: how long presets and variants of them take to learn, several seeds of each, in turn."""
+"""`tributary bench learning`: how long presets and variants of them take to learn, with several seeds of each.
+
+A study is a folder with a run folder for each contender and seed, and the summary as JSON, CSV, Markdown and curves.
+The seeds are the outer loop: contenders take turns, so that a slow hour of the machine is in all of them.
+"""
 
 import hashlib
+import math
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import numpy as np
 import tyro
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from launch.bench.learning_result import Contender, Study, show, summarise, write
 from launch.commands.arguments import parse
 from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, train_in_turn
 from launch.commands.interrupts import Interrupts
 from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
 from launch.commands.seeds import parse_seeds
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, make_folder, print_line, write_json
+from launch.output import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    check_json_file,
+    hardware_line,
+    make_folder,
+    print_line,
+    provenance,
+    whole_csv,
+    whole_file,
+    write_json,
+)
 from launch.presets import PRESETS
 from launch.presets.written import set_of_one_run
-from launch.run.folder import RunFolder
+from launch.results.curves import Band, Curve, XAxis, make_band, read_curve
+from launch.run.folder import RunFolder, read_summary
+from launch.run.status import reached_limit
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
 _COMMAND = "bench learning [PRESET…]"
+_TO_MARK = ("seconds_to_mark", "frames_to_mark", "agent_steps_to_mark")
+_OTHERS = (
+    "evaluation_mean_return", "mean_return_100", "frames", "agent_steps", "wall_seconds", "agent_steps_per_second",
+)  # fmt: skip
+_AXES: tuple[XAxis, ...] = ("seconds", "frames")
 
 
 @dataclass(frozen=True)
 class LearningArguments:
-    """Train each preset with several seeds until it reaches a mark, or for so many minutes, and put times, returns and
-    curves beside each other. Seeds take turns. After Ctrl-C, or when it was killed, the same command goes on."""
+    """Train each preset with several seeds until a return is reached or for a number of minutes, and compare times,
+    returns and curves. The same command resumes an interrupted study."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     mark: float | None = None
-    """Return to reach, confirmed by an evaluation as --stop-at-return is. Default: the preset's, without --minutes."""
+    """Return to reach, confirmed as with --stop-at-return. Default: the preset's, unless --minutes is given."""
     minutes: float | None = None
-    """Minutes of training after which a run is stopped. Without --mark the return by then is what is compared."""
+    """Limit on the minutes of each run. Without --mark, the returns at that time are compared."""
     seeds: str = "1-5"
     """Seeds like 1,2,3 or 1-10."""
     compare: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Settings to train each preset with besides, like --compare "--actor.environments 16". May be given several
-    times."""
+    """Settings of a variant of each preset, like --compare "--actor.environments 16". Repeatable."""
     side_by_side: int = 1
-    """Runs at a time. Set --actors, so that there are cores for all."""
+    """Runs at a time. Set --actors so that they fit on the cores."""
     output: Path | None = None
-    """Folder of the study. Default: one below runs/ that belongs to these presets and settings."""
+    """Folder of the study. Default: a folder below runs/ named by presets and settings."""
     json: Path | None = None
-    """File to write the result to, besides learning.json in the folder."""
+    """Output file of the result, besides learning.json in the folder."""
+
+
+class Contender(NamedTuple):
+    """One preset with its changes. `name` is the preset and the changes as typed."""
+
+    name: str
+    preset: str
+    config: RunConfig
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder of its runs within the study."""
+        return re.sub(r"[^A-Za-z0-9._]+", "-", self.name).strip("-")
+
+
+class Study(NamedTuple):
+    """The contenders, their common seeds, and the folder of all runs."""
+
+    folder: Path
+    contenders: Sequence[Contender]
+    seeds: Sequence[int]
+
+    def run(self, contender: Contender, seed: int) -> Path:
+        return self.folder / contender.folder / f"seed-{seed}"
 
 
 def learning_line(arguments: Sequence[str]) -> int:
-    """Run `tributary bench learning` with what is typed after it. Returns the exit code.
+    """Run `tributary bench learning [PRESET…] [SETTINGS]` and return its exit code.
 
     Raises:
-        ConfigurationError: it names no preset, or settings that cannot be.
+        ConfigurationError: a preset is unknown or a setting is invalid.
     """
     rest, presets = spelt_out(arguments), list[str]()
     while (preset := take_preset(rest)) is not None:
@@ -66,20 +116,19 @@ def learning_line(arguments: Sequence[str]) -> int:
         print(help_page(_COMMAND, purpose, presets[0], base, LearningArguments), end="")
         return EXIT_DONE
     rest = _with_values_attached(with_full_help(rest), "--compare")
-    return learning(*_contenders(presets, rest))
+    return learning(*contenders_of(presets, rest))
 
 
 def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> int:
-    """Train, show and write. Returns the exit code.
+    """Train the runs that have not ended, summarise all, and return the exit code.
 
     Raises:
-        ConfigurationError: a mistake in the settings, or a run could not start.
+        ConfigurationError: a setting is invalid or a run could not start.
     """
     seeds = parse_seeds(arguments.seeds)
     check_side_by_side(arguments.side_by_side)
     check_json_file(arguments.json)
     study = Study(arguments.output or _default_folder(contenders), contenders, seeds)
-    # Contenders take turns within a seed: a noisy hour hits all of them alike.
     runs = [
         PlannedRun(
             f"{contender.name}, seed {seed}",
@@ -90,7 +139,7 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
         for seed in seeds
         for contender in contenders
     ]
-    left = [planned for run in runs if (planned := _left_to_do(run)) is not None]
+    left = [planned for run in runs if (planned := run_left(run)) is not None]
     make_folder(study.folder, "output")
     console = Console()
     print_line(console, f"study: {study.folder}, {len(left)} of {len(runs)} runs to do")
@@ -103,7 +152,7 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
             write_json(arguments.json, result)
         if not interrupts.asked:
             return max(codes, default=EXIT_DONE)
-    print_line(console, "interrupted: what was learned is kept, and the same command goes on")
+    print_line(console, "interrupted: the runs are saved, and the same command goes on")
     return EXIT_INTERRUPTED
 
 
@@ -112,7 +161,7 @@ def _parse(preset: str, arguments: Sequence[str]) -> LearningArguments:
 
 
 def _with_values_attached(arguments: Sequence[str], name: str) -> list[str]:
-    """`--name VALUE` as `--name=VALUE`: the parser takes a value that begins with a dash in no other way."""
+    """`--name VALUE` as `--name=VALUE`, the only form in which the parser accepts a value that begins with a dash."""
     attached: list[str] = []
     for argument in arguments:
         if attached and attached[-1] == name:
@@ -122,8 +171,8 @@ def _with_values_attached(arguments: Sequence[str], name: str) -> list[str]:
     return attached
 
 
-def _contenders(presets: Sequence[str], arguments: Sequence[str]) -> tuple[LearningArguments, list[Contender]]:
-    """What was typed, and each preset as it is with that and with each of the settings to compare besides."""
+def contenders_of(presets: Sequence[str], arguments: Sequence[str]) -> tuple[LearningArguments, list[Contender]]:
+    """The arguments, and the contenders: each preset with the typed settings, alone and with each --compare."""
     contenders = []
     for preset in presets:
         typed = _parse(preset, arguments)
@@ -134,7 +183,7 @@ def _contenders(presets: Sequence[str], arguments: Sequence[str]) -> tuple[Learn
                 raise setting_error("compare", changes, f"cannot be read: {error}") from error
             changed = _parse(preset, [*arguments, *words])
             if replace(changed, config=typed.config) != typed:
-                raise setting_error("compare", changes, "takes settings of training; type the others by themselves")
+                raise setting_error("compare", changes, "takes settings of training only")
             contenders.append(Contender(" ".join([preset, *words]), preset, _limited(changed, PRESETS[preset].config)))
     for name in ("name", "folder", "config"):
         seen = [getattr(contender, name) for contender in contenders]
@@ -145,17 +194,17 @@ def _contenders(presets: Sequence[str], arguments: Sequence[str]) -> tuple[Learn
 
 
 def _limited(arguments: LearningArguments, preset: RunConfig) -> RunConfig:
-    """The settings of a contender's runs, which end at the mark, or when their time is up."""
+    """The settings of a contender's runs, with the mark and the minutes as their limits."""
     config, mark = arguments.config, arguments.mark
     for name, instead in (("stop_at_return", "--mark"), ("stop_after_seconds", "--minutes"), ("seed", "--seeds")):
         if getattr(config, name) != getattr(preset, name):
             raise setting_error(name, getattr(config, name), f"is given by {instead} here")
     for name in set_of_one_run(config):
-        raise setting_error(name, getattr(config, name), "is of one run, and here are several")
+        raise setting_error(name, getattr(config, name), "is for one run, and a study has several")
     if arguments.minutes is None:
         mark = preset.stop_at_return if mark is None else mark
         if mark is None:
-            raise ConfigurationError("name what is measured: --mark R, the return to reach, or --minutes N")
+            raise ConfigurationError("no limit: give --mark R, the return to reach, or --minutes N")
     elif not arguments.minutes > 0:
         raise setting_error("minutes", arguments.minutes, "must be greater than 0")
     seconds = None if arguments.minutes is None else 60.0 * arguments.minutes
@@ -163,17 +212,17 @@ def _limited(arguments: LearningArguments, preset: RunConfig) -> RunConfig:
 
 
 def _default_folder(contenders: Sequence[Contender]) -> Path:
-    """The same for the same contenders, so that the same command goes on."""
+    """A function of the contenders, so that the same command resumes the study."""
     settings = msgspec.json.encode([(contender.name, contender.config) for contender in contenders])
     presets = "-".join(dict.fromkeys(contender.preset for contender in contenders))
     return Path("runs") / f"learning-{presets}-{hashlib.sha256(settings).hexdigest()[:8]}"
 
 
-def _left_to_do(run: PlannedRun) -> PlannedRun | None:
-    """The run as it is to be trained, from its beginning or from where it stopped; None if it has ended.
+def run_left(run: PlannedRun) -> PlannedRun | None:
+    """The run as it has to be trained, new or resumed; None if it has ended.
 
     Raises:
-        ConfigurationError: its folder is in use, or of a run with other settings.
+        ConfigurationError: its folder is in use, or has a run with other settings.
     """
     if not (run.folder / "config.json").is_file():
         return run
@@ -184,3 +233,197 @@ def _left_to_do(run: PlannedRun) -> PlannedRun | None:
                 "output", run.folder, f"has a run with {name} {before.get(name)}, and not {value}; name another folder"
             )
     return left_to_do(run)
+
+
+def summarise(study: Study) -> dict[str, Any]:
+    """Each run, and for each contender the median and range over its runs that have ended.
+
+    The time to the mark of a run that missed it counts as infinite, and an infinite median or maximum is None.
+    """
+    contenders = []
+    for contender in study.contenders:
+        runs = [_run(seed, study.run(contender, seed), contender.config) for seed in study.seeds]
+        ended = [run for run in runs if run["ended"]]
+        contenders.append(
+            {
+                "name": contender.name,
+                "preset": contender.preset,
+                "mark": contender.config.stop_at_return,
+                "minutes": _minutes(contender.config.stop_after_seconds),
+                "runs_ended": len(ended),
+                "runs_that_reached_the_mark": sum(run["seconds_to_mark"] is not None for run in ended),
+                "over_seeds": _over_seeds(ended),
+                "runs": runs,
+                "settings": flat_settings(contender.config),
+            }
+        )
+    return {"seeds": list(study.seeds), "contenders": contenders, **provenance()}
+
+
+def _run(seed: int, folder: Path, config: RunConfig) -> dict[str, Any]:
+    summary = read_summary(RunFolder(folder))
+    # An interrupted run may have passed its limit already: then it is not resumed.
+    ended = summary.get("status") == "failed" or reached_limit(config, summary) is not None
+    reached = summary.get("confirmed_crossing") or {}
+    return {
+        "seed": seed,
+        "folder": str(folder),
+        "status": summary.get("status", "not ended" if folder.exists() else "not run"),
+        "ended": ended,
+        "seconds_to_mark": reached.get("seconds"),
+        "frames_to_mark": reached.get("frames"),
+        "agent_steps_to_mark": reached.get("agent_steps"),
+        "evaluation_mean_return": reached.get("evaluation_mean_return"),
+        "mean_return_100": summary.get("mean_return_100"),
+        "frames": summary.get("frames"),
+        "agent_steps": summary.get("agent_steps_sampled"),
+        "wall_seconds": summary.get("wall_seconds"),
+        "agent_steps_per_second": summary.get("agent_steps_per_second"),
+    }
+
+
+def _over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    to_mark = {name: [math.inf if run[name] is None else run[name] for run in runs] for name in _TO_MARK}
+    others = {name: [run[name] for run in runs if run[name] is not None] for name in _OTHERS}
+    return {name: _spread(values) for name, values in (to_mark | others).items()}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return {"median": None, "least": None, "most": None}
+    # np.median of a number and an infinity is NaN.
+    low, high = (float(np.percentile(values, 50, method=method)) for method in ("lower", "higher"))
+    found = {"median": (low + high) / 2, "least": min(values), "most": max(values)}
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+
+
+def _minutes(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 60
+
+
+def write(study: Study, result: dict[str, Any]) -> None:
+    """Write learning.json, learning.csv, learning.md and the curves into the folder of the study."""
+    write_json(study.folder / "learning.json", result)
+    _write_rows(study.folder / "learning.csv", result)
+    with whole_file(study.folder / "learning.md") as file:
+        file.write(markdown(result))
+    for x in _AXES:
+        _draw(study, x)
+
+
+def _write_rows(file: Path, result: dict[str, Any]) -> None:
+    with whole_csv(file) as writer:
+        names = list(result["contenders"][0]["runs"][0])
+        writer.writerow(["contender", "mark", "minutes", *names])
+        for contender in result["contenders"]:
+            for run in contender["runs"]:
+                values = (contender[name] for name in ("name", "mark", "minutes"))
+                writer.writerow([*values, *(run[name] for name in names)])
+
+
+def _draw(study: Study, x: XAxis) -> None:
+    """Draw the return of all contenders over an axis, unless no run has a return yet."""
+    found = (_band(study, contender, x) for contender in study.contenders)
+    groups = [band for band in found if band is not None]
+    if not groups:
+        return
+    from launch.results.plot import curves_figure, save
+
+    configs = [contender.config for contender in study.contenders]
+    marks = [(c.environment.id, c.stop_at_return) for c in configs if c.stop_at_return is not None]
+    with curves_figure(groups, x, "mean_return_100", marks=marks) as drawn:
+        paths = [study.folder / f"curves-{x}.{kind}" for kind in ("png", "svg")]
+        save(drawn, paths, contenders=[contender.name for contender in study.contenders], seeds=list(study.seeds))
+
+
+def _band(study: Study, contender: Contender, x: XAxis) -> Band | None:
+    curves: list[Curve] = []
+    for seed in study.seeds:
+        # A run has no returns before its first episode ends.
+        with suppress(ConfigurationError):
+            curves.append(read_curve(study.run(contender, seed), x, "mean_return_100"))
+    return make_band(contender.name, curves) if curves else None
+
+
+def show(console: Console, result: dict[str, Any], folder: Path) -> None:
+    """Print the table, with a row for each run, and the place of the files."""
+    columns = _columns(result)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", overflow="fold")
+    table.add_column("seeds", no_wrap=True)
+    for column in columns:
+        # Headings in two lines leave room for the contenders' long names.
+        table.add_column("\n".join(column.heading.split(maxsplit=1)), justify="right", no_wrap=True)
+    for contender in result["contenders"]:
+        medians = (column.of(contender["over_seeds"][column.figure]["median"]) for column in columns)
+        table.add_row(Text(contender["name"]), _reached(contender), *medians)
+        for run in contender["runs"]:
+            figures = (column.of(run[column.figure]) for column in columns)
+            table.add_row(f"  seed {run['seed']}", run["status"].replace("_", " "), *figures, style="dim")
+    console.print(table, highlight=False)
+    console.print("a contender's figures are medians over its seeds", style="dim", highlight=False)
+    print_line(console, f"table, figures and curves: {folder}")
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The table of medians and ranges for a document, with the command and the hardware."""
+    columns = _columns(result)
+    lines = [["", "seeds", *(column.heading for column in columns)], ["---"] * (2 + len(columns))]
+    for contender in result["contenders"]:
+        ranges = (column.range_of(contender["over_seeds"][column.figure]) for column in columns)
+        lines.append([f"`{contender['name']}`", _reached(contender), *ranges])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    seeds = ", ".join(map(str, result["seeds"]))
+    return f"{table}\n\n{_LEGEND} Seeds {seeds}. `{result['command']}` on {hardware_line(result)}.\n"
+
+
+_LEGEND = "Median (least to most) over seeds; a mark is confirmed by an evaluation of the weights that crossed it."
+
+
+def _count(count: float) -> str:
+    return f"{count / 1e6:.2f} M" if count >= 1e5 else f"{count / 1e3:.1f} k"
+
+
+def _in_minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}" if seconds >= 60.0 else f"{seconds / 60:.2f}"
+
+
+class _Column(NamedTuple):
+    heading: str
+    figure: str
+    text: Callable[[float], str]
+
+    def of(self, value: float | None) -> str:
+        return "-" if value is None else self.text(value)
+
+    def range_of(self, spread: dict[str, float | None]) -> str:
+        if spread["least"] is None:
+            return "-"
+        return f"{self.of(spread['median'])} ({self.of(spread['least'])} to {self.of(spread['most'])})"
+
+
+_MARK_COLUMNS = (
+    _Column("minutes", "seconds_to_mark", _in_minutes),
+    _Column("frames", "frames_to_mark", _count),
+    _Column("agent steps", "agent_steps_to_mark", _count),
+    _Column("evaluation", "evaluation_mean_return", lambda mean: f"{mean:,.1f}"),
+)
+_RETURN_COLUMN = _Column("return at the end", "mean_return_100", lambda mean: f"{mean:,.1f}")
+_TIME_COLUMNS = (_Column("frames", "frames", _count), _Column("agent steps", "agent_steps", _count))
+_SPEED_COLUMN = _Column("agent steps/s", "agent_steps_per_second", lambda rate: f"{rate:,.0f}")
+
+
+def _columns(result: dict[str, Any]) -> list[_Column]:
+    contenders = result["contenders"]
+    by_mark, by_time = (any(c[limit] is not None for c in contenders) for limit in ("mark", "minutes"))
+    return [
+        *(_MARK_COLUMNS if by_mark else ()),
+        *((_RETURN_COLUMN,) if by_time else ()),
+        *(() if by_mark else _TIME_COLUMNS),
+        _SPEED_COLUMN,
+    ]
+
+
+def _reached(contender: dict[str, Any]) -> str:
+    ended, mark = contender["runs_ended"], contender["mark"]
+    return f"{ended}" if mark is None else f"{contender['runs_that_reached_the_mark']} of {ended} to {mark:g}"

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from launch.bench import learning as module
-from launch.bench.learning import _contenders, _left_to_do
-from launch.bench.learning_result import Contender, Study, markdown, summarise, write
+from launch.bench.learning import Contender, Study, contenders_of, markdown, run_left, summarise, write
 from launch.cli import main
 from launch.commands.in_turn import PlannedRun
 from launch.presets import PRESETS
@@ -28,7 +27,7 @@ PONG = PRESETS["pong"].config
 
 def test_each_preset_is_compared_as_typed_and_with_each_variant() -> None:
     typed = ["--mark=5", "--actors", "2", "--compare=--actors 3", "--compare=--optimizer.learning-rate 2e-3"]
-    _, found = _contenders(["pong", "breakout"], typed)
+    _, found = contenders_of(["pong", "breakout"], typed)
     variants = ("", " --actors 3", " --optimizer.learning-rate 2e-3")
     assert [c.name for c in found] == [preset + variant for preset in ("pong", "breakout") for variant in variants]
     assert [c.config.actors for c in found] == [2, 3, 2, 2, 3, 2]
@@ -40,7 +39,7 @@ def test_each_preset_is_compared_as_typed_and_with_each_variant() -> None:
 
 def test_a_run_ends_at_the_mark_or_when_its_time_is_up() -> None:
     def limits(*typed: str) -> tuple[float | None, float | None]:
-        config = _contenders(["pong"], typed)[1][0].config
+        config = contenders_of(["pong"], typed)[1][0].config
         return config.stop_at_return, config.stop_after_seconds
 
     assert limits() == (18.0, None), "the preset's own"
@@ -61,7 +60,7 @@ def test_a_run_ends_at_the_mark_or_when_its_time_is_up() -> None:
         ("pong --minutes 0", "must be greater than 0"),
         ("pong --seeds 1,1", "must name each seed once"),
         ("pong --side-by-side 0", "must be at least 1"),
-        ("pong --storage s3://bucket/run", "is of one run"),
+        ("pong --storage s3://bucket/run", "is for one run"),
         ("pong pong", "would be compared with itself"),
         ("pong --compare ''", "would be compared with itself"),
         ("pong --compare '--seeds 3'", "takes settings of training"),
@@ -145,24 +144,24 @@ def test_a_study_is_written_as_json_csv_markdown_and_pictures(tmp_path: Path) ->
         assert (tmp_path / f"curves-{x}.png").stat().st_size > 0
 
 
-def test_what_is_left_to_do(tmp_path: Path) -> None:
+def test_what_isrun_left(tmp_path: Path) -> None:
     folder = tmp_path / "seed-1"
     run = PlannedRun("pong, seed 1", PONG, folder, "pong")
-    assert _left_to_do(run) == run
+    assert run_left(run) == run
     ended(folder, "return_reached", 300.0, 18.5)
-    assert _left_to_do(run) is None
+    assert run_left(run) is None
     with pytest.raises(ConfigurationError, match="has a run with actors auto, and not 3; name another folder"):
-        _left_to_do(run._replace(config=replace(PONG, actors=3)))
+        run_left(run._replace(config=replace(PONG, actors=3)))
     shutil.rmtree(folder)
     ended(folder, "interrupted", None, 1.0, frames=5_000_000)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "1.index").touch()
-    assert _left_to_do(run) == run._replace(resume=True)
+    assert run_left(run) == run._replace(resume=True)
     with RunFolder(folder), pytest.raises(ConfigurationError, match="in use"):
-        _left_to_do(run)
+        run_left(run)
     (folder / "checkpoints" / "1.index").unlink()
     # Without a checkpoint nothing can be gone on with: it is trained from its beginning.
-    assert _left_to_do(run) == run
+    assert run_left(run) == run
     assert not folder.exists()
 
 
