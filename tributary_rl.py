@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from launch.python.run import Picture, Run, TrainingFailedError
+from launch.python.run import Picture, Run
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.folder import WeightsName
+from launch.train import TrainingFailedError
 from shared.errors import ConfigurationError
 from shared.registry import register_explorer, register_method, register_network
 
@@ -140,14 +141,14 @@ def trainable(
     from launch.sweep.extra import check_tune
 
     check_tune("tributary_rl.trainable")
-    from launch.python.wanted import WantedRun
+    from launch.python.training import resolved_run
     from launch.sweep.trainable import run_trainable
 
     # Each trial is on one node, also where this is called in a task of Ray's; and its folder is its own matter.
     changed = {"address": "local", **(settings or {})}
     changed |= {} if total_frames is None else {"total_frames": total_frames}
-    wanted = WantedRun(preset, changed, config=config, run_dir="unused", trust_imports=trust_imports)
-    return run_trainable(wanted.config, wanted.preset)
+    run = resolved_run(preset, changed, config=config, trust_imports=trust_imports)
+    return run_trainable(run.config, run.preset)
 
 
 def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imports: bool = False) -> "Agent":
@@ -193,9 +194,9 @@ def _training(
     progress: bool,
     trust_imports: bool,
 ) -> "Training":
-    # It imports the command line, which loading an agent does without.
-    from launch.python.training import Training
-    from launch.python.wanted import WantedRun
+    # It imports the library, which loading an agent does without.
+    from launch.python.training import Training, resolved_run
 
     changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
-    return Training(WantedRun(preset, changed, trust_imports=trust_imports, **where), on_row, progress=progress)
+    run = resolved_run(preset, changed, trust_imports=trust_imports, **where)
+    return Training(run, where["run_dir"], on_row, progress=progress, trust_imports=trust_imports)

@@ -29,7 +29,7 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     name: Command(operand, text, function)
     for name, operand, function, text in (
-        ("train", "[PRESET]", "launch.commands.train_line:train_line", "train an agent, from one of tributary presets"),
+        ("train", "[PRESET]", "launch.commands.train:train_line", "train an agent, from one of tributary presets"),
         ("evaluate", "RUN", "launch.results.evaluate:evaluate", "play whole episodes by an explicit protocol"),
         ("record", "RUN", "launch.film.record:record", "write whole episodes as a video"),
         ("watch", "[RUN]", "launch.film.watch:watch", "watch an agent play in the terminal, zoo:pong by default"),
@@ -109,7 +109,7 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def _run(name: str, table: dict[str, Command], arguments: Sequence[str], kind: str) -> int:
-    from launch.commands.arguments import parse
+    from launch.commands.options import parse
     from launch.output import nearest
 
     if name not in table:

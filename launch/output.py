@@ -46,6 +46,9 @@ def exit_code(command: Callable[[], int]) -> int:
         except ConfigurationError as error:
             print(f"error: {error}", file=sys.stderr)
             return EXIT_USAGE
+        except SystemExit as ended:
+            # The parser of the command line ends so, after it has printed help or a mistake.
+            return ended.code if isinstance(ended.code, int) else EXIT_DONE
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
 

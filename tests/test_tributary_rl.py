@@ -13,7 +13,7 @@ import pytest
 import tributary_rl as tributary
 from launch.cli import main
 from launch.presets import PRESETS
-from launch.python.wanted import WantedRun
+from launch.python.training import resolved_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 # One process, half a second of training.
@@ -141,10 +141,10 @@ def test_a_mistake_is_the_line_that_the_command_says(
     assert not list(tmp_path.rglob("*.*")), "no folder is left behind"
 
 
-def test_an_environment_stands_where_a_preset_does(tmp_path: Path) -> None:
-    wanted = WantedRun("Pendulum-v1", {"seed": 4}, run_dir=tmp_path / "run")
-    assert (wanted.preset, wanted.config) == ("pendulum", replace(PRESETS["pendulum"].config, seed=4))
-    other = WantedRun("FrozenLake-v1", {}, run_dir=tmp_path / "run").config.environment
+def test_an_environment_stands_where_a_preset_does() -> None:
+    run = resolved_run("Pendulum-v1", {"seed": 4})
+    assert (run.preset, run.config) == ("pendulum", replace(PRESETS["pendulum"].config, seed=4))
+    other = resolved_run("FrozenLake-v1", {}).config.environment
     assert other == replace(PRESETS["vectors"].config.environment, id="FrozenLake-v1")
 
 

@@ -21,11 +21,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.commands.arguments import parse
-from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, train_in_turn
-from launch.commands.interrupts import Interrupts
-from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
-from launch.commands.seeds import parse_seeds
+from launch.commands.options import (
+    asks_for_help,
+    help_page,
+    parse,
+    spelt_out,
+    take_preset,
+    unnamed_preset,
+    with_full_help,
+)
+from launch.commands.seeds import PlannedRun, check_side_by_side, left_to_do, parse_seeds, train_in_turn
+from launch.machine.interrupts import Interrupts
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,

@@ -11,6 +11,7 @@ system's overhead from the contention of busy cores.
 import itertools
 import multiprocessing
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,17 +28,24 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import EnvironmentSpec, VectorEnvironment, environment_spec
-from launch.commands.arguments import parse
-from launch.commands.checks import check_network
-from launch.commands.interrupts import Interrupts
-from launch.commands.preset_line import asks_for_help, help_page, spelt_out, take_preset, unnamed_preset, with_full_help
-from launch.commands.training_process import training_process
+from launch.commands.options import (
+    asks_for_help,
+    help_page,
+    parse,
+    spelt_out,
+    take_preset,
+    unnamed_preset,
+    with_full_help,
+)
+from launch.driver import train_in_process
 from launch.machine.budget import thread_budget
+from launch.machine.interrupts import Interrupts
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output import EXIT_DONE, check_json_file, provenance, usable_cores, write_json
 from launch.presets import PRESETS
-from launch.results.curves import read_rows
-from launch.run.folder import RunFolder
+from launch.request import check_network
+from launch.run.events import Event, Row
+from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 from shared.types import StageSeconds
@@ -398,34 +406,27 @@ def endless(config: RunConfig) -> RunConfig:
 
 
 def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
-    """Train as `tributary train` does until `seconds` after the warm-up; return the run's rows of metrics.
+    """Train until `seconds` after the warm-up. Returns the rows since the actors' first report.
 
     Raises:
         ConfigurationError: the run ended before.
     """
-    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent:
-        run = RunFolder(Path(parent) / "run")
-        with (Path(parent) / "output").open("w+") as output:
-            # A closed terminal interrupts the bench, which ends the training process: it is in no terminal's group.
-            with Interrupts(), training_process(config, run.path, "bench", output) as training:
-                while training.poll() is None and not _covers(_working_rows(run), seconds):
-                    time.sleep(_POLL_SECONDS)
-                if training.poll() is None:
-                    training.send_signal(signal.SIGINT)
-            output.seek(0)
-            lines = output.read().strip().splitlines()
-        rows = _working_rows(run)
-        if not _covers(rows, seconds):
-            raise ConfigurationError(f"the system could not be measured: {lines[-1] if lines else 'training failed'}")
+    rows: list[dict[str, Any]] = []
+
+    def take(event: Event) -> bool:
+        if isinstance(event, Row) and event.values["agent_steps"] > 0:
+            rows.append(event.values)
+        return not _covers(rows, seconds)
+
+    # A closed terminal interrupts the bench, which ends the run: its process belongs to no terminal.
+    with tempfile.TemporaryDirectory(prefix="tributary-bench-") as parent, Interrupts():
+        try:
+            train_in_process(config, Path(parent) / "run", take, preset="bench", output=subprocess.DEVNULL)
+        except (ConfigurationError, TrainingFailedError) as error:
+            raise ConfigurationError(f"the system could not be measured: {error}") from error
+    if not _covers(rows, seconds):
+        raise ConfigurationError("the system could not be measured: the run ended early")
     return rows
-
-
-def _working_rows(run: RunFolder) -> list[dict[str, Any]]:
-    """The rows since the actors' first report."""
-    try:
-        return [row for row in read_rows(run) if row["agent_steps"] > 0]
-    except ConfigurationError:
-        return []
 
 
 def _covers(rows: list[dict[str, Any]], seconds: float) -> bool:

@@ -8,19 +8,11 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from launch.commands.arguments import parse
-from launch.commands.preset_line import (
-    asks_for_help,
-    base_settings,
-    help_page,
-    spelt_out,
-    take_config_file,
-    take_preset,
-    with_full_help,
-)
+from launch.commands.options import asks_for_help, help_page, parse, request_of, spelt_out, take_preset, with_full_help
 from launch.commands.settings import as_toml
 from launch.output import EXIT_DONE, check_json_file, write_json
 from launch.presets import PRESETS
+from launch.request import base_settings
 from shared.config import RunConfig
 
 _PURPOSE = "Print all settings of a preset, with what is typed changed, as a file for tributary train --config."
@@ -45,13 +37,13 @@ def config_line(arguments: Sequence[str]) -> int:
     """
     rest = spelt_out(arguments)
     named = take_preset(rest)
-    preset, base = base_settings(named, take_config_file(rest), rest)
+    base = base_settings(request_of(named, rest))
     if asks_for_help(rest):
-        print(help_page("config [PRESET]", _PURPOSE, preset, base, ConfigArguments), end="")
+        print(help_page("config [PRESET]", _PURPOSE, base.preset, base.config, ConfigArguments), end="")
         return EXIT_DONE
-    parsed = parse(ConfigArguments, "config [PRESET]", with_full_help(rest), ConfigArguments(base))
+    parsed = parse(ConfigArguments, "config [PRESET]", with_full_help(rest), ConfigArguments(base.config))
     check_json_file(parsed.json)
-    print(as_toml(parsed.config, preset if preset in PRESETS else None), end="")
+    print(as_toml(parsed.config, base.preset if base.preset in PRESETS else None), end="")
     if parsed.json is not None:
         write_json(parsed.json, msgspec.to_builtins(parsed.config))
     return EXIT_DONE

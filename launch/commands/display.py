@@ -1,8 +1,9 @@
-"""What a run shows while it trains: a live table on a terminal, plain lines when piped."""
+"""The display of a training run: a live table on a terminal, plain lines where the output is no terminal."""
 
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,12 +11,12 @@ from rich.live import Live
 from rich.table import Table
 
 from launch.output import duration, number, print_line
-from launch.run.metrics import Progress
+from launch.run.events import Event, Message, Progress, Progressed, Started, Stopped
 from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
 
 _PLAIN_LINE_SECONDS = 10.0
-# What a run that has ended at a limit needs in order to go on.
+# The option that takes a run beyond the limit at which it ended.
 _FURTHER = {
     "frames_reached": " --total-frames N",
     "return_reached": " --stop-at-return N",
@@ -24,42 +25,56 @@ _FURTHER = {
 
 
 class Display:
-    """Shows progress and messages. Use as a context. Whatever fails in it, the run goes on without it.
+    """Shows the events of a run. Use as a context. An error in it is reported once, and does not reach the run.
 
     Args:
-        config: of the run; it says how much is to be done.
-        console: where to.
-        waits_for: what is shown before there is any progress.
+        config: of the run, for the amount of work that is left.
+        console: the output.
     """
 
-    def __init__(self, config: RunConfig, console: Console, waits_for: str) -> None:
+    def __init__(self, config: RunConfig, console: Console) -> None:
         self._config = config
         self._console = console
-        self._waits_for = waits_for
         self._live: Live | None = None
-        if console.is_terminal:
-            self._live = Live(waits_for, console=console, refresh_per_second=2, transient=False)
         self._last_line = -_PLAIN_LINE_SECONDS
         self._reported = self._failed = False
 
     def __enter__(self) -> "Display":
-        if self._live is not None:
-            live = self._live
-            self._show(lambda: live.start(refresh=True))
-        else:
-            self.message(self._waits_for)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._show(self._live.stop)
+            self._live = None
+
+    def show(self, event: Event) -> None:
+        """Show an event; a listener for `launch.train`."""
+        match event:
+            case Message(text):
+                self.message(text)
+            case Started(actors=actors):
+                self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}…")
+            case Progressed(progress):
+                self.update(progress)
+            case Stopped():
+                self.__exit__()
+                for line in summary_lines(event.summary, _typed(Path(event.folder))):
+                    self.message(line)
+
+    def wait_for(self, text: str) -> None:
+        """Show a text until there is progress."""
+        if self._console.is_terminal:
+            live = self._live = Live(text, console=self._console, refresh_per_second=2, transient=False)
+            self._show(lambda: live.start(refresh=True))
+        else:
+            self.message(text)
 
     def message(self, text: str) -> None:
         """Print one line above the table."""
         self._show(lambda: print_line(self._console, text))
 
     def update(self, progress: Progress) -> None:
-        """Show the state of the run, once the actors have reported. A resumed run has frames before that."""
+        """Show the progress once actors have reported. A resumed run has frames before that."""
         self._reported = self._reported or progress.agent_steps_per_second > 0
         if self._reported:
             self._show(lambda: self._update(progress))
@@ -72,7 +87,7 @@ class Display:
             self.message(progress_line(progress, self._config))
 
     def _show(self, action: Callable[[], object]) -> None:
-        """Nothing that only shows may end a run: what fails is named once, and not tried again."""
+        """Call `action` unless an earlier one failed: a closed terminal must not end a run."""
         if self._failed:
             return
         try:
@@ -81,11 +96,6 @@ class Display:
             self._failed = True
             with suppress(OSError):
                 print(f"warning: progress cannot be shown any more, training goes on: {error!r}", file=sys.stderr)
-
-
-def starting(actors: int) -> str:
-    """What a run shows while its actors start."""
-    return f"starting {actors} actor{'s' * (actors > 1)}…"
 
 
 def seconds_left(progress: Progress, config: RunConfig) -> float | None:
@@ -99,13 +109,13 @@ def seconds_left(progress: Progress, config: RunConfig) -> float | None:
 
 
 def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
-    """What the time left is called, and the time: a run that ends at a return seldom takes all of it."""
+    """A label and the time left, which is an upper bound for a run that ends at a return."""
     left = seconds_left(progress, config)
     return "left at most" if left is not None and config.stop_at_return is not None else "left", duration(left)
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:
-    """One plain line: the same numbers as the table."""
+    """The numbers of the table in one plain line."""
     p = progress
     what = ("entropy", "mean_action_value", "explained_variance")
     statistics = "".join(
@@ -120,7 +130,7 @@ def progress_line(progress: Progress, config: RunConfig) -> str:
 
 
 def progress_table(progress: Progress, config: RunConfig) -> Table:
-    """The live table: 80 columns show it whole, and where there are fewer, values are broken before labels."""
+    """The live table. It fits 80 columns; in fewer, values are broken before labels."""
     p = progress
     caption = "times: per agent step; the learner's: per gradient"
     if p.agent_steps_dropped:
@@ -153,7 +163,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
 
 
 def _statistics_rows(progress: Progress) -> list[tuple[str, str, str, str]]:
-    """Whatever the method reports, two to a row."""
+    """The statistics of the method, two to a row."""
     cells = [("gradient norm", number(progress.gradient_norm, ".3f"))]
     cells += [
         (name.replace("_", " "), format(value, ".1%" if name == "dead_units" else ".3f"))
@@ -164,8 +174,13 @@ def _statistics_rows(progress: Progress) -> list[tuple[str, str, str, str]]:
     return [(*left, *right) for left, right in zip(cells[::2], cells[1::2], strict=True)]
 
 
+def _typed(folder: Path) -> str:
+    """A folder as a user types it."""
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+
+
 def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
-    """The last lines of a run: its result, where it is, and what to do next."""
+    """The last lines of a run: its result, its folder, and the commands for what comes next."""
     evaluation = summary["evaluation"]
     lines = [
         f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])}: "

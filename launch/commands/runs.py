@@ -152,7 +152,8 @@ def _follow(path: Path, console: Console) -> None:
     run = run_status(path)
     log = NewLines(run.folder.log)
     reached = f"at {run.row['frames']:,} frames" if run.row else "before its first row"
-    with Display(run.config, console, f"{reached}; a row comes every {run.config.log_every_seconds:g} s") as display:
+    with Display(run.config, console) as display:
+        display.wait_for(f"{reached}; a row comes every {run.config.log_every_seconds:g} s")
         while run.running:
             for line in log.take():
                 display.message(line)

@@ -1,26 +1,169 @@
-"""`tributary train --seeds 1,2,3`: the same settings with several seeds, and one summary of them all."""
+"""Several runs in turn or side by side, each in a driver process: `tributary train --seeds 1,2,3`, and benchmarks."""
 
-import json
+import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from launch.commands.in_turn import PlannedRun, check_side_by_side, left_to_do, train_in_turn
-from launch.commands.interrupts import Interrupts
-from launch.commands.train import TrainArguments
+from launch.commands.display import Display
+from launch.driver import train_in_process
 from launch.machine.budget import automatic_actors
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, make_folder, print_line, provenance, usable_cores, write_json
+from launch.machine.interrupts import Interrupts
+from launch.output import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    make_folder,
+    print_line,
+    provenance,
+    usable_cores,
+    write_json,
+)
 from launch.presets.written import set_of_one_run
-from launch.run.folder import LOCK_FILE, FolderLock
+from launch.request import ResolvedRun
+from launch.run.folder import LOCK_FILE, FolderLock, RunFolder, read_object, read_summary
 from launch.run.seeds_note import FILES, SeveralSeeds, write_seeds
+from launch.run.status import reached_limit
+from launch.train import Result, TrainingFailedError
 from shared.config import RunConfig
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
+
+_POLL_SECONDS = 0.5
+# Of a log, which no terminal shows.
+_LOG_COLUMNS = 200
+
+
+_EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
+
+
+class PlannedRun(NamedTuple):
+    """One run of several. `name` is for the screen; `resume`: continue in `folder`; `start_from`: the run whose weights
+    it starts with."""
+
+    name: str
+    config: RunConfig
+    folder: Path
+    preset: str
+    resume: bool = False
+    start_from: Path | None = None
+    trust_imports: bool = False
+
+    @property
+    def log(self) -> Path:
+        """The file for its output when it does not run alone."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+
+def check_side_by_side(side_by_side: int) -> None:
+    """Check the number of runs at a time.
+
+    Raises:
+        ConfigurationError: it is below 1.
+    """
+    if side_by_side < 1:
+        raise setting_error("side_by_side", side_by_side, "must be at least 1")
+
+
+def left_to_do(run: PlannedRun) -> PlannedRun | None:
+    """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended.
+
+    Raises:
+        ConfigurationError: its folder is in use.
+    """
+    folder = RunFolder(run.folder)
+    if not folder.settings_file.is_file():
+        return run
+    with folder:
+        if reached_limit(run.config, read_summary(folder)) is not None:
+            return None
+        if folder.has_checkpoint:
+            return run._replace(resume=True)
+        # It was killed before its first checkpoint.
+        shutil.rmtree(run.folder)
+    return run
+
+
+def train_in_turn(runs: Sequence[PlannedRun], side_by_side: int, console: Console, interrupts: Interrupts) -> list[int]:
+    """Train `runs` in their order, `side_by_side` at a time. Returns the exit codes of the runs that were started: all
+    of them unless an interrupt came.
+
+    Each is trained in a driver process. A run alone is shown on the console; side by side each has a log.
+
+    Raises:
+        ConfigurationError: one could not start; the others under way have ended.
+    """
+    if not runs:
+        return []
+    codes, refused = list[int](), list[ConfigurationError]()
+
+    def train(run: PlannedRun) -> None:
+        if interrupts.asked or refused:
+            return
+        print_line(console, f"{run.name}: {run.folder}{', goes on' if run.resume else ''}")
+        try:
+            code = _train(run, None if side_by_side == 1 else run.log, console, interrupts)
+        except ConfigurationError as error:
+            # The others have the same settings.
+            refused.append(ConfigurationError(f"{run.name} could not start: {error}"))
+            return
+        codes.append(code)
+        if side_by_side > 1:
+            print_line(console, f"{run.name}: ended with exit code {code}")
+
+    with interrupts.training(), ThreadPoolExecutor(side_by_side) as threads:
+        trained = [threads.submit(train, run) for run in runs]
+        while True:
+            try:
+                if not wait(trained, _POLL_SECONDS).not_done:
+                    break
+            except KeyboardInterrupt:
+                interrupts.at_once = True
+    for run in trained:
+        run.result()
+    if refused:
+        raise refused[0]
+    return codes
+
+
+def _train(run: PlannedRun, log: Path | None, console: Console, interrupts: Interrupts) -> int:
+    """Train one run, shown on the console or in a log. Returns its exit code."""
+    with ExitStack() as stack:
+        output = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            output = stack.enter_context(log.open("a" if run.resume else "w"))
+            console = Console(file=output, width=_LOG_COLUMNS)
+        display = stack.enter_context(Display(run.config, console))
+        try:
+            result = train_in_process(
+                run.config,
+                run.folder,
+                display.show,
+                preset=run.preset,
+                resume=run.resume,
+                start_from=run.start_from,
+                trust_imports=run.trust_imports,
+                stop=interrupts,
+                output=output,
+            )
+        except TrainingFailedError as error:
+            display.message(f"training failed: {error}")
+            return EXIT_FAILED
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+        return result_code(result)
+
+
+def result_code(result: Result) -> int:
+    """The exit code of a run that has ended."""
+    return _EXIT_CODES.get(result.status, EXIT_DONE)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -41,25 +184,28 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, preset: str) -> int:
-    """Train once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
+def train_seeds(
+    run: ResolvedRun, seeds: Sequence[int], folder: Path, *, side_by_side: int, trust_imports: bool, json: Path | None
+) -> int:
+    """Train `run` once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
 
-    Each run is in `folder`/seed-N. Alone a run shows its own progress; side by side its output goes to seed-N.log.
-    With `arguments.resume` those that are not done go on.
+    Each is trained in `folder`/seed-N. With `run.several` those that are not done go on. `json` is a further file for
+    the summary.
 
     Raises:
         ConfigurationError: the folder is in use, or no run could start.
     """
-    check_side_by_side(arguments.side_by_side)
-    config, start_from, resume = _for_each(arguments), arguments.start_from, arguments.resume is not None
+    check_side_by_side(side_by_side)
+    config, start_from, preset = _for_each(run.config, side_by_side), run.start_from, run.preset
+    resume = run.several is not None
     if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise setting_error("run_dir", folder, f"exists; name another folder, or go on with it: --resume {folder}")
     make_folder(folder, "run_dir")
     console = Console()
     with Interrupts() as interrupts:
+        first = PlannedRun("", config, folder, preset, start_from=start_from, trust_imports=trust_imports)
         runs = [
-            PlannedRun(f"seed {s}", replace(config, seed=s), folder / f"seed-{s}", preset, start_from=start_from)
-            for s in seeds
+            first._replace(name=f"seed {s}", config=replace(config, seed=s), folder=folder / f"seed-{s}") for s in seeds
         ]
         lock = FolderLock(folder)
         try:
@@ -68,7 +214,7 @@ def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, p
                 print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
             shown_from = None if start_from is None else str(start_from)
             write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
-            codes = train_in_turn(left, min(arguments.side_by_side, len(left)), console, interrupts)
+            codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
         except BaseException:
             _discard_if_no_run_started(folder)
             raise
@@ -76,8 +222,8 @@ def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, p
             lock.release()
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)
-        if arguments.json is not None:
-            write_json(arguments.json, result)
+        if json is not None:
+            write_json(json, result)
         _show(console, result, folder)
         code = EXIT_INTERRUPTED if interrupts.asked else max(codes, default=EXIT_DONE)
         if code != EXIT_DONE:
@@ -85,19 +231,18 @@ def train_seeds(arguments: TrainArguments, seeds: Sequence[int], folder: Path, p
         return code
 
 
-def _for_each(arguments: TrainArguments) -> RunConfig:
-    """The settings of each run but for its seed."""
-    config = arguments.config
+def _for_each(config: RunConfig, side_by_side: int) -> RunConfig:
+    """The settings that all runs share."""
     for name in set_of_one_run(config):
         raise setting_error(name, getattr(config, name), "is of one run, and --seeds trains several")
-    if config.executor == "ray" and config.address != "local" and arguments.side_by_side > 1:
+    if config.executor == "ray" and config.address != "local" and side_by_side > 1:
         raise setting_error(
-            "side_by_side", arguments.side_by_side, "divides this machine; on a cluster submit a job for each seed: "
+            "side_by_side", side_by_side, "divides this machine; on a cluster submit a job for each seed: "
             "ray job submit -- tributary train ... --address auto --seed N",
         )  # fmt: skip
     here = config.executor == "ray" and config.address == "local"
-    if here and config.actors == "auto" and arguments.side_by_side > 1:
-        return replace(config, actors=automatic_actors(max(1, usable_cores() // arguments.side_by_side)))
+    if here and config.actors == "auto" and side_by_side > 1:
+        return replace(config, actors=automatic_actors(max(1, usable_cores() // side_by_side)))
     return config
 
 
@@ -111,11 +256,11 @@ def _discard_if_no_run_started(folder: Path) -> None:
 
 
 def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
-    """What each run's summary says, and the median and quartiles over those that have ended."""
+    """The summary of each run, and median and quartiles over those that have ended."""
     runs: dict[str, dict[str, Any]] = {}
     for seed in seeds:
         file = folder / f"seed-{seed}" / "summary.json"
-        runs[str(seed)] = json.loads(file.read_text()) if file.is_file() else {"status": "not run"}
+        runs[str(seed)] = read_object(file) if file.is_file() else {"status": "not run"}
     done = [run for run in runs.values() if run["status"] != "not run"]
     figures = {
         "mean_return_100": [run["mean_return_100"] for run in done],

@@ -19,7 +19,8 @@ from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.members import PROCESS_OPTIONS
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation
-from launch.run.metrics import LearnerDeath, View
+from launch.run.events import View
+from launch.run.metrics import LearnerDeath
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from shared.config import RunConfig
 

@@ -12,12 +12,14 @@ import ray
 
 from actors.environments import EnvironmentSpec
 from launch.machine.budget import ThreadBudget
+from launch.machine.interrupts import StopRequest
 from launch.on_ray.cluster import cluster_nodes
 from launch.on_ray.failures import failure_reason
 from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
+from launch.run.events import View
 from launch.run.folder import RunFolder
-from launch.run.metrics import LearnerDeath, View
+from launch.run.metrics import LearnerDeath
 from launch.run.saving import Stamp, apply_changes, changes_since
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -41,12 +43,14 @@ def run_learners(
     resume: bool,
     watch: Watch,
     say: Callable[[str], None],
+    stop: StopRequest,
 ) -> Summary:
     """Run a learner to its end. If its process dies, another one goes on from the last checkpoint.
 
     Raises:
         ConfigurationError: the run cannot start; nothing was learned.
         RayError: the run failed, or its learner died more often than it may.
+        KeyboardInterrupt: the run was to stop while it waited for nodes. Its last checkpoint is what there is.
     """
     death = None
     for restarts in itertools.count():
@@ -62,7 +66,7 @@ def run_learners(
                     raise error.cause from None
                 raise
             # A user who has asked the run to stop does not want another learner.
-            if watched.interrupted or restarts == config.supervision.max_learner_restarts:
+            if stop.asked or restarts == config.supervision.max_learner_restarts:
                 raise
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
@@ -70,7 +74,7 @@ def run_learners(
             resume = resume or folder.has_checkpoint
             death = LearnerDeath(failure_reason(error), watched.agent_steps)
             if placement is not None:
-                placement = _place_again(config, say)
+                placement = _place_again(config, say, stop)
     raise AssertionError("unreachable")
 
 
@@ -81,10 +85,12 @@ def _send_folder(folder: Path) -> SentFolder:
     return SentFolder(mark, changes_since(folder, {}))
 
 
-def _place_again(config: RunConfig, say: Callable[[str], None]) -> Placement:
+def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
     """Wait until the nodes have room for the run, and plan where it goes on."""
     told = ""
     while True:
+        if stop.asked:
+            raise KeyboardInterrupt
         nodes = cluster_nodes()
         try:
             placement = place(config, nodes)
@@ -117,7 +123,6 @@ class _WatchedLearner:
         self._copied = time.monotonic()
         self._say, self._copy_fails = say, False
         self.agent_steps = 0
-        self.interrupted = False
 
     def wait(self) -> dict[str, Any] | None:
         """The summary, if the run ends within a moment."""
@@ -164,5 +169,4 @@ class _WatchedLearner:
 
     def interrupt(self) -> None:
         """See `TrainingSession.interrupt`."""
-        self.interrupted = True
         ray.get(self._process.interrupt.remote())

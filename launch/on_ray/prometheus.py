@@ -4,7 +4,7 @@ from collections import Counter as Counts
 
 from ray.util.metrics import Counter, Gauge
 
-from launch.run.metrics import Progress
+from launch.run.events import Progress
 from shared.types import Video
 
 

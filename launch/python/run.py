@@ -18,10 +18,6 @@ from launch.run.status import run_path
 from shared.config import RunConfig
 
 
-class TrainingFailedError(Exception):
-    """Training ended before it was done, and nobody had asked it to. The message says why, and where the run is."""
-
-
 @dataclass(frozen=True)
 class Picture:
     """A file with a picture or a video. A notebook shows it; elsewhere it stands for its path."""

@@ -1,52 +1,90 @@
-"""Training that a program of the user's own starts, follows and stops. The run is in a process of its own."""
+"""The handle of a training run that a Python program starts. The run is in a driver process of its own."""
 
-import os
-import selectors
-import signal
-import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE
-from launch.python.run import Run, TrainingFailedError
-from launch.python.wanted import WantedRun
-from launch.run.metrics import NewRows
-from shared.errors import ConfigurationError
+from rich.console import Console
+
+from launch.commands.display import Display
+from launch.driver import train_in_process
+from launch.machine.interrupts import StopRequest
+from launch.presets.written import named, with_settings
+from launch.python.run import Run
+from launch.request import (
+    ResolvedRun,
+    TrainRequest,
+    complete,
+    on_the_same_cluster,
+    preset_or_environment,
+)
+from launch.run.events import Event, Row, Started
+from launch.run.status import default_run_dir, numbered
+from launch.train import TrainingFailedError
+from shared.errors import ConfigurationError, setting_error
 
 OnRow = Callable[[dict[str, Any]], object]
 
-_LOOK_SECONDS = 0.5
-_MOST_BYTES = 1 << 16
-# What lines of the run begin with.
-_STARTING, _FAILED, _ERROR = "starting ", "training failed: ", "error: "
+
+def resolved_run(
+    preset: str | None,
+    settings: Mapping[str, Any],
+    *,
+    config: Any = None,
+    run_dir: Any = None,
+    resume: Any = None,
+    start_from: Any = None,
+    trust_imports: bool = False,
+) -> ResolvedRun:
+    """The arguments of `tributary_rl.train` as a run with resolved settings.
+
+    Raises:
+        ConfigurationError: see `complete`.
+    """
+    environment_id = None
+    if preset is not None and resume is None:
+        preset, environment_id = preset_or_environment(preset)
+    changes = named(settings if environment_id is None else {"environment.id": environment_id, **settings})
+    environment_id = changes.get("environment.id")
+    request = TrainRequest(
+        preset,
+        environment_id=None if environment_id is None else str(environment_id),
+        imports=tuple(changes.get("environment.imports", ())),
+        config=None if config is None else Path(config),
+        run_dir=run_dir,
+        resume=None if resume is None else str(resume),
+        start_from=None if start_from is None else str(start_from),
+        trust_imports=trust_imports,
+        change=lambda base: on_the_same_cluster(with_settings(base, changes), changes),
+    )
+    resolved = complete(request)
+    if resolved.several is not None:
+        raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
+    return resolved
 
 
 class Training:
-    """A run that is under way. When the program that started it ends, it saves and ends too.
+    """A run under way. When the program that started it ends, the run is saved and ends too.
 
     Args:
-        wanted: the run.
+        run: what to train.
+        run_dir: folder of a new run. None: a new one below runs/.
         on_row: called with each row of numbers; if it returns False, the run is stopped.
         progress: print the lines of the run's progress.
+        trust_imports: see `launch.train.train`.
     """
 
-    def __init__(self, wanted: WantedRun, on_row: OnRow | None, *, progress: bool) -> None:
-        self._wanted, self._on_row, self._progress = wanted, on_row, progress
-        self._process: subprocess.Popen[str] | None = None
-        self._begun, self._ended = threading.Event(), threading.Event()
-        # Who calls `stop` from a handler of signals may come upon itself.
-        self._signals = threading.RLock()
-        self._stop_asked = self._stop_sent = False
-        self._rows = NewRows(wanted.folder / "metrics.jsonl")
+    def __init__(
+        self, run: ResolvedRun, run_dir: Any, on_row: OnRow | None, *, progress: bool, trust_imports: bool
+    ) -> None:
+        self._run, self._on_row, self._progress, self._trust_imports = run, on_row, progress, trust_imports
+        self._made = run.resume is None and run_dir is None
+        self.path: Path = run.resume or (_new_folder(run.preset) if run_dir is None else Path(run_dir).absolute())
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._stop = StopRequest()
         self._error: BaseException | None = None
-        self._reason = self._last_line = ""
-
-    @property
-    def path(self) -> Path:
-        """The folder of the run."""
-        return self._wanted.folder
 
     @property
     def running(self) -> bool:
@@ -54,9 +92,8 @@ class Training:
         return not self._ended.is_set()
 
     def stop(self) -> None:
-        """Ask it to finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
-        self._stop_asked = True
-        self._pass_stop_on()
+        """Have it finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
+        self._stop.asked = True
 
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until it has ended, at most `timeout` seconds. Returns the run, whether it is done or was stopped.
@@ -80,73 +117,58 @@ class Training:
             ConfigurationError: it could not start.
         """
         threading.Thread(target=self.follow, daemon=True).start()
-        self._begun.wait()
+        self._started.wait()
         if isinstance(self._error, ConfigurationError):
             raise self._error
 
     def follow(self) -> None:
-        """Train, and take in what the run says until it has ended. Whatever goes wrong, `wait` raises it."""
+        """Train until the run has ended. `wait` raises its errors."""
+        console = Console(force_terminal=False, force_jupyter=False, quiet=not self._progress)
         try:
-            with self._wanted.process() as self._process:
-                self._listen(self._process)
-            self._error = self._error or self._failure(self._process.returncode)
+            with Display(self._run.config, console) as display:
+                self._train(display)
         except BaseException as error:
-            self._error = self._error or error
+            self._error = error
         finally:
-            self._wanted.discard_if_empty()
+            if self._made:
+                # Only a run that could not start leaves it empty.
+                with suppress(OSError):
+                    self.path.rmdir()
             self._ended.set()
-            self._begun.set()
+            self._started.set()
 
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        unfinished = b""
-        with selectors.DefaultSelector() as output:
-            output.register(process.stdout, selectors.EVENT_READ)
-            while True:
-                try:
-                    ended = process.poll() is not None
-                    ready = output.select(0 if ended else _LOOK_SECONDS)
-                    said = os.read(process.stdout.fileno(), _MOST_BYTES) if ready else b""
-                    *lines, unfinished = (unfinished + said).split(b"\n")
-                    for line in lines:
-                        self._take_line(line.decode(errors="replace").rstrip())
-                    for row in self._rows.take():
-                        if self._on_row is not None and self._on_row(row) is False:
-                            self.stop()
-                    # What the process has started may hold its output open for longer.
-                    if not said and (ready or ended):
-                        return
-                except BaseException as error:
-                    if isinstance(self._error, KeyboardInterrupt):
-                        # A second Ctrl-C leaves at once.
-                        raise
-                    self._error, self._on_row = error, None
-                    self.stop()
+    def _train(self, display: Display) -> None:
+        def on_event(event: Event) -> object:
+            display.show(event)
+            if isinstance(event, Started):
+                self._started.set()
+            return self._on_row(event.values) if isinstance(event, Row) and self._on_row is not None else None
 
-    def _take_line(self, line: str) -> None:
-        if line.startswith(_ERROR):
-            self._reason = line.removeprefix(_ERROR)
-            return
-        self._last_line = line or self._last_line
-        if line.startswith(_FAILED):
-            self._reason = line
-        if self._progress:
-            print(line, flush=True)
-        if line.startswith(_STARTING):
-            self._begun.set()
-            self._pass_stop_on()
+        try:
+            result = train_in_process(
+                self._run.config,
+                self.path,
+                on_event,
+                preset=self._run.preset,
+                resume=self._run.resume is not None,
+                start_from=self._run.start_from,
+                trust_imports=self._trust_imports,
+                stop=self._stop,
+                command=["tributary_rl.train", self._run.preset],
+            )
+        except TrainingFailedError as error:
+            raise TrainingFailedError(f"{error} ({self.path})") from error
+        if result.status == "failed":
+            raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
 
-    def _pass_stop_on(self) -> None:
-        """Interrupt the process once, and not before it is ready for it. A second time it would leave at once."""
-        with self._signals:
-            if self._stop_asked and not self._stop_sent and self._begun.is_set() and self._process is not None:
-                self._stop_sent = True
-                self._process.send_signal(signal.SIGINT)
 
-    def _failure(self, code: int) -> BaseException | None:
-        if code in (EXIT_DONE, EXIT_INTERRUPTED):
-            return None
-        if code == EXIT_USAGE:
-            return ConfigurationError(f"{self._reason}{self._wanted.advice}")
-        reason = self._reason or f"its process ended with code {code}; its last line was: {self._last_line}"
-        return TrainingFailedError(f"{reason} ({self.path})")
+def _new_folder(preset: str) -> Path:
+    for folder in numbered(default_run_dir(preset).absolute()):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise setting_error("run_dir", folder, f"cannot be made: {error.strerror}") from error
+        return folder
+    raise AssertionError("unreachable")

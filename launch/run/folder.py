@@ -44,7 +44,7 @@ _LOOK_SECONDS, _TRIES = 0.05, 4
 _TAIL_BYTES = 65_536
 # Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
-# Settings of environments that this process has written into a run folder.
+# Settings of environments that this process has written into a run folder, or had written by its child.
 _written_here: list[EnvironmentConfig] = []
 
 
@@ -56,6 +56,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        self.settings_file = self.path / "config.json"
         self.checkpoints = self.path / "checkpoints"
         # Of the best evaluation, or of the best training return in a run without evaluations.
         self.best_weights = self.path / "best.npz"
@@ -156,7 +157,7 @@ class RunFolder:
             raise ConfigurationError(
                 f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
                 f"before its first one, or they were not kept; start anew: tributary train --config "
-                f"{self.path / 'config.json'}"
+                f"{self.settings_file}"
             )
         if not centres_observations(config, spec):
             return spec
@@ -173,9 +174,8 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         """Write the resolved settings. This process may import their modules from now on."""
-        write_json(self.path / "config.json", msgspec.to_builtins(config))
-        if config.environment not in _written_here:
-            _written_here.append(config.environment)
+        write_json(self.settings_file, msgspec.to_builtins(config))
+        trust_environment(config.environment)
 
     def read_config(
         self, setting: str = "resume", *, trust_imports: bool = False, named_modules: Collection[str] = ()
@@ -196,7 +196,7 @@ class RunFolder:
         Raises:
             ConfigurationError: the folder is not that of a run, or its settings cannot be read.
         """
-        file = self.path / "config.json"
+        file = self.settings_file
         if not file.is_file():
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
@@ -214,6 +214,12 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         assert self._lock is not None
         self._lock.release()
+
+
+def trust_environment(environment: EnvironmentConfig) -> None:
+    """From now on, `check_imports` accepts these settings in this process."""
+    if environment not in _written_here:
+        _written_here.append(environment)
 
 
 def check_imports(environment: EnvironmentConfig, named_modules: Collection[str], setting: str, place: str) -> None:

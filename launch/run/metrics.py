@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line, write_json
+from launch.run.events import Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from launch.run.stopping import ReturnTarget, Status, TrainingReturns, crossings
 from learner.learner import Learner
@@ -24,54 +25,6 @@ from shared.types import StageSeconds, Video, info_means
 
 if TYPE_CHECKING:
     from learner.learner import Learner, Outcome
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of a run at one moment. Rates and means are over the last logging interval.
-
-    Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
-    `learner_milliseconds` what one gradient costs the learner, dropped ones included, as in `gradients_per_second`.
-    `policy_lag_counts` says how many accepted gradients had which lag, and `gradients_per_update` is K. `passes` is
-    in how many gradients an agent step was, on average. `evaluations` are points of those that ended in the
-    interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own, and `info`
-    the environment's, over the episodes that ended.
-    """
-
-    frames: int = 0
-    agent_steps: int = 0
-    updates: int = 0
-    episodes: int = 0
-    elapsed_seconds: float = 0.0
-    mean_return_100: float | None = None
-    frames_per_second: float = 0.0
-    agent_steps_per_second: float = 0.0
-    updates_per_second: float = 0.0
-    gradients_per_second: float = 0.0
-    policy_lag_mean: float = 0.0
-    policy_lag_max: int = 0
-    policy_lag_counts: dict[int, int] = field(default_factory=dict)
-    gradients_per_update: int = 1
-    agent_steps_applied: int = 0
-    agent_steps_dropped: dict[str, int] = field(default_factory=dict)
-    actors_alive: int = 0
-    actor_restarts: int = 0
-    stage_microseconds: dict[str, float] = field(default_factory=dict)
-    learner_milliseconds: float = 0.0
-    learning_rate: float = 0.0
-    gradient_norm: float | None = None
-    passes: float = 0.0
-    evaluation_return: float | None = None
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    statistics: dict[str, float] = field(default_factory=dict)
-    info: dict[str, float] = field(default_factory=dict)
-
-
-class View(NamedTuple):
-    """The progress, and the messages since the last view."""
-
-    progress: Progress
-    messages: list[str]
 
 
 def lag_mean(counts: Counter[int]) -> float:
@@ -148,6 +101,12 @@ def row_values(row: Progress) -> dict[str, Any]:
     values = asdict(row)
     info = {_INFO + name: value for name, value in values.pop("info").items()}
     return values | values.pop("statistics") | info
+
+
+def written_values(row: Progress) -> dict[str, Any]:
+    """A row as a reader of metrics.jsonl gets it: with the types of JSON."""
+    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(row_values(row)))
+    return values
 
 
 def progress_of(values: Mapping[str, Any]) -> Progress:
@@ -320,7 +279,7 @@ class Reporting:
         metrics: sums up the interval.
         progress: makes the progress at this moment.
         trackers: receives the rows, too.
-        say: takes a message.
+        messages: of the run; each row is an event, too.
     """
 
     def __init__(
@@ -330,12 +289,12 @@ class Reporting:
         metrics: Metrics,
         progress: Callable[[], Progress],
         trackers: Tracker,
-        say: Callable[[str], None],
+        messages: "Messages",
     ) -> None:
         self._every_seconds = config.log_every_seconds
         self._metrics = metrics
         self._progress = progress
-        self._say = say
+        self._messages, self._say = messages, messages.say
         self._annealing = AnnealingWatch(config)
         self._rows = JsonLines(folder.path)
         self._rows_fail = False
@@ -368,6 +327,7 @@ class Reporting:
             if not self._rows_fail:
                 self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._rows_fail = True
+        self._messages.emit(Row(written_values(row)))
         self._trackers.write(row)
         for warning in (self._metrics.next_interval(row), self._annealing.message(row)):
             if warning is not None:
@@ -381,7 +341,7 @@ class Reporting:
 
 
 class Messages:
-    """Appends each message to log.txt with the time, and keeps it until it is shown. Threads may share it.
+    """The queue of a session's events. Each message is also appended to log.txt, with the time. Thread-safe.
 
     Args:
         file: the log; made when the first message comes.
@@ -389,18 +349,22 @@ class Messages:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._not_shown: deque[str] = deque()
+        self._waiting: deque[SessionEvent] = deque()
 
     def say(self, message: str) -> None:
-        """Log one message, and show it with the next view."""
-        self._not_shown.append(message)
+        """Log one message, and queue it."""
+        self.emit(Message(message))
         # On a full disk the message is still shown.
         with suppress(OSError), open(self._file, "a") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
-    def take(self) -> list[str]:
-        """The messages since the last call."""
-        return [self._not_shown.popleft() for _ in range(len(self._not_shown))]
+    def emit(self, event: SessionEvent) -> None:
+        """Queue an event."""
+        self._waiting.append(event)
+
+    def take(self) -> list[SessionEvent]:
+        """The events since the last call."""
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
 
 class DroppedReports:

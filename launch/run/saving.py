@@ -451,8 +451,8 @@ class Saving:
             )
         )
 
-    def save(self, *, window_counts: bool) -> None:
-        """Write a checkpoint, and bring the remote copy up to date.
+    def save(self, *, window_counts: bool) -> bool:
+        """Write a checkpoint, and bring the remote copy up to date. Returns whether the checkpoint was written.
 
         `window_counts`: the mean return of the last training episodes says how the policy plays.
 
@@ -469,8 +469,10 @@ class Saving:
             )
         try:
             self._checkpoints.save(learner.version)
+            written = True
         except CheckpointError as error:
             self._say(f"warning: {error}; training goes on")
+            written = False
         if not self._config.evaluation.every_frames and window_counts:
             # Nobody evaluates before the mark: the best weights are those that training saw do best, and they are
             # looked at whenever a checkpoint is due.
@@ -479,6 +481,7 @@ class Saving:
             self.best.keep_if_best(learner.version, learner.snapshot().parameters, mean, "training")
         if self._copy is not None:
             self._say_if_not_copied(self._copy.start())
+        return written
 
     def keep_video(self, version: int, video: Video) -> None:
         """Write the video of an evaluation of these weights."""

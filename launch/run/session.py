@@ -14,6 +14,7 @@ from launch.loop.coordinator import Coordinator, Event
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
+from launch.run.events import Evaluated, Progress, Saved, View
 from launch.run.exploit import exploit
 from launch.run.folder import RunFolder
 from launch.run.metrics import (
@@ -21,10 +22,8 @@ from launch.run.metrics import (
     LearnerDeath,
     Messages,
     Metrics,
-    Progress,
     Reporting,
     RunCounts,
-    View,
     change_message,
     run_summary,
     write_summary,
@@ -167,7 +166,7 @@ class TrainingSession:
         self._metrics = Metrics(self.learner, self._evaluations.last)
         openers = tracker_openers(folder, config) | dict(trackers or {})
         self._trackers = Trackers(openers, self._say)
-        self._reporting = Reporting(config, self._folder, self._metrics, self._progress, self._trackers, self._say)
+        self._reporting = Reporting(config, self._folder, self._metrics, self._progress, self._trackers, self._messages)
         self._arrivals: ArrivalRecord | None = None
         if config.record_arrivals is not None and not resume:
             self._arrivals = ArrivalRecord(config.record_arrivals, self._executor.actor_ids, self._say)
@@ -184,7 +183,7 @@ class TrainingSession:
         self._stopping.interrupt()
 
     def view(self) -> View:
-        """The progress, and the messages that no view has shown yet."""
+        """The present progress, and the events since the last view."""
         return View(self._reporting.latest, self._messages.take())
 
     def run(self) -> dict[str, Any]:
@@ -285,6 +284,7 @@ class TrainingSession:
         )
         mean = taken.entry["mean_return"]
         self._metrics.add_evaluation(taken.point())
+        self._messages.emit(Evaluated(taken.point()))
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
             self._trackers.write_video(result.video, taken.at.frames)
@@ -307,7 +307,8 @@ class TrainingSession:
         return self._metrics.progress(counts.elapsed_seconds, self._executor.actors, counts.actor_restarts)
 
     def _save(self) -> None:
-        self._saving.save(window_counts=self._returns.last_count)
+        if self._saving.save(window_counts=self._returns.last_count):
+            self._messages.emit(Saved(self.learner.version))
 
     def _log_last(self) -> None:
         try:

@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from launch.output import write_json
+from launch.run.events import Progress
 from launch.run.folder import read_object
-from launch.run.metrics import Progress, Tracker, evaluation_scalars, scalars
+from launch.run.metrics import Tracker, evaluation_scalars, scalars
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import Video

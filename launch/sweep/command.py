@@ -12,10 +12,10 @@ import tyro
 from rich.console import Console
 
 from actors.environments import environment_spec
-from launch.commands.checks import check_network
-from launch.commands.interrupts import Interrupts
 from launch.machine.import_path import check_packages
+from launch.machine.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, make_folder, print_line, write_json
+from launch.request import check_network
 from launch.run.folder import FolderLock, holder_of
 from launch.run.trackers import check_trackers
 from launch.sweep.book import TrialBook
@@ -66,7 +66,7 @@ def sweep(arguments: SweepArguments) -> int:
         book = TrialBook(folder)
         left = sum(trial.ended is None for trial in book.trials.values()) + plan.trials - len(book.trials)
         say(f"sweep: {folder}, {max(0, left)} of {plan.trials} trials to do")
-        with Interrupts() as interrupts, interrupts.watched():
+        with Interrupts() as interrupts, interrupts.training():
             if left > 0:
                 from launch.sweep.tuning import run_trials
 

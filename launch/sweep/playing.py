@@ -3,16 +3,20 @@
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from launch.commands.training_process import last_line, training_process
-from launch.output import EXIT_INTERRUPTED, EXIT_USAGE
+from launch.driver import train_in_process
+from launch.machine.interrupts import StopRequest
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN, read_rows
+from launch.run.events import Event, Row
 from launch.run.exploit import offered_number, withdraw
 from launch.run.folder import RunFolder, holder_of, last_row, read_summary
 from launch.run.status import reached_limit
+from launch.train import Result, TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.schedules import crossed_multiple
@@ -105,23 +109,44 @@ def _train(run: TrialRun, folder: RunFolder) -> Iterator[Reading]:
         shutil.rmtree(folder.path, ignore_errors=True)
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     log = folder.path.with_name(f"{folder.path.name}.log")
-    with (
-        log.open("a") as output,
-        training_process(run.config, run.folder, run.preset, output, resume=resume) as process,
-    ):
-        while process.poll() is None:
-            time.sleep(_POLL_SECONDS)
-            row = last_row(folder)
-            if row:
+    rows: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    stop = StopRequest()
+
+    def train() -> Result:
+        try:
+            with log.open("a") as output:
+                return train_in_process(
+                    run.config, run.folder, take, preset=run.preset, resume=resume, stop=stop, output=output
+                )
+        finally:
+            rows.put(None)
+
+    def take(event: Event) -> None:
+        if isinstance(event, Row):
+            rows.put(event.values)
+
+    with ThreadPoolExecutor(1) as thread:
+        trained = thread.submit(train)
+        try:
+            while (row := rows.get()) is not None:
                 yield _reading(row, run.goal)
-    if process.returncode == EXIT_USAGE:
-        raise HopelessTrialError(last_line(log).removeprefix("error: "))
-    if process.returncode == EXIT_INTERRUPTED:
+        finally:
+            # Where nobody takes the readings any more.
+            stop.asked = True
+        try:
+            result = trained.result()
+        except (ConfigurationError, TrainingFailedError) as error:
+            if isinstance(error, ConfigurationError) or read_summary(folder).get("status") == "failed":
+                raise HopelessTrialError(str(error)) from error
+            raise TrialError(f"{error}; see {log}") from error
+        except KeyboardInterrupt:
+            raise TrialError(f"its process was interrupted; see {log}") from None
+    if result.status == "interrupted":
         raise StoppedTrialError("its run was stopped by hand")
-    if read_summary(folder).get("status") == "failed":
+    if result.status == "failed":
         raise HopelessTrialError(f"training failed; see {log}")
     if not _has_ended(folder, run.config):
-        raise TrialError(f"its process ended with exit code {process.returncode}; see {log}")
+        raise TrialError(f"its run ended before its limit; see {log}")
 
 
 def _so_far(folder: RunFolder, goal: str) -> Iterator[Reading]:

@@ -3,32 +3,28 @@
 import math
 import os
 import shutil
-import signal
-import time
-from collections import deque
+import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from subprocess import Popen
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 from ray import tune
 
-from launch.commands.training_process import last_line, training_process
+from launch.driver import train_in_process
 from launch.machine.import_path import worker_path
-from launch.output import EXIT_FAILED, EXIT_USAGE
+from launch.machine.interrupts import StopRequest
 from launch.presets.written import set_of_one_run, with_settings
-from launch.python.run import TrainingFailedError
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
+from launch.run.events import Event, Row
 from launch.run.folder import RunFolder, last_row
-from launch.run.metrics import NewRows
 from launch.run.saving import apply_changes, changes_since
 from launch.sweep.file import cores_of
+from launch.train import TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
-_POLL_SECONDS = 0.2
 # None before the first episode, or the first evaluation, has ended; schedulers want a number.
 _RETURNS = (TRAINING_RETURN, EVALUATION_RETURN)
 
@@ -71,10 +67,7 @@ class RunTrainable(tune.Trainable):
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
         self._folder = RunFolder(Path(self.logdir) / "run")
         self._log = self._folder.path.with_name("run.log")
-        self._rows: NewRows | None = None
-        self._waiting = deque[dict[str, Any]]()
-        self._process: Popen[str] | None = None
-        self._stack = ExitStack()
+        self._thread: threading.Thread | None = None
 
     def step(self) -> dict[str, Any]:
         """The next row; with `done` when the run has ended.
@@ -83,18 +76,17 @@ class RunTrainable(tune.Trainable):
             ConfigurationError: the run cannot be trained, or cannot go on, with its settings.
             TrainingFailedError: it failed. Another try goes on from its last checkpoint.
         """
-        if self._process is None:
+        if self._thread is None:
             self._begin()
-        assert self._process is not None
-        assert self._rows is not None
-        while not self._waiting:
-            # First: a process that has ended writes no more.
-            ended = self._process.poll() is not None
-            self._waiting.extend(self._rows.take())
-            if ended and not self._waiting:
-                return self._end(self._process.returncode)
-            time.sleep(0 if self._waiting else _POLL_SECONDS)
-        return {**numbers(self._waiting.popleft()), "done": False}
+        taken = self._rows.get()
+        if isinstance(taken, Exception):
+            raise taken
+        if taken is not None:
+            return {**numbers(taken), "done": False}
+        row = last_row(self._folder)
+        if not row:
+            raise TrainingFailedError(f"the run ended without a row of numbers ({self._log})")
+        return {**numbers(row), "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Copy the run's folder, in which the last checkpoint is at most one row older than the last row."""
@@ -115,29 +107,42 @@ class RunTrainable(tune.Trainable):
         if not resume:
             # It ended before there was anything to go on from.
             shutil.rmtree(self._folder.path, ignore_errors=True)
-        self._rows = NewRows(self._folder.metrics)
-        output = self._stack.enter_context(self._log.open("a"))
-        asked_by = ["tributary_rl.trainable", self.preset]
-        process = training_process(
-            self._wanted, self._folder.path, self.preset, output, resume=resume, asked_by=asked_by
-        )
-        self._process = self._stack.enter_context(process)
+        self._rows: SimpleQueue[dict[str, Any] | Exception | None] = SimpleQueue()
+        self._request = StopRequest()
+        self._thread = threading.Thread(target=self._train, args=(self._rows, self._request, resume), daemon=True)
+        self._thread.start()
 
-    def _end(self, code: int) -> dict[str, Any]:
-        said = last_line(self._log)
-        if code == EXIT_USAGE:
-            raise ConfigurationError(said.removeprefix("error: "))
-        row = last_row(self._folder)
-        if code == EXIT_FAILED or not row:
-            raise TrainingFailedError(f"its process ended with code {code}; its last line was: {said} ({self._log})")
-        return {**numbers(row), "done": True}
+    def _train(self, rows: SimpleQueue[dict[str, Any] | Exception | None], request: StopRequest, resume: bool) -> None:
+        """Train the run in a process, and queue its rows; then None, or the error that ended it."""
+
+        def take(event: Event) -> None:
+            if isinstance(event, Row):
+                rows.put(event.values)
+
+        try:
+            with self._log.open("a") as output:
+                result = train_in_process(
+                    self._wanted,
+                    self._folder.path,
+                    take,
+                    preset=self.preset,
+                    resume=resume,
+                    stop=request,
+                    command=["tributary_rl.trainable", self.preset],
+                    output=output,
+                )
+            failed = result.status == "failed"
+            rows.put(TrainingFailedError(f"the run failed ({self._log})") if failed else None)
+        except Exception as error:
+            rows.put(error)
+        except KeyboardInterrupt:
+            rows.put(TrainingFailedError(f"the process of the run was interrupted ({self._log})"))
 
     def _stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-        # It waits for the end.
-        self._stack.close()
-        self._process = None
+        if self._thread is not None:
+            self._request.asked = True
+            self._thread.join()
+        self._thread = None
 
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:

@@ -30,7 +30,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
 
-from launch.commands.interrupts import children_outlive_hangups
+from launch.machine.interrupts import children_outlive_hangups
 from launch.output import usable_cores
 from launch.run.exploit import copy_newest_checkpoint
 from launch.run.folder import RunFolder

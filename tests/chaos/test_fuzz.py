@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import launch.commands.train
-from launch.commands.train import TrainArguments, train
+import launch.train
 from shared.config import (
     ActorConfig,
     CheckpointConfig,
@@ -150,18 +149,18 @@ def build(changed: dict[tuple[type, str], Any]) -> RunConfig:
 def test_settings_train_for_an_update_or_are_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    really_train = launch.commands.train._train_inline
+    really_train = launch.train._train_inline
     accepted, refused, folders = itertools.count(1), itertools.count(1), itertools.count()
     counts = {"accepted": 0, "trained": 0, "refused": 0}
 
-    def train_now_and_then(*arguments: Any) -> int:
+    def train_now_and_then(*arguments: Any) -> dict[str, Any]:
         counts["accepted"] = next(accepted)
         if counts["accepted"] % _TRAINED_EVERY:
-            return 0
+            return {}
         counts["trained"] += 1
         return really_train(*arguments)
 
-    monkeypatch.setattr(launch.commands.train, "_train_inline", train_now_and_then)
+    monkeypatch.setattr(launch.train, "_train_inline", train_now_and_then)
 
     @settings(
         max_examples=_EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None
@@ -171,7 +170,7 @@ def test_settings_train_for_an_update_or_are_refused_in_one_line(
         folder = tmp_path / str(next(folders))
         refusal = None
         try:
-            assert train(TrainArguments(build(changed), run_dir=folder), "fuzz") == 0
+            launch.train.train(build(changed), folder, lambda _event: None, preset="fuzz")
         except ConfigurationError as error:
             refusal = str(error)
         if refusal is not None:

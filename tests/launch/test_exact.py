@@ -89,7 +89,7 @@ def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
     actors: int, gradients_per_update: int, epochs: int, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By frames, by Ctrl-C, by time and by return, one after another."""
-    monkeypatch.setattr("launch.commands.train._VIEW_SECONDS", 0.05)
+    monkeypatch.setattr("launch.train._VIEW_SECONDS", 0.05)
     settings = f"--actors {actors} --learner.gradients-per-update {gradients_per_update} {others}"
     if epochs > 1:
         settings += f" --actor.epochs {epochs} --actor.minibatches 4"

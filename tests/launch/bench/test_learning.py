@@ -17,7 +17,7 @@ import pytest
 from launch.bench import learning as module
 from launch.bench.learning import Contender, Study, contenders_of, markdown, run_left, summarise, write
 from launch.cli import main
-from launch.commands.in_turn import PlannedRun
+from launch.commands.seeds import PlannedRun
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from shared.errors import ConfigurationError
@@ -227,7 +227,7 @@ def test_a_study_that_is_interrupted_before_its_first_run_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: Any) -> list[int]:
-        with arguments[-1].watched():
+        with arguments[-1].training():
             signal.raise_signal(signal.SIGINT)
         return []
 

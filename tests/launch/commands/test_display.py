@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launch.commands.display import Display, progress_line, progress_table, starting, summary_lines
+from launch.commands.display import Display, progress_line, progress_table, summary_lines
 from launch.presets import PRESETS
-from launch.run.metrics import Progress
+from launch.run.events import Progress, Started
 from shared.config import RunConfig
 
 LARGE = Progress(
@@ -81,7 +81,8 @@ def test_fewer_columns_break_values_before_labels() -> None:
 @pytest.mark.parametrize(("actors", "words"), [(1, "starting 1 actor…"), (2, "starting 2 actors…")])
 def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, cartpole: RunConfig) -> None:
     console = screen()
-    with Display(cartpole, console, starting(actors)) as display:
+    with Display(cartpole, console) as display:
+        display.show(Started("run", cartpole, actors))
         display.update(Progress())
         # A resumed run has what was played before.
         display.update(Progress(frames=500, agent_steps=125))
@@ -96,7 +97,8 @@ def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, car
 
 def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
     console = Console(file=io.StringIO(), width=80)
-    with Display(cartpole, console, starting(2)) as display:
+    with Display(cartpole, console) as display:
+        display.show(Started("run", cartpole, 2))
         for seconds in (0, 4, 9, 10, 19, 21):
             display.update(replace(LARGE, agent_steps_per_second=100.0 * seconds, elapsed_seconds=float(seconds)))
     lines = shown_by(console).splitlines()
@@ -128,7 +130,8 @@ def test_a_display_that_fails_is_named_once_and_ends_nothing(
 ) -> None:
     errors = io.StringIO()
     monkeypatch.setattr(sys, "stderr", errors)
-    with Display(cartpole, Console(file=Broken(), force_terminal=terminal, width=80), "starting") as display:
+    with Display(cartpole, Console(file=Broken(), force_terminal=terminal, width=80)) as display:
+        display.show(Started("run", cartpole, 1))
         for _ in range(3):
             display.message("hello")
             display.update(LARGE)

@@ -11,7 +11,8 @@ from rich.console import Console
 from launch.cli import main
 from launch.commands.runs import runs_table
 from launch.output import write_json
-from launch.run.metrics import Progress, row_values
+from launch.run.events import Progress
+from launch.run.metrics import row_values
 from launch.run.status import run_status
 from shared.config import RunConfig
 

@@ -98,8 +98,7 @@ def test_seeds_that_cannot_start_leave_no_folder(
     seeds = f"--seeds 1,2 --side-by-side {side_by_side} --run-dir runs --environment.id NoSuchThing-v0"
     assert main([*SMALL.split(), *seeds.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    reason = "see the message above" if side_by_side == 1 else "--environment.id NoSuchThing-v0: no such environment"
-    assert "could not start: " + reason in line
+    assert "could not start: --environment.id NoSuchThing-v0: no such environment" in line
     assert not list(tmp_path.iterdir())
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launch.commands.interrupts import Interrupts
+from launch.machine.interrupts import Interrupts
 from launch.on_ray import cluster
 
 
@@ -23,7 +23,7 @@ def test_a_termination_goes_on_asking_once_ray_is_there(
 
     monkeypatch.setattr(cluster.ray, "init", init)
     monkeypatch.setattr(cluster, "check_address", lambda _: None)
-    with Interrupts() as interrupts, interrupts.watched():
+    with Interrupts() as interrupts, interrupts.training():
         connect()
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.asked

@@ -12,11 +12,12 @@ import ray
 from actors.environments import environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine.budget import thread_budget
+from launch.machine.interrupts import StopRequest
 from launch.on_ray import learner_process, learner_run
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, SentFolder
-from launch.on_ray.placement import aggregation
+from launch.on_ray.placement import Node, Placement, aggregation
+from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
-from launch.run.metrics import Progress, View
 from launch.run.saving import Changes, Stamp
 from shared.config import RunConfig, SupervisionConfig
 from shared.errors import ConfigurationError
@@ -54,8 +55,8 @@ class Learners:
     def _start(self, *_: object, resume: bool, death: tuple[str, int] | None, **__: object) -> SimpleNamespace:
         self.starts.append((resume, death))
         agent_steps, end = next(self._ends)
-        view = View(Progress(agent_steps=agent_steps), [])
-        return SimpleNamespace(run=Method(end), view=Method(view), interrupt=Method(None))
+        view, copied = View(Progress(agent_steps=agent_steps), []), Method(Changes({}, {}, {}))
+        return SimpleNamespace(run=Method(end), view=Method(view), interrupt=Method(None), folder_changes=copied)
 
     def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         del timeout
@@ -76,12 +77,14 @@ class Learners:
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view()
             if interrupt:
+                stop.asked = True
                 pass_on()
             return wait()
 
+        stop, say = StopRequest(), self.said.append
         spec, budget = environment_spec(config.environment), thread_budget(config)
         return learner_run.run_learners(
-            config, spec, RunFolder(self._folder), budget, None, resume=resume, watch=watch, say=self.said.append
+            config, spec, RunFolder(self._folder), budget, None, resume=resume, watch=watch, say=say, stop=stop
         )
 
     def checkpoint(self) -> None:
@@ -152,6 +155,40 @@ def test_a_learner_that_raises_is_not_started_again(
     learners = Learners(monkeypatch, tmp_path, (0, missing))
     with pytest.raises(ray.exceptions.RayError, match="no file"):
         learners.run(cartpole)
+    assert len(learners.starts) == 1
+
+
+def test_a_run_that_waits_for_nodes_can_be_stopped(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learners, stop = Learners(monkeypatch, tmp_path, (5, DIED)), StopRequest()
+    monkeypatch.setattr(learner_run, "cluster_nodes", list)
+
+    def place(*_: object) -> None:
+        raise ConfigurationError("no node has room")
+
+    monkeypatch.setattr(learner_run, "place", place)
+
+    def say(message: str) -> None:
+        stop.asked = message.startswith("waiting for nodes")
+
+    def watch(wait: Callable, _view: Callable, _interrupt: Callable) -> Any:
+        return wait()
+
+    spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
+    placement = Placement(Node("1", "head", 2.0, 8), False, {"1": 1}, ())
+    with pytest.raises(KeyboardInterrupt):
+        learner_run.run_learners(
+            cartpole,
+            spec,
+            RunFolder(tmp_path),
+            budget,
+            placement,
+            resume=False,
+            watch=watch,
+            say=say,
+            stop=stop,
+        )
     assert len(learners.starts) == 1
 
 

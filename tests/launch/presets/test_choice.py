@@ -9,6 +9,7 @@ from spaces import Given, registered
 
 from launch.cli import main
 from launch.presets.choice import preset_for
+from launch.train import Result
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,9 @@ def test_an_id_in_the_place_of_a_preset_starts_from_the_one_that_fits_and_says_s
     assert "preset:       vectors: any environment that shows no images" in capsys.readouterr().out
     config = json.loads(Path("other/config.json").read_text())
     assert (config["environment"]["id"], config["environment"]["frame_skip"]) == ("MountainCar-v0", 1)
-    monkeypatch.setattr("launch.commands.train_line.train", lambda *_: 0)
+    monkeypatch.setattr(
+        "launch.commands.train.train", lambda _config, folder, *_, **__: Result(folder, {"status": "frames_reached"})
+    )
     assert main(["train", "CartPole-v1"]) == 0
     assert "preset:       cartpole: CartPole-v1 to a mean of 475" in capsys.readouterr().out
     assert main(["train", "ALE/Pong-v5"]) == main(["train"]) == 0

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.cli import main
-from launch.commands.preset_line import base_settings
 from launch.commands.settings import as_toml
 from launch.presets import PRESETS
 from launch.presets.written import read_config_file, with_settings
+from launch.request import TrainRequest, base_settings
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 
@@ -86,7 +86,8 @@ def test_what_config_prints_reads_back_equal(
     Path("mine.toml").write_text(capsys.readouterr().out)
     # By itself, over its preset, and over another one: it is whole.
     file = read_config_file(Path("mine.toml"))
-    assert base_settings(None, file, []) == (preset, PRESETS[preset].config)
+    base = base_settings(TrainRequest(config=Path("mine.toml")))
+    assert (base.preset, base.config) == (preset, PRESETS[preset].config)
     assert file.over(RunConfig()) == PRESETS[preset].config
     assert read_config_file(Path("config.json")).over(RunConfig()) == PRESETS[preset].config
 
@@ -110,16 +111,17 @@ def test_any_option_of_an_environment_reads_back_equal(options: dict[str, Any]) 
 def test_a_file_is_over_the_preset_that_is_typed_or_that_it_names_or_that_fits_its_environment(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
 
-    def base(text: str, *typed: str, named: str | None = None) -> tuple[str, RunConfig]:
+    def base(text: str, *, environment_id: str | None = None, named: str | None = None) -> tuple[str, RunConfig]:
         file.write_text(text)
-        return base_settings(named, read_config_file(file), typed)
+        found = base_settings(TrainRequest(named, environment_id, config=file))
+        return found.preset, found.config
 
     pendulum = PRESETS["pendulum"].config
     assert base("seed = 3", named="pendulum") == ("pendulum", replace(pendulum, seed=3))
     assert base('preset = "pendulum"\nseed = 3') == ("pendulum", replace(pendulum, seed=3))
     assert base('preset = "pendulum"\nseed = 3', named="cartpole") == ("cartpole", replace(CARTPOLE, seed=3))
     assert base('environment.id = "Pendulum-v1"') == ("pendulum", pendulum)
-    assert base('[environment]\nid = "Pendulum-v1"', "--environment.id", "CartPole-v1")[0] == "cartpole"
+    assert base('[environment]\nid = "Pendulum-v1"', environment_id="CartPole-v1")[0] == "cartpole"
     assert base("seed = 3") == ("pong", replace(PRESETS["pong"].config, seed=3))
 
 
@@ -154,7 +156,9 @@ def test_a_file_that_is_not_there_or_no_runs_is_named(
     assert "it holds no settings" in capsys.readouterr().err
     Path("mine.toml").write_text("seed = 3")
     assert main(["train", "--resume", "runs/a", "--config", "mine.toml"]) == 2
-    assert "--config mine.toml: --resume runs/a has its settings: type those" in capsys.readouterr().err
+    assert (
+        "--config mine.toml: --resume runs/a has its settings and its folder; leave it out" in capsys.readouterr().err
+    )
 
 
 def test_a_run_trains_by_the_settings_of_another_and_by_a_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

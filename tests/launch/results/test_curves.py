@@ -21,8 +21,8 @@ from launch.results.curves import (
     read_rows,
     stratified_resamples,
 )
+from launch.run.events import Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Progress
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
 

@@ -19,7 +19,7 @@ from launch.results.curves import (
     bands,
 )
 from launch.results.plot import curves_figure
-from launch.run.metrics import Progress
+from launch.run.events import Progress
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 
 

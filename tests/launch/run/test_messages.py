@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from launch.run.events import Message
 from launch.run.metrics import DroppedReports, Messages
 
 
@@ -10,7 +11,7 @@ def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> Non
     messages = Messages(tmp_path / "log.txt")
     messages.say("actor 3 joins")
     messages.say("actor 4 joins")
-    assert messages.take() == ["actor 3 joins", "actor 4 joins"]
+    assert messages.take() == [Message("actor 3 joins"), Message("actor 4 joins")]
     assert messages.take() == []
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d actor \d joins", line) for line in lines)
@@ -20,7 +21,7 @@ def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> Non
 def test_a_log_that_cannot_be_written_keeps_no_message_from_being_shown(tmp_path: Path) -> None:
     messages = Messages(tmp_path / "no" / "such" / "folder" / "log.txt")
     messages.say("warning: the disk is full")
-    assert messages.take() == ["warning: the disk is full"]
+    assert messages.take() == [Message("warning: the disk is full")]
 
 
 def test_the_first_dropped_report_of_each_reason_is_told_and_then_every_tenfold() -> None:

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from launch.run.events import Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Metrics, Progress, Reporting
+from launch.run.metrics import Messages, Metrics, Reporting
 from launch.run.trackers import Trackers
 from shared.config import RunConfig
 
@@ -21,13 +22,14 @@ def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None
 
     metrics: Any = SimpleNamespace(next_interval=begin, empty=False)
     config = RunConfig(log_every_seconds=10.0)
+    messages = Messages(tmp_path / "log.txt")
     reporting = Reporting(
         config,
         RunFolder(tmp_path),
         cast(Metrics, metrics),
         lambda: Progress(elapsed_seconds=now),
         Trackers({}, print),
-        print,
+        messages,
     )
     for tick in range(1, 105):
         # Updates come when they come: views and rows drift past each other.
@@ -45,8 +47,9 @@ def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None
 def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tmp_path: Path) -> None:
     """It would say that nothing was played in no time, and a terminal would keep that."""
     metrics: Any = SimpleNamespace(next_interval=lambda _row: None, empty=empty)
+    messages = Messages(tmp_path / "log.txt")
     reporting = Reporting(
-        RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, Trackers({}, print), print
+        RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, Trackers({}, print), messages
     )
     reporting.log()
     shown = reporting.latest

@@ -13,7 +13,8 @@ from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
-from launch.run.metrics import Metrics, Progress, RunCounts
+from launch.run.events import Progress
+from launch.run.metrics import Metrics, RunCounts
 from launch.run.session import TrainingSession
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from launch.output import write_json
+from launch.run.events import Progress
 from launch.run.folder import FolderLock, Holder, RunFolder, holder_of
-from launch.run.metrics import Progress, progress_of, row_values
+from launch.run.metrics import progress_of, row_values
 from launch.run.status import run_folders, run_status
 from shared.config import RunConfig
 from shared.errors import ConfigurationError

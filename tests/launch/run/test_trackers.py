@@ -17,7 +17,8 @@ from actors.environments import environment_spec
 from launch.loop.inline import InlineExecutor
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
-from launch.run.metrics import JsonLines, Progress, evaluation_scalars, scalars
+from launch.run.events import Progress
+from launch.run.metrics import JsonLines, evaluation_scalars, scalars
 from launch.run.session import TrainingSession
 from launch.run.trackers import (
     MLflow,

@@ -1,18 +1,16 @@
 """One trial, played: what is read of its run, and what comes of the process that trains it. No Ray."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from launch.output import write_json
+from launch.run.events import Progress, Row
 from launch.run.exploit import offer_weights, offered_number
 from launch.run.folder import FolderLock, RunFolder
-from launch.run.metrics import Progress, row_values
+from launch.run.metrics import row_values
 from launch.sweep import playing
 from launch.sweep.playing import (
     HopelessTrialError,
@@ -23,7 +21,9 @@ from launch.sweep.playing import (
     exploits_taken,
     play_trial,
 )
+from launch.train import OnEvent, Result, TrainingFailedError
 from shared.config import RunConfig
+from shared.errors import ConfigurationError
 
 
 def trial_run(folder: Path, frames: list[int], *, summary: int | None, known: bool = False) -> TrialRun:
@@ -39,7 +39,7 @@ def trial_run(folder: Path, frames: list[int], *, summary: int | None, known: bo
 
 
 def test_a_trial_that_has_ended_is_read_and_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playing, "training_process", lambda *_, **__: pytest.fail("it would be trained again"))
+    monkeypatch.setattr(playing, "train_in_process", lambda *_, **__: pytest.fail("it would be trained again"))
     # The row of the last frames comes with the end: a scheduler would take it for one to stop.
     run = trial_run(tmp_path / "done", [10, 60, 104], summary=104)
     assert list(play_trial(run)) == [Reading(10, 10.0, False), Reading(60, 60.0, False), Reading(104, 104.0, True)]
@@ -67,24 +67,16 @@ def test_a_member_of_a_population_is_read_at_each_interval_from_where_it_stands(
     (run.folder / "checkpoints").mkdir()
     (run.folder / "checkpoints" / "update-7.index").touch()
 
-    @contextmanager
-    def training_process(*_: Any, **__: Any) -> Iterator[SimpleNamespace]:
-        rows = iter([50, 61, 66, 79, 85, 104])
-
-        def poll() -> int | None:
-            frames = next(rows, None)
-            if frames is None:
-                write_json(run.folder / "summary.json", {"status": "frames_reached", "frames": 104})
-                return 0
+    def train(_config: RunConfig, folder: Path, on_event: OnEvent, **_: Any) -> Result:
+        for frames in (50, 61, 66, 79, 85, 104):
             row = row_values(Progress(frames=frames, mean_return_100=None if frames < 80 else 9.0))
-            with (run.folder / "metrics.jsonl").open("ab") as file:
+            with (folder / "metrics.jsonl").open("ab") as file:
                 file.write(msgspec.json.encode(row) + b"\n")
-            return None
+            on_event(Row(row))
+        write_json(folder / "summary.json", {"status": "frames_reached", "frames": 104})
+        return Result(folder, {"status": "frames_reached"})
 
-        yield SimpleNamespace(poll=poll, returncode=0)
-
-    monkeypatch.setattr(playing, "training_process", training_process)
-    monkeypatch.setattr(playing.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(playing, "train_in_process", train)
     # 20 and 40 were compared in an earlier try; one without a return yet is read too, and takes part in nothing.
     assert list(play_trial(run)) == [Reading(61, None, False), Reading(85, 9.0, False), Reading(104, 9.0, True)]
 
@@ -96,41 +88,36 @@ def test_rows_that_are_played_again_say_nothing_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "error"),
+    ("end", "status", "error"),
     [
-        (-9, None, TrialError),
-        (1, None, TrialError),
-        (1, "failed", HopelessTrialError),
-        (2, None, HopelessTrialError),
-        (130, "interrupted", StoppedTrialError),
+        (TrainingFailedError("ended by signal 9"), None, TrialError),
+        (TrainingFailedError("not finite"), "failed", HopelessTrialError),
+        (ConfigurationError("--network.name mlp: cannot be"), None, HopelessTrialError),
+        (None, "interrupted", StoppedTrialError),
     ],
 )
 def test_a_process_that_ends_before_its_run(
-    code: int, status: str | None, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    end: Exception | None, status: str | None, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bool] = []
+    resumed: list[bool] = []
 
-    @contextmanager
-    def training_process(
-        _config: RunConfig, run: Path, _preset: str, output: IO[str], *, resume: bool
-    ) -> Iterator[SimpleNamespace]:
-        asked.append(resume)
-        run.mkdir(exist_ok=True)
-        output.write("error: --network.name mlp: cannot be\n")
-        output.flush()
+    def train(_config: RunConfig, folder: Path, _on_event: OnEvent, *, resume: bool, **_: Any) -> Result:
+        resumed.append(resume)
         if status is not None:
-            write_json(run / "summary.json", {"status": status, "frames": 60})
-        yield SimpleNamespace(poll=lambda: code, returncode=code)
+            write_json(folder / "summary.json", {"status": status, "frames": 60})
+        if end is not None:
+            raise end
+        return Result(folder, {"status": status})
 
-    monkeypatch.setattr(playing, "training_process", training_process)
+    monkeypatch.setattr(playing, "train_in_process", train)
     run = trial_run(tmp_path / "run", [10, 60], summary=None)
     (run.folder / "checkpoints").mkdir()
     (run.folder / "checkpoints" / "update-7.index").touch()
     with pytest.raises(error) as raised:
         list(play_trial(run))
-    assert asked == [True]
-    if code == 2:
-        assert str(raised.value) == "--network.name mlp: cannot be"
+    assert resumed == [True]
+    if error is HopelessTrialError:
+        assert str(raised.value) == str(end)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
@@ -138,14 +125,13 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
 ) -> None:
     run = trial_run(tmp_path / "run", [10], summary=None)
 
-    @contextmanager
-    def training_process(*_: Any, resume: bool, **__: Any) -> Iterator[SimpleNamespace]:
+    def train(_config: RunConfig, folder: Path, _on_event: OnEvent, *, resume: bool, **_: Any) -> Result:
         assert not resume
-        assert not run.folder.exists()
-        trial_run(run.folder, [50, 104], summary=104)
-        yield SimpleNamespace(poll=lambda: 0, returncode=0)
+        assert not folder.exists()
+        trial_run(folder, [50, 104], summary=104)
+        return Result(folder, {"status": "frames_reached"})
 
-    monkeypatch.setattr(playing, "training_process", training_process)
+    monkeypatch.setattr(playing, "train_in_process", train)
     assert list(play_trial(run))[-1] == Reading(104, 104.0, True)
 
 

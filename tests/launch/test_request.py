@@ -7,7 +7,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import EnvironmentSpec
-from launch.commands.checks import check_network, check_video
+from launch.request import check_network, check_video
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec, ImagePart, ObservationParts

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from launch.commands.arguments import parse
+from launch.commands.options import parse
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
 
@@ -48,6 +48,14 @@ def settings(line: str) -> Settings:
     return parse(Settings, "test", line.split(), Settings())
 
 
+def refused(line: str, capsys: pytest.CaptureFixture) -> str:
+    """The printed reason, in one line."""
+    with pytest.raises(SystemExit) as ended:
+        settings(line)
+    assert ended.value.code == 2
+    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -73,36 +81,26 @@ def test_counts_may_be_written_short(text: str, count: int, join: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1.5", "2.0005k", "1,00", "1,0000", "k", "many", "1e-3", "1.5e0", "10g", "", "1e999"])
-def test_what_is_no_count_is_refused_by_the_name_of_its_field(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="frames") as raised:
-        settings(f"--frames={text}")
-    assert "\n" not in str(raised.value)
+def test_what_is_no_count_is_refused_by_the_name_of_its_field(text: str, capsys: pytest.CaptureFixture) -> None:
+    assert "--frames" in refused(f"--frames={text}", capsys)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "parts"),
     [
-        ("--frames 1.5", "--frames 1.5: must be a whole number, like 20000, 20k, 2M or 2e4"),
-        ("--inner.steps x", "--inner.steps x: must be a whole number, like 20000, 20k, 2M or 2e4, or None"),
-        ("--seconds soon", "--seconds soon: must be a number, like 0.001, 1e-3 or 2M, or None"),
-        ("--sizes x", "--sizes x: cannot be read; see tributary test --help"),
-        ("--kind c", "--kind c: must be one of a, b"),
-        ("--frames", "--frames: needs a value; see tributary test --help"),
-        ("--framse 3", "--framse: there is no such option, did you mean --frames? see tributary test --help"),
-        ("--steps 3", "--steps: there is no such option, did you mean --inner.steps? see tributary test --help"),
-        ("--outer.steps=3", "--outer.steps=3: there is no such option, did you mean --inner.steps? see tributary test"),
-        ("--wholly-new 3", "--wholly-new: there is no such option; see tributary test --help"),
-        (
-            "--frames 3 pong",
-            "pong: stands where an option should; tributary test --help says what may come first",
-        ),
+        ("--frames 1.5", "--frames|1.5: must be a whole number, like 20000, 20k, 2M or 2e4"),
+        ("--seconds soon", "--seconds|soon: must be a number, like 0.001, 1e-3 or 2M"),
+        ("--kind c", "invalid choice 'c'|--kind|('a', 'b')"),
+        ("--frames", "Missing value|--frames"),
+        ("--framse 3", "--framse|Perhaps you meant|--frames"),
+        ("--steps 3", "--steps|Perhaps you meant|--inner.steps"),
+        ("--frames 3 pong", "pong"),
     ],
 )
-def test_a_mistake_is_one_line_that_says_what_to_do(line: str, said: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        settings(line)
-    assert str(raised.value).startswith(said)
-    assert "\n" not in str(raised.value)
+def test_a_mistake_names_the_option_and_the_remedy(line: str, parts: str, capsys: pytest.CaptureFixture) -> None:
+    printed = refused(line, capsys)
+    for part in parts.split("|"):
+        assert part in printed
 
 
 def test_what_is_not_for_a_count_stays_as_it_was_typed() -> None:
@@ -161,7 +159,7 @@ def test_options_of_an_environment_are_numbers_and_truth_values_where_they_look_
     assert {name: type(value) for name, value in parsed.environment.options.items()} == {
         name: type(value) for name, value in expected.items()
     }
-    with pytest.raises(ConfigurationError, match=r"environment\.options"):
+    with pytest.raises(SystemExit):
         parse(RunConfig, "test", ["--environment.options", "length"], RunConfig())
 
 

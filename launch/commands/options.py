@@ -1,21 +1,22 @@
-"""What is typed after a command, read by the types of the fields that it is for. tyro does the work."""
+"""Command lines: options by the types of dataclass fields (tyro parses them), a preset before them, and help."""
 
 import contextlib
-import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import is_dataclass
 from decimal import Decimal
 from itertools import takewhile
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from launch.commands.mistakes import in_one_line
+from launch.commands.settings import ALIASES, filled, short_help
+from launch.request import TrainRequest, preset_of_environment, preset_or_environment
 from shared.config import OptionValue
 from shared.config.task import read_option
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import setting_error
 
 _Arguments = TypeVar("_Arguments")
 
@@ -25,28 +26,30 @@ _POWERS = {"k": 3, "m": 6}
 _TRUTH = {"true": True, "false": False}
 _READERS = ConstructorRegistry()
 
+_HELP = """\
+usage: tributary {command} [SETTINGS]
+
+{purpose}
+
+{settings}
+
+{more}
+"""
+
 
 def parse(kind: type[_Arguments], command: str, arguments: Sequence[str], default: Any = None) -> _Arguments:
     """The arguments of `tributary COMMAND`, as an instance of the dataclass `kind`.
 
     Raises:
-        ConfigurationError: they are not such arguments; what tyro prints of the mistake, in one line.
+        SystemExit: with code 2 after tyro has printed what is wrong, or with code 0 after `--help`.
     """
     options = {} if default is None else {"default": default}
     spelt = _with_flags_spelt_out(kind, arguments)
-    captured = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(captured):
-            return tyro.cli(kind, prog=f"tributary {command}", args=spelt, registry=_READERS, **options)
-    except SystemExit as exit_:
-        if exit_.code in (0, None):
-            raise
-        known = [name for name, _ in _names(kind)]
-        raise ConfigurationError(in_one_line(captured.getvalue(), command.partition(" [")[0], known)) from None
+    return tyro.cli(kind, prog=f"tributary {command}", args=spelt, registry=_READERS, **options)
 
 
 def option(arguments: Sequence[str], name: str) -> str | None:
-    """What is typed for an option, before the arguments are parsed: their defaults may depend on it."""
+    """The value of an option before the line is parsed: the defaults of other options may depend on it."""
     for i, argument in enumerate(arguments):
         if argument.startswith(f"{name}="):
             return argument.partition("=")[2]
@@ -56,7 +59,7 @@ def option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def options(arguments: Sequence[str], name: str) -> tuple[str, ...]:
-    """All that is typed for an option that takes several words, before the arguments are parsed."""
+    """All values of an option that takes several, before the line is parsed."""
     found: list[str] = []
     for i, argument in enumerate(arguments):
         if argument.startswith(f"{name}="):
@@ -66,13 +69,73 @@ def options(arguments: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def spelt_out(arguments: Sequence[str]) -> list[str]:
+    """A line with the whole names of its settings."""
+    typed = [argument.partition("=") for argument in arguments]
+    return [ALIASES.get(name, name) + equals + value for name, equals, value in typed]
+
+
+def take_preset(arguments: list[str]) -> str | None:
+    """Take the preset that a line begins with out of it; None if it begins with an option, or is empty.
+
+    An environment's id in its place is put as the option that it is short for: the preset is that which fits it.
+
+    Raises:
+        ConfigurationError: it begins with another word.
+    """
+    if not arguments or arguments[0].startswith("-"):
+        return None
+    preset, environment_id = preset_or_environment(arguments.pop(0))
+    if environment_id is not None:
+        arguments[:0] = ["--environment.id", environment_id]
+    return preset
+
+
+def unnamed_preset(arguments: Sequence[str]) -> str:
+    """The preset of a line that names none: the one for its environment, or the default."""
+    return preset_of_environment(option(arguments, "--environment.id"))
+
+
+def request_of(preset: str | None, arguments: Sequence[str], **more: Any) -> TrainRequest:
+    """The request to train that a line makes. `preset` was taken out of it, `more` are further fields."""
+    file = option(arguments, "--config")
+    return TrainRequest(
+        preset,
+        environment_id=option(arguments, "--environment.id"),
+        imports=options(arguments, "--environment.imports"),
+        config=None if file is None else Path(file),
+        trust_imports="--trust-imports" in arguments,
+        **more,
+    )
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether a line asks for the short help."""
+    return bool({"-h", "--help"} & set(arguments))
+
+
+def help_page(command: str, purpose: str, preset: str, base: Any, kind: type, *, without: Collection[str] = ()) -> str:
+    """The short help of a command whose arguments are the dataclass `kind`, with the values of the settings `base`.
+
+    `without` names settings that the command has no use for.
+    """
+    words = f"{purpose} The settings that most runs change, with the values of the preset {preset}:"
+    more = filled(f"tributary {command} --help-all shows every setting; docs/settings.md has them on one page.")
+    return _HELP.format(command=command, purpose=filled(words), settings=short_help(base, kind, without), more=more)
+
+
+def with_full_help(arguments: Sequence[str]) -> list[str]:
+    """`--help-all` as `--help`, as the parser knows it."""
+    return ["--help" if argument == "--help-all" else argument for argument in arguments]
+
+
 def _count(text: str) -> int:
     match = _COUNT.fullmatch(text)
     if match is not None:
         number, suffix, exponent = match.groups()
         power = _POWERS[suffix.lower()] if suffix else int(exponent or 0)
         value = Decimal(number.replace(",", "").replace("_", "")).scaleb(power)
-        # 1.5 is none, nor is 1.0: whoever writes a point means something else.
+        # 1.5 is no count, and 1.0 is more likely a mistake than a 1.
         if value == value.to_integral_value() and ("." not in number or power):
             return int(value)
     raise ValueError(f"{text}: must be a whole number, like 20000, 20k, 2M or 2e4")

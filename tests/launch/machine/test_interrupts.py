@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from launch.commands.interrupts import Interrupts, children_outlive_hangups
+from launch.machine.interrupts import Interrupts, children_outlive_hangups
 
 KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -27,7 +27,7 @@ def send(kind: signal.Signals) -> None:
 
 @pytest.mark.parametrize("first", KINDS)
 def test_the_first_signal_asks_and_a_second_one_from_the_keyboard_leaves(first: signal.Signals) -> None:
-    with Interrupts() as interrupts, interrupts.watched():
+    with Interrupts() as interrupts, interrupts.training():
         assert not interrupts.asked
         send(first)
         assert interrupts.asked
@@ -40,7 +40,7 @@ def test_the_first_signal_asks_and_a_second_one_from_the_keyboard_leaves(first: 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
 def test_hangups_and_terminations_only_ever_ask(kind: signal.Signals) -> None:
-    with Interrupts() as interrupts, interrupts.watched():
+    with Interrupts() as interrupts, interrupts.training():
         send(signal.SIGINT)
         for _ in range(3):
             send(kind)
@@ -56,7 +56,7 @@ def test_a_signal_that_comes_while_another_is_handled_does_not_wait_for_it(kind:
         if event != "return" and sending:
             send(signal.SIGTERM)
 
-    with Interrupts() as interrupts, interrupts.watched():
+    with Interrupts() as interrupts, interrupts.training():
         sending = True
         sys.setprofile(meet)
         try:
@@ -73,7 +73,7 @@ def test_a_hangup_ends_what_has_nothing_to_save_once_and_leaves_alone_what_is_sa
         # The shell's own, while processes are being ended.
         send(signal.SIGHUP)
     with Interrupts() as interrupts:
-        with interrupts.watched():
+        with interrupts.training():
             pass
         send(signal.SIGHUP)
 
@@ -81,7 +81,7 @@ def test_a_hangup_ends_what_has_nothing_to_save_once_and_leaves_alone_what_is_sa
 def test_a_hangup_that_was_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Interrupts() as interrupts, interrupts.watched():
+        with Interrupts() as interrupts, interrupts.training():
             send(signal.SIGHUP)
             assert not interrupts.asked
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

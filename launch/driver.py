@@ -1,0 +1,244 @@
+"""`train` in a driver process of its own, for programs whose TensorFlow, Ray and signal handlers stay untouched.
+
+Both processes exchange messages over one connection, in MessagePack: the request and requests to stop go to the child;
+events and the outcome come back. The child inherits the connection as `python -m launch.driver DESCRIPTOR`. What the
+child prints is not read.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from launch.machine.import_path import module_command, module_environment
+from launch.machine.interrupts import Interrupts, StopRequest
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
+from launch.run.events import Event
+from launch.run.folder import trust_environment
+from launch.train import OnEvent, Result, TrainingFailedError, train
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+_POLL_SECONDS = 0.2
+_FINISH, _LEAVE = b"finish", b"leave"
+
+
+class _Call(msgspec.Struct, frozen=True, tag=True):
+    """The arguments of `train`, and the command line for the run's manifest."""
+
+    config: RunConfig
+    folder: str
+    preset: str
+    resume: bool
+    start_from: str | None
+    trust_imports: bool
+    command: list[str]
+
+
+class _Ended(msgspec.Struct, frozen=True, tag=True):
+    """What `train` returned."""
+
+    folder: str
+    summary: dict[str, object]
+
+
+class _Refused(msgspec.Struct, frozen=True, tag=True):
+    """The message of a ConfigurationError."""
+
+    reason: str
+
+
+class _Failed(msgspec.Struct, frozen=True, tag=True):
+    """The message of a TrainingFailedError, or of an error that nobody expected."""
+
+    reason: str
+
+
+_DECODER: msgspec.msgpack.Decoder[Event | _Ended | _Refused | _Failed] = msgspec.msgpack.Decoder(
+    Event | _Ended | _Refused | _Failed
+)
+
+
+def train_in_process(
+    config: RunConfig,
+    folder: Path,
+    on_event: OnEvent,
+    *,
+    preset: str = "",
+    resume: bool = False,
+    start_from: Path | None = None,
+    trust_imports: bool = False,
+    stop: StopRequest | None = None,
+    command: Sequence[str] | None = None,
+    output: IO[str] | int | None = None,
+) -> Result:
+    """Train in a process of its own; see `train`. Thread-safe. The run is saved when this process dies.
+
+    Args:
+        config, folder, on_event, preset, resume, start_from, trust_imports: as in `train`.
+        stop: as in `train`. Its `at_once` ends the run without saving.
+        command: the command line for the run's manifest. None: that of this process.
+        output: where the child's standard output and errors go. None: where those of this process go.
+
+    Raises:
+        ConfigurationError, TrainingFailedError, KeyboardInterrupt, Exception: see `train`.
+    """
+    stop = stop or StopRequest()
+    trust_environment(config.environment)
+    start = None if start_from is None else str(start_from)
+    called = list(command or ["tributary", *sys.argv[1:]])
+    call = _Call(config, str(folder.absolute()), preset, resume, start, trust_imports, called)
+    here, there = Pipe()
+    with here:
+        with there:
+            errors = None if output is None else subprocess.STDOUT
+            process = subprocess.Popen(
+                module_command("launch.driver", str(there.fileno())),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                # Ctrl-C and a closed terminal reach it by this process, once.
+                process_group=0,
+                env=module_environment(),
+                pass_fds=[there.fileno()],
+            )
+        child = _Child(process, here, on_event, stop)
+        child.send(msgspec.msgpack.encode(call))
+        return child.follow()
+
+
+class _Child:
+    """A driver process, and the caller's side of the connection to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection, on_event: OnEvent, stop: StopRequest):
+        self._process, self._connection = process, connection
+        self._on_event, self._stop = on_event, stop
+        self._finish_sent = self._leave_sent = False
+        self._error: BaseException | None = None
+
+    def send(self, message: bytes) -> None:
+        # A process that has ended takes no more, and its exit code has the reason.
+        with suppress(OSError):
+            self._connection.send_bytes(message)
+
+    def follow(self) -> Result:
+        """Pass its events on until it has ended. Returns or raises its outcome."""
+        outcome: _Ended | _Refused | _Failed | None = None
+        while True:
+            try:
+                self._pass_stop_on()
+                if not self._connection.poll(_POLL_SECONDS):
+                    continue
+                message = _DECODER.decode(self._connection.recv_bytes())
+                if isinstance(message, _Ended | _Refused | _Failed):
+                    outcome = message
+                elif self._error is None and self._on_event(message) is False:
+                    self._stop.asked = True
+            except (EOFError, ConnectionResetError):
+                break
+            except KeyboardInterrupt as error:
+                if self._stop.interrupted:
+                    self._stop.at_once = True
+                self._error = error
+                self._stop.asked = self._stop.interrupted = True
+            except Exception as error:
+                self._error = error
+                self._stop.asked = True
+        code = self._process.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result(outcome, code)
+
+    def _pass_stop_on(self) -> None:
+        if self._stop.asked and not self._finish_sent:
+            self._finish_sent = True
+            self.send(_FINISH)
+        if self._stop.at_once and not self._leave_sent:
+            self._leave_sent = True
+            self.send(_LEAVE)
+
+    def _result(self, outcome: _Ended | _Refused | _Failed | None, code: int) -> Result:
+        match outcome:
+            case _Ended():
+                return Result(Path(outcome.folder), outcome.summary)
+            case _Refused():
+                raise ConfigurationError(outcome.reason)
+            case _Failed():
+                raise TrainingFailedError(outcome.reason)
+        if code == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        raise TrainingFailedError(f"the process of the run {ended}")
+
+
+def main(descriptor: str) -> int:
+    """Train by the request that comes over a connection. Returns the exit code."""
+    connection = Connection(int(descriptor))
+    call = msgspec.msgpack.decode(connection.recv_bytes(), type=_Call)
+    # What the manifest names.
+    sys.argv = call.command
+    # A worker of Ray has it blocked, and its children inherit that.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.default_int_handler)
+    with Interrupts() as interrupts:
+        threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
+
+        def send(message: Event | _Ended | _Refused | _Failed) -> None:
+            # Nobody may be there any more: the run is saved all the same.
+            with suppress(OSError):
+                connection.send_bytes(msgspec.msgpack.encode(message))
+
+        start = None if call.start_from is None else Path(call.start_from)
+        try:
+            result = train(
+                call.config,
+                Path(call.folder),
+                send,
+                preset=call.preset,
+                resume=call.resume,
+                start_from=start,
+                trust_imports=call.trust_imports,
+                stop=interrupts,
+            )
+            send(_Ended(str(result.folder), result.summary))
+        except ConfigurationError as error:
+            send(_Refused(str(error)))
+        except TrainingFailedError as error:
+            send(_Failed(str(error)))
+        except KeyboardInterrupt:
+            # At once: a thread that trains would be waited for.
+            os._exit(EXIT_INTERRUPTED)
+        except Exception as error:
+            traceback.print_exc()
+            send(_Failed(f"{type(error).__name__}: {error}"))
+            return EXIT_FAILED
+    return EXIT_DONE
+
+
+def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
+    """Pass requests to stop on to the run. Without a parent it is saved and ends, for nobody would stop it."""
+    try:
+        while True:
+            if connection.recv_bytes() == _FINISH:
+                interrupts.asked = interrupts.interrupted = True
+            else:
+                os.kill(os.getpid(), signal.SIGINT)
+    except (EOFError, OSError):
+        # Not as a second Ctrl-C.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    with resilient_stdio():
+        code = main(*sys.argv[1:])
+    sys.exit(code)

@@ -1,0 +1,301 @@
+"""A request to train: completed to the settings of a run, and checked before any worker starts."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from actors.environments import EnvironmentSpec
+from launch.loop.trace import EventTrace
+from launch.machine.budget import ThreadBudget
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.output import check_can_be_written, nearest
+from launch.presets import DEFAULT_PRESET, PRESETS
+from launch.presets.choice import preset_for
+from launch.presets.written import ConfigFile, for_another_run, read_config_file
+from launch.run.folder import RunFolder, check_imports
+from launch.run.seeds_note import SeveralSeeds, read_seeds
+from launch.run.status import check_exact_resume, check_unchanged, run_path
+from shared.config import EnvironmentConfig, RunConfig
+from shared.errors import ConfigurationError, setting_error
+from shared.registry import METHODS, NETWORKS, import_modules
+
+# Ids have a version, a module or a namespace.
+_ID = re.compile(r"-v\d+$|[:/]")
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a user asks for, on the command line or in Python: where the settings come from, and their changes.
+
+    Attributes:
+        preset: name of a preset. None: the one for the environment.
+        environment_id, imports: as the changes name them; they decide on the preset, and may be needed to read it.
+        config: a file of settings, TOML or a run's config.json.
+        run_dir: folder of a new run.
+        resume: run that goes on in its folder.
+        start_from: run whose best weights a new run starts with.
+        trust_imports: import the modules that the settings of an earlier run name.
+        change: changes the settings that the above give.
+    """
+
+    preset: str | None = None
+    environment_id: str | None = None
+    imports: tuple[str, ...] = ()
+    config: Path | None = None
+    run_dir: str | Path | None = None
+    resume: str | None = None
+    start_from: str | None = None
+    trust_imports: bool = False
+    change: Callable[[RunConfig], RunConfig] = lambda config: config
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that it names for its environment."""
+        return EnvironmentConfig(id=self.environment_id or "", imports=self.imports).modules
+
+
+class ResolvedRun(NamedTuple):
+    """A request with its settings resolved.
+
+    Attributes:
+        config: the settings.
+        preset: the preset, or the name of the run, that they started from.
+        resume: folder of the run that goes on.
+        start_from: folder of the run whose weights the new one starts with.
+        several: the seeds in the folder that goes on, if there are several.
+        preset_chosen: the environment decided on the preset, and not the user.
+    """
+
+    config: RunConfig
+    preset: str
+    resume: Path | None = None
+    start_from: Path | None = None
+    several: SeveralSeeds | None = None
+    preset_chosen: bool = False
+
+
+def complete(request: TrainRequest) -> ResolvedRun:
+    """Resolve the settings of a run: those of an earlier run, or of a preset and a file, then the user's changes.
+
+    Raises:
+        ConfigurationError: there is no such preset, file, run or setting, or they exclude each other.
+    """
+    base = base_settings(request)
+    return base._replace(config=request.change(base.config))
+
+
+def base_settings(request: TrainRequest) -> ResolvedRun:
+    """The same as `complete` before the user's changes.
+
+    Raises:
+        ConfigurationError: see `complete`.
+    """
+    if request.resume is not None:
+        return _of_resumed_run(request)
+    file = None if request.config is None else read_config_file(request.config)
+    start_from = None if request.start_from is None else run_path(request.start_from)
+    from_preset = request.preset is not None or (file is not None and file.preset is not None)
+    if start_from is not None and not from_preset:
+        other = RunFolder(start_from)
+        config = other.read_config("start_from", trust_imports=request.trust_imports, named_modules=request.modules)
+        config = for_another_run(config)
+        return ResolvedRun(config if file is None else file.over(config), other.outputs.name, start_from=start_from)
+    preset, config = _of_preset(request, file)
+    chosen = not from_preset and start_from is None
+    return ResolvedRun(config, preset, start_from=start_from, preset_chosen=chosen)
+
+
+def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
+    assert request.resume is not None
+    excluded = {name: getattr(request, name) for name in ("preset", "config", "run_dir", "start_from")}
+    for name, value in excluded.items():
+        if value is not None:
+            problem = f"--resume {request.resume} has its settings and its folder; leave it out"
+            raise setting_error(name, value, problem)
+    folder = RunFolder(run_path(request.resume))
+    folder.check_goes_on()
+    trust, modules = request.trust_imports, request.modules
+    several = read_seeds(folder.path, trust_imports=trust, named_modules=modules)
+    if several is not None:
+        start_from = None if several.start_from is None else Path(several.start_from)
+        return ResolvedRun(several.config, several.preset, folder.path, start_from, several)
+    config = folder.read_config(trust_imports=trust, named_modules=modules)
+    return ResolvedRun(config, DEFAULT_PRESET, folder.path)
+
+
+def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, RunConfig]:
+    """A preset's name and its settings, changed by those of a file.
+
+    The modules that request and file name are imported: they may register what a preset is looked up by.
+    """
+    import_modules(request.modules)
+    if file is not None and file.whole:
+        config = file.over(RunConfig())
+        if not request.trust_imports:
+            check_imports(config.environment, request.modules, "config", str(file.path))
+        return request.preset or file.preset or DEFAULT_PRESET, config
+    if file is not None:
+        import_modules(file.modules)
+    preset = request.preset or (file and file.preset)
+    preset = preset or preset_of_environment(request.environment_id or (file and file.environment_id))
+    config = PRESETS[preset].config
+    return preset, config if file is None else file.over(config)
+
+
+def preset_of_environment(environment_id: str | None) -> str:
+    """The preset for an environment, or the default.
+
+    Raises:
+        ConfigurationError: a module that the id names cannot be imported.
+    """
+    fitting = None if environment_id is None else preset_for(environment_id)
+    return fitting or DEFAULT_PRESET
+
+
+def preset_or_environment(word: str) -> tuple[str | None, str | None]:
+    """A word in the place of the preset: the name of one, or else the id of an environment.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if _ID.search(word):
+        return None, word
+    if word not in PRESETS:
+        raise ConfigurationError(f"unknown preset {word}{nearest(word, PRESETS)}; see tributary presets")
+    return word, None
+
+
+def on_the_same_cluster(config: RunConfig, named: Collection[str]) -> RunConfig:
+    """The settings of a run that a task of Ray starts: on the same cluster, unless `named` has `address`."""
+    ray = sys.modules.get("ray")
+    if config.address != "local" or "address" in named or ray is None or not ray.is_initialized():
+        return config
+    context = ray.get_runtime_context()
+    return config if context.worker.mode != ray.WORKER_MODE else replace(config, address=context.gcs_address)
+
+
+def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
+    """Check the files that an order of arrivals is written to or read from.
+
+    Raises:
+        ConfigurationError: one cannot be, or is of another number of actors.
+    """
+    if config.record_arrivals is not None:
+        file = Path(config.record_arrivals)
+        if not file.absolute().parent.is_dir():
+            raise setting_error("record_arrivals", file, f"there is no folder {file.absolute().parent}")
+        if file.is_dir():
+            raise setting_error("record_arrivals", file, "is a folder; name a file")
+        if file.exists() and not os.access(file, os.W_OK):
+            raise setting_error("record_arrivals", file, "cannot be written")
+        check_can_be_written(file, "record_arrivals")
+    if config.replay_arrivals is not None and budget is not None:
+        recorded = len(EventTrace(config.replay_arrivals).actor_ids)
+        if recorded != budget.actors:
+            raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
+
+
+def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Check, without importing TensorFlow, that network and method can take what the environment gives.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    network = config.network
+    network.check_known()
+    config.method.check_known()
+    config.exploration.check_known()
+    if spec.images != NETWORKS[network.name].images:
+        *others, last = [name for name, entry in NETWORKS.items() if entry.images == spec.images]
+        wanted = f"{', '.join(others)} or {last}" if others else last
+        raise setting_error(
+            "network.name", network.name, f"{config.environment.id} gives {_observations(spec)}; use {wanted}"
+        )
+    if spec.actions.shape and not METHODS[config.method.name].continuous_actions:
+        kind = "continuous actions" if spec.actions.continuous else "several actions at once"
+        able = [name for name, entry in METHODS.items() if entry.continuous_actions]
+        raise setting_error(
+            "method.name", config.method.name, f"{config.environment.id} has {kind}; use {' or '.join(able)}"
+        )
+    _check_scaling(config, spec)
+    least = NETWORKS[network.name].least_side
+    if any(min(shape[:2]) < least for shape in spec.image_shapes):
+        raise setting_error(
+            "environment.screen_size", config.environment.screen_size, f"must be at least {least} for {network.name}"
+        )
+
+
+def _check_scaling(config: RunConfig, spec: EnvironmentSpec) -> None:
+    scaling = config.network.observation_scaling
+    if scaling == "none":
+        return
+    # Numbers beside images have an mlp of their own.
+    if config.network.name != "mlp" and (spec.parts is None or not spec.parts.numbers):
+        images = "; images have --network.centre-observations" if spec.images else ""
+        raise setting_error(
+            "network.observation_scaling", scaling, f"is for mlp, and {config.network.name} is none{images}"
+        )
+    if scaling == "bounds":
+        assert spec.observation_bounds is not None
+        unbounded = [i for i, pair in enumerate(zip(*spec.observation_bounds, strict=True)) if not _finite(pair)]
+        if unbounded:
+            raise setting_error(
+                "network.observation_scaling",
+                "bounds",
+                f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
+            )
+
+
+def _observations(spec: EnvironmentSpec) -> str:
+    if spec.parts is None:
+        return f"observations of shape {spec.observation_shape}"
+    images = ", ".join(f"{image.name} {image.shape}" for image in spec.parts.images)
+    return f"images, {images}, and {spec.parts.vector_size} numbers beside them"
+
+
+def _finite(bounds: tuple[float, float]) -> bool:
+    # Gymnasium writes "no bound" as an infinity, or as the largest float32.
+    low, high = bounds
+    return -1e30 < low < high < 1e30
+
+
+def check_video(config: RunConfig) -> None:
+    """Draw one picture, where the run's evaluations are to be filmed on this machine.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if not config.evaluation.video or config.address != "local":
+        return
+    # It draws pictures, which `--help` does without.
+    from launch.film.stage import make_stage
+
+    try:
+        stage = make_stage(config.environment)
+        try:
+            stage.reset(config.seed)
+        finally:
+            stage.close()
+    except ConfigurationError as error:
+        raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
+
+
+def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:
+    """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make.
+
+    Raises:
+        ConfigurationError: it does not, or there is none that can be read.
+    """
+    before = folder.read_settings()
+    check_unchanged(before, config, str(folder.path))
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+    from learner.checkpoint import read_checkpoint, read_state
+
+    read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
+    if budget is not None:
+        check_exact_resume(before, config, budget.actors, read_state(folder.checkpoints))

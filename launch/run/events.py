@@ -1,0 +1,115 @@
+"""The typed events of a training run, which `launch.train` passes to its listener. All can be sent to other processes.
+
+A run is Started, then sends Progressed about once a second and the other events as they occur, and ends with Stopped.
+Messages may come before Started.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shared.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run at one moment. Rates and means are over the last logging interval.
+
+    Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
+    `learner_milliseconds` what one gradient costs the learner, dropped ones included, as in `gradients_per_second`.
+    `policy_lag_counts` says how many accepted gradients had which lag, and `gradients_per_update` is K. `passes` is
+    in how many gradients an agent step was, on average. `evaluations` are points of those that ended in the
+    interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own, and `info`
+    the environment's, over the episodes that ended.
+    """
+
+    frames: int = 0
+    agent_steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+    elapsed_seconds: float = 0.0
+    mean_return_100: float | None = None
+    frames_per_second: float = 0.0
+    agent_steps_per_second: float = 0.0
+    updates_per_second: float = 0.0
+    gradients_per_second: float = 0.0
+    policy_lag_mean: float = 0.0
+    policy_lag_max: int = 0
+    policy_lag_counts: dict[int, int] = field(default_factory=dict)
+    gradients_per_update: int = 1
+    agent_steps_applied: int = 0
+    agent_steps_dropped: dict[str, int] = field(default_factory=dict)
+    actors_alive: int = 0
+    actor_restarts: int = 0
+    stage_microseconds: dict[str, float] = field(default_factory=dict)
+    learner_milliseconds: float = 0.0
+    learning_rate: float = 0.0
+    gradient_norm: float | None = None
+    passes: float = 0.0
+    evaluation_return: float | None = None
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    statistics: dict[str, float] = field(default_factory=dict)
+    info: dict[str, float] = field(default_factory=dict)
+
+
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The run has its folder, and its actors are being started. From now on it can be stopped and saved."""
+
+    folder: str
+    config: RunConfig
+    actors: int
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """One line for the user. Those of the training loop are in log.txt too."""
+
+    text: str
+
+
+class Progressed(msgspec.Struct, frozen=True, tag=True):
+    """The present state of the run. Nothing in it is written anywhere."""
+
+    progress: Progress
+
+
+class Row(msgspec.Struct, frozen=True, tag=True):
+    """The numbers of a logging interval, by the names and with the types that metrics.jsonl has."""
+
+    values: dict[str, Any]
+
+
+class Evaluated(msgspec.Struct, frozen=True, tag=True):
+    """An evaluation has ended. `point` is its entry in the row of metrics.jsonl that will contain it."""
+
+    point: dict[str, Any]
+
+
+class Saved(msgspec.Struct, frozen=True, tag=True):
+    """A checkpoint of the weights after `update` updates was written."""
+
+    update: int
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """The run has ended and is saved. `summary` is the content of summary.json, with the run's `status`."""
+
+    folder: str
+    summary: dict[str, Any]
+
+
+SessionEvent = Message | Row | Evaluated | Saved
+"""Events that the training loop itself sends."""
+Event = Started | Message | Progressed | Row | Evaluated | Saved | Stopped
+
+
+class View(NamedTuple):
+    """The present progress of a training session, and its events since the last view, in their order."""
+
+    progress: Progress
+    events: list[SessionEvent]
+
+    @property
+    def messages(self) -> list[str]:
+        """The texts among the events."""
+        return [event.text for event in self.events if isinstance(event, Message)]

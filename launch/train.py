@@ -1,0 +1,394 @@
+"""The library: `train` runs one training run from its checks to its summary, and reports it by typed events.
+
+The command line calls `train`; `tributary_rl`, several seeds, sweeps and benchmarks call it by
+`launch.driver.train_in_process`, which takes the same arguments and runs it in a process of its own.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
+from launch.machine.budget import ThreadBudget, budget_for, thread_budget
+from launch.machine.import_path import check_packages, namesakes
+from launch.machine.interrupts import StopRequest, children_outlive_hangups
+from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
+from launch.presets import PRESETS
+from launch.presets.choice import advice_on_preset
+from launch.request import check_arrivals, check_checkpoint, check_network, check_video
+from launch.run.events import Event, Message, Progressed, Started, Stopped, View
+from launch.run.folder import RunFolder, centres_observations, manifest, read_summary
+from launch.run.metrics import annealing_warning
+from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
+from launch.run.status import reached_limit, why_it_goes_on
+from launch.run.trackers import check_trackers
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, last_line, setting_error
+
+OnEvent = Callable[[Event], object]
+
+_VIEW_SECONDS = 1.0
+
+
+class TrainingFailedError(Exception):
+    """Training ended with an error. The message has the reason and, outside of this module, the run's folder."""
+
+
+class Result(NamedTuple):
+    """A run that has ended. `summary` is the content of its summary.json."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def status(self) -> str:
+        """frames_reached, return_reached, time_reached, interrupted or failed."""
+        return str(self.summary["status"])
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    on_event: OnEvent,
+    *,
+    preset: str = "",
+    resume: bool = False,
+    start_from: Path | None = None,
+    trust_imports: bool = False,
+    stop: StopRequest | None = None,
+) -> Result:
+    """Train until a limit of the settings is reached or the run is stopped.
+
+    With the inline executor TensorFlow of this process is limited to one thread; with Ray this process joins the
+    cluster, or starts one for itself. A program that has other uses for either calls `train_in_process`.
+
+    Args:
+        config: settings of the run.
+        folder: of the run; new, or with `resume` that of a run with a checkpoint.
+        on_event: called with each event, in this thread. When it returns False, or raises an exception, the run is
+            stopped and saved.
+        preset: name of the preset that the settings started from.
+        resume: continue the run in `folder`. A run that has reached a limit of `config` is not trained further.
+        start_from: folder of a run whose best weights the new run starts with.
+        trust_imports: import the modules that the settings of `start_from` name.
+        stop: by which another thread or a signal handler stops the run.
+
+    Raises:
+        ConfigurationError: the run cannot start. No new folder is left behind, and an old one is as it was.
+        TrainingFailedError: it failed. What was learned is saved, unless the message says otherwise.
+        KeyboardInterrupt: one was raised in this thread. At the first the run is saved before, at a second it is not.
+        Exception: the one that `on_event` raised. The run is saved before.
+    """
+    listener = _Listener(on_event, stop or StopRequest())
+    try:
+        run = _prepare(config, RunFolder(folder), listener, preset, resume, start_from, trust_imports=trust_imports)
+        if isinstance(run, Result):
+            return run
+        summary = _train_inline(run) if config.executor == "inline" else _train_on_ray(run)
+    except ConfigurationError as error:
+        if resume or preset not in PRESETS:
+            raise
+        raise ConfigurationError(f"{error}{advice_on_preset(preset, config.environment.id)}") from error
+    listener(Stopped(str(run.folder.path), summary))
+    if listener.error is not None:
+        raise listener.error
+    return Result(run.folder.path, summary)
+
+
+class _Listener:
+    """The caller's `on_event`. Once training has begun, its first exception stops the run and is kept in `error`."""
+
+    def __init__(self, on_event: OnEvent, stop: StopRequest) -> None:
+        self._on_event, self.stop = on_event, stop
+        self.training = False
+        self.error: BaseException | None = None
+
+    def __call__(self, event: Event) -> None:
+        if self.error is not None:
+            return
+        try:
+            if self._on_event(event) is False:
+                self.stop.asked = True
+        except KeyboardInterrupt as error:
+            self.interrupt(error)
+        except Exception as error:
+            if not self.training:
+                raise
+            self.error = error
+            self.stop.asked = True
+
+    def message(self, text: str) -> None:
+        self(Message(text))
+
+    def interrupt(self, error: KeyboardInterrupt) -> None:
+        """Stop the run at the first KeyboardInterrupt, and raise the second one. Signal handlers count too."""
+        if not self.training or self.stop.interrupted:
+            raise error
+        self.error = self.error or error
+        self.stop.asked = self.stop.interrupted = True
+
+
+class _Run(NamedTuple):
+    """A run that was checked. `budget` is None on a cluster, where the placement decides."""
+
+    config: RunConfig
+    spec: EnvironmentSpec
+    folder: RunFolder
+    preset: str
+    resume: bool
+    budget: ThreadBudget | None
+    first: FirstWeights | None
+    listener: _Listener
+
+
+def _prepare(
+    config: RunConfig,
+    folder: RunFolder,
+    listener: _Listener,
+    preset: str,
+    resume: bool,
+    start_from: Path | None,
+    *,
+    trust_imports: bool,
+) -> _Run | Result:
+    """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
+    check_packages()
+    for line in namesakes(Path.cwd()):
+        listener.message(line)
+    spec = environment_spec(config.environment)
+    check_network(config, spec)
+    if spec.left_out:
+        listener.message(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
+    check_trackers(config)
+    check_video(config)
+    if config.storage is not None:
+        check_storage(config.storage, new=not resume)
+    if resume:
+        # A trace of reports is recorded and replayed from the beginning of a run only.
+        config = replace(config, record_arrivals=None, replay_arrivals=None)
+    here = config.executor == "inline" or config.address == "local"
+    budget = thread_budget(config) if here else None
+    check_arrivals(config, budget)
+    first: FirstWeights | None = None
+    if resume:
+        spec = folder.with_observation_mean(config, spec)
+        check_checkpoint(config, spec, folder, budget)
+        summary = read_summary(folder)
+        reached = reached_limit(config, summary)
+        if reached is not None:
+            listener.message(reached)
+            return Result(folder.path, summary)
+        ended = why_it_goes_on(config, summary)
+        if ended is not None:
+            listener.message(ended)
+    else:
+        folder.check_free()
+        if start_from is not None:
+            first = weights_to_start_from(config, spec, RunFolder(start_from), trust_imports=trust_imports)
+            spec = first.spec
+        elif centres_observations(config, spec):
+            spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
+    return _Run(config, spec, folder, preset, resume, budget, first, listener)
+
+
+def _train_inline(run: _Run) -> dict[str, Any]:
+    config, spec, budget = run.config, run.spec, run.budget
+    assert budget is not None
+    with _opened_folder(run, budget) as kept:
+        prepare_tensorflow(1, gpu=False)
+        from launch.loop.inline import InlineExecutor, ReplayExecutor
+        from launch.loop.worker_pool import TrainingStoppedError
+        from launch.run.session import TrainingSession
+
+        kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
+        session = TrainingSession(
+            config,
+            spec,
+            run.folder.path,
+            lambda first_id: kind(config, spec, budget.actors, first_id),
+            resume=run.resume,
+        )
+        ended = _InThread(session.run)
+        try:
+            with run.listener.stop.training():
+                _start(run, budget)
+                return _watch(run.listener, kept, ended.wait, session.view, session.interrupt)
+        except TrainingStoppedError as error:
+            raise TrainingFailedError(str(error)) from error
+
+
+class _InThread:
+    """A call in a thread of its own. A daemon, so that a program that leaves at once does not wait for it."""
+
+    def __init__(self, call: Callable[[], dict[str, Any]]) -> None:
+        self._call = call
+        self._result: dict[str, Any] | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> dict[str, Any] | None:
+        """The result; None if the call takes longer than a moment."""
+        self._thread.join(_VIEW_SECONDS)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._error = error
+
+
+def _train_on_ray(run: _Run) -> dict[str, Any]:
+    # Importing ray takes a second or two: after all that can be checked without it.
+    import ray
+
+    from launch.loop.worker_pool import TrainingStoppedError
+    from launch.on_ray.cluster import cluster_nodes, connect, machines_requested, takes_gpu_here, total_gpus
+    from launch.on_ray.learner_run import run_learners
+    from launch.on_ray.probe import check_nodes
+
+    config, budget, listener = run.config, run.budget, run.listener
+    try:
+        try:
+            with children_outlive_hangups():
+                connect(config, budget.actors if budget else 0)
+        except ConnectionError as error:
+            raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
+        placement = None
+        if budget is None:
+            check_nodes()
+            nodes = cluster_nodes()
+            config = with_actor_device(config, sum(node.gpus for node in nodes))
+            placement = place(config, nodes)
+            budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
+            for line in placement_lines(placement, nodes):
+                listener.message(line)
+        else:
+            config = with_actor_device(config, total_gpus())
+            takes_gpu_here(config)
+        with _opened_folder(run, budget) as kept, machines_requested(config):
+            if config.learner.gradients_per_update > 1:
+                level, why = aggregation(config, placement)
+                listener.message(f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
+            # Across a restart of the learner too: a signal that comes between two learners is honoured.
+            with listener.stop.training():
+                _start(run, budget)
+                return run_learners(
+                    config,
+                    run.spec,
+                    run.folder,
+                    budget,
+                    placement,
+                    resume=run.resume,
+                    watch=partial(_watch, listener, kept),
+                    say=listener.message,
+                    stop=listener.stop,
+                )
+    except ray.exceptions.RayError as error:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else None
+        # Otherwise the last line of a traceback, or what Ray knows of a process that died.
+        reason = str(cause) if isinstance(cause, TrainingStoppedError) else last_line(error)
+        raise TrainingFailedError(reason) from error
+    finally:
+        ray.shutdown()
+
+
+def _start(run: _Run, budget: ThreadBudget) -> None:
+    run.listener.training = True
+    run.listener(Started(str(run.folder.path), run.config, budget.actors))
+
+
+def _watch(
+    listener: _Listener,
+    has_progressed: Callable[[], None],
+    wait: Callable[[], dict[str, Any] | None],
+    view: Callable[[], View],
+    interrupt: Callable[[], None],
+) -> dict[str, Any]:
+    """Pass events on until `wait` returns the summary, and a stop request to the session once.
+
+    Args:
+        listener: of the run.
+        has_progressed: called when the progress shows a report.
+        wait: returns the summary, or None after a moment.
+        view: returns the progress and the events since the last call.
+        interrupt: has the session finish and save.
+    """
+
+    def look() -> None:
+        seen = view()
+        if seen.progress.agent_steps_per_second:
+            has_progressed()
+        for event in seen.events:
+            listener(event)
+        listener(Progressed(seen.progress))
+
+    passed_on = False
+    while True:
+        try:
+            try:
+                summary = wait()
+            except Exception:
+                # Its last messages have the reason, unless its process died.
+                with suppress(Exception):
+                    look()
+                raise
+            look()
+            if summary is not None:
+                return summary
+            if listener.stop.asked and not passed_on:
+                passed_on = True
+                listener.message("finishing the rollouts under way and saving; Ctrl-C again leaves at once")
+                interrupt()
+        except KeyboardInterrupt as error:
+            listener.interrupt(error)
+
+
+@contextmanager
+def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[Callable[[], None]]:
+    """Create the run's folder, or take over that of a resumed run, and hold its lock.
+
+    Yields a function to call when the run has taken in a report. A resumed run that ends with an error before that
+    leaves the settings of its folder as they were, and a new one that cannot start leaves no folder.
+    """
+    folder, config, first, listener = run.folder, run.config, run.first, run.listener
+    progressed = False
+
+    def has_progressed() -> None:
+        nonlocal progressed
+        progressed = True
+
+    if not run.resume:
+        made = manifest(config, run.spec, run.preset, budget.describe())
+        if first is not None:
+            made["started_from"] = first.told
+        folder.create(config, run.spec, made)
+    with folder:
+        settings_before = folder.settings_file.read_bytes() if run.resume else None
+        if run.resume:
+            folder.write_config(config)
+        if first is not None:
+            first.write(folder)
+        listener.message(f"run folder:   {folder.path}")
+        listener.message(f"threads:      {budget.describe()}")
+        if first is not None:
+            listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
+        for warning in (budget.warning(), annealing_warning(config)):
+            if warning is not None:
+                listener.message(f"warning: {warning}")
+        try:
+            yield has_progressed
+        except BaseException as error:
+            if settings_before is not None and not progressed:
+                folder.settings_file.write_bytes(settings_before)
+            if settings_before is None and isinstance(error, ConfigurationError):
+                folder.discard()
+            raise

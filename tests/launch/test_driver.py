@@ -1,0 +1,149 @@
+"""A run in a driver process of its own: its events, and every way in which it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.driver import train_in_process
+from launch.machine.interrupts import StopRequest
+from launch.presets import PRESETS
+from launch.presets.written import with_settings
+from launch.run.events import Event, Progressed, Row, Saved, Started, Stopped
+from launch.run.folder import holder_of
+from launch.train import TrainingFailedError
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+_QUICK: dict[str, Any] = {
+    "executor": "inline",
+    "actors": 1,
+    "log_every_seconds": 0.1,
+    "stop_at_return": None,
+    "stop_measure": "training",
+    "evaluation.every_frames": 0,
+    "network.hidden_sizes": (8,),
+}
+
+
+def quick(**more: Any) -> RunConfig:
+    return with_settings(PRESETS["cartpole"].config, _QUICK | {"total_frames": 100_000_000} | more)
+
+
+def test_a_run_sends_its_events_and_leaves_its_numbers(tmp_path: Path) -> None:
+    events: list[Event] = []
+    result = train_in_process(quick(total_frames=2_000), tmp_path / "run", events.append, preset="cartpole")
+    kinds = [type(event) for event in events]
+    started = kinds.index(Started)
+    assert {Row, Saved, Progressed} & set(kinds[:started]) == set()
+    assert events[started] == Started(str(tmp_path / "run"), quick(total_frames=2_000), 1)
+    assert kinds.count(Stopped) == 1
+    assert events[-1] == Stopped(str(tmp_path / "run"), result.summary)
+    assert result.status == "frames_reached"
+    assert result.summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [event.values for event in events if isinstance(event, Row)] == written
+    assert Saved(result.summary["updates"]) in events
+
+
+def test_runs_in_threads_are_stopped_and_saved(tmp_path: Path) -> None:
+    """Two at a time; one by its request to stop, which may come before it starts, one by its listener."""
+    results = {}
+
+    def train(name: str, on_event: Any, stop: StopRequest) -> None:
+        results[name] = train_in_process(quick(), tmp_path / name, on_event, stop=stop)
+
+    early = StopRequest()
+    early.asked = True
+    threads = [
+        threading.Thread(target=train, args=("early", lambda _: None, early)),
+        threading.Thread(target=train, args=("listener", lambda event: not isinstance(event, Row), StopRequest())),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: result.status for name, result in results.items()} == dict.fromkeys(results, "interrupted")
+    assert len(results) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), pytest.param(RuntimeError("no more disk"), marks=pytest.mark.slow)]
+)
+def test_an_exception_of_the_listener_is_raised_when_the_run_is_saved(error: BaseException, tmp_path: Path) -> None:
+    def on_event(event: Event) -> None:
+        if isinstance(event, Row):
+            raise error
+
+    with pytest.raises(type(error)):
+        train_in_process(quick(), tmp_path / "run", on_event)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"
+
+
+def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
+    stop = StopRequest()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Row):
+            stop.asked = stop.interrupted = stop.at_once = True
+
+    with pytest.raises(KeyboardInterrupt):
+        train_in_process(quick(), tmp_path / "run", on_event, stop=stop)
+
+
+def test_a_run_that_cannot_start_is_a_mistake_in_the_settings(tmp_path: Path) -> None:
+    config = with_settings(quick(), {"environment.id": "NoSuch-v0"})
+    with pytest.raises(ConfigurationError, match="no such environment"):
+        train_in_process(config, tmp_path / "run", lambda _: None, preset="cartpole")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_a_failure(tmp_path: Path) -> None:
+    def on_event(event: Event) -> None:
+        if isinstance(event, Row):
+            holder = holder_of(tmp_path / "run")
+            if holder is not None and holder.pid is not None:
+                os.kill(holder.pid, signal.SIGKILL)
+
+    with pytest.raises(TrainingFailedError, match="was ended by signal 9"):
+        train_in_process(quick(), tmp_path / "run", on_event)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from launch.driver import train_in_process
+from launch.run.folder import RunFolder
+from launch.run.events import Message, Row
+folder = Path(sys.argv[1])
+config = RunFolder(folder / "settings").read_settings()
+def on_event(event):
+    if isinstance(event, Row) and event.values["frames"] > 2000:
+        print("trains", flush=True)
+        time.sleep(100)
+train_in_process(config, folder / "run", on_event)
+"""
+
+
+def test_a_run_without_its_parent_is_saved_and_ends(tmp_path: Path) -> None:
+    from launch.run.folder import RunFolder
+
+    settings = RunFolder(tmp_path / "settings")
+    settings.path.mkdir()
+    settings.write_config(quick())
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "trains\n"
+    parent.kill()
+    # The child inherited the pipe: it is closed when the run has ended.
+    parent.stdout.read()
+    parent.wait()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"

@@ -1,0 +1,150 @@
+"""The library in this process: what stops a run, and what a run that cannot start leaves behind."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.cli import main
+from launch.machine.interrupts import Interrupts
+from launch.on_ray import cluster, learner_run
+from launch.presets import PRESETS
+from launch.presets.written import with_settings
+from launch.run.events import Event, Message, Row, Started
+from launch.run.folder import RunFolder
+from launch.train import Result, TrainingFailedError, train
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+_QUICK: dict[str, Any] = {
+    "executor": "inline",
+    "actors": 1,
+    "log_every_seconds": 0.1,
+    "stop_at_return": None,
+    "stop_measure": "training",
+    "evaluation.every_frames": 0,
+    "network.hidden_sizes": (8,),
+}
+
+
+def quick(**more: Any) -> RunConfig:
+    return with_settings(PRESETS["cartpole"].config, _QUICK | {"total_frames": 100_000_000} | more)
+
+
+def status_of(run: Path) -> str:
+    return str(json.loads((run / "summary.json").read_text())["status"])
+
+
+def test_a_run_in_a_thread_goes_on_to_its_limit_and_has_nothing_left_to_do(tmp_path: Path) -> None:
+    results: list[Result] = []
+    thread = threading.Thread(
+        target=lambda: results.append(train(quick(total_frames=500), tmp_path / "run", lambda _: None))
+    )
+    thread.start()
+    thread.join()
+    (result,) = results
+    assert result.status == "frames_reached"
+    events: list[Event] = []
+    again = train(quick(total_frames=500), tmp_path / "run", events.append, resume=True)
+    assert again == result
+    (message,) = events
+    assert isinstance(message, Message)
+    assert message.text.startswith("nothing to do")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no more disk"), KeyboardInterrupt()])
+def test_an_exception_of_the_listener_saves_the_run_first(error: BaseException, tmp_path: Path) -> None:
+    def on_event(event: Event) -> None:
+        if isinstance(event, Row):
+            raise error
+
+    with pytest.raises(type(error)):
+        train(quick(), tmp_path / "run", on_event)
+    assert status_of(tmp_path / "run") == "interrupted"
+
+
+def test_an_exception_before_the_run_has_started_is_raised_at_once(tmp_path: Path) -> None:
+    def on_event(_: Event) -> None:
+        raise RuntimeError("no terminal")
+
+    with pytest.raises(RuntimeError, match="no terminal"):
+        train(quick(), tmp_path / "run", on_event)
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("no such game"), KeyboardInterrupt(), OSError("no space")])
+def test_a_resumed_run_that_does_not_start_keeps_its_settings(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    train(quick(total_frames=300), run, lambda _: None)
+    before = RunFolder(run).read_settings()
+
+    def fails(_session: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("launch.run.session.TrainingSession.run", fails)
+        with pytest.raises(type(error)):
+            train(quick(total_frames=900), run, lambda _: None, resume=True)
+    assert RunFolder(run).read_settings() == before
+    train(quick(total_frames=900), run, lambda _: None, resume=True)
+    assert RunFolder(run).read_settings().total_frames == 900
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "connect", lambda *_: None)
+    monkeypatch.setattr(cluster, "total_gpus", lambda: 0.0)
+    monkeypatch.setattr(cluster, "takes_gpu_here", lambda _: False)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_connection_that_breaks_while_it_trains_is_not_a_wrong_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError("storage is gone")
+
+    monkeypatch.setattr(learner_run, "run_learners", breaks)
+    with pytest.raises(BrokenPipeError):
+        train(quick(executor="ray"), tmp_path / "run", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_closed_terminal_between_two_learners_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_learners(*_: Any, stop: Interrupts, watch: Any, **__: Any) -> dict[str, Any]:
+        with pytest.raises(BrokenPipeError):
+            watch(lambda: (_ for _ in ()).throw(BrokenPipeError()), lambda: None, lambda: None)
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.asked
+        return {"status": "interrupted"}
+
+    monkeypatch.setattr(learner_run, "run_learners", run_learners)
+    with Interrupts() as interrupts:
+        assert train(quick(executor="ray"), tmp_path / "run", lambda _: None, stop=interrupts).status == "interrupted"
+
+
+def test_training_that_fails_gives_its_reason(tmp_path: Path) -> None:
+    order = tmp_path / "order.txt"
+    order.write_text("actors 0\nreport 0\nreport 2\n")
+    events: list[Event] = []
+    with pytest.raises(TrainingFailedError, match="line 3 is 'report 2', which nothing under way fits"):
+        train(quick(replay_arrivals=str(order)), tmp_path / "run", events.append)
+    assert any(isinstance(event, Started) for event in events)
+    assert any("line 3 is" in event.text for event in events if isinstance(event, Message))
+
+
+@pytest.mark.parametrize("option", ["--resume", "--start-from"])
+def test_help_downloads_nothing(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RunFolder(tmp_path / "kept").path.mkdir()
+    RunFolder(tmp_path / "kept").write_config(quick())
+    assert main(["train", option, f"file://{tmp_path}/kept", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: tributary train")
+    assert not (tmp_path / "runs").exists()
