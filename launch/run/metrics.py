@@ -19,7 +19,6 @@ from launch.output import drop_half_line, write_json
 from launch.run.events import Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from launch.run.stopping import ReturnTarget, Status, TrainingReturns, crossings
-from learner.learner import Learner
 from shared.config import ActorConfig, RunConfig
 from shared.types import StageSeconds, Video, info_means
 
