@@ -20,8 +20,8 @@ from launch.on_ray.executor import RayExecutor
 from launch.on_ray.members import PROCESS_OPTIONS
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation
 from launch.run.events import View
-from launch.run.metrics import LearnerDeath
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
+from launch.run.status import LearnerDeath
 from shared.config import RunConfig
 
 if TYPE_CHECKING:

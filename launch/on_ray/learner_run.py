@@ -19,8 +19,8 @@ from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
 from launch.run.events import View
 from launch.run.folder import RunFolder
-from launch.run.metrics import LearnerDeath
 from launch.run.saving import Stamp, apply_changes, changes_since
+from launch.run.status import LearnerDeath
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 

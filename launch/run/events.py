@@ -14,14 +14,18 @@ from shared.config import RunConfig
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run at one moment. Rates and means are over the last logging interval.
+    """The state of a run. Rates and means are over the last logging interval, and returns are unclipped.
 
-    Returns are unclipped. `stage_microseconds` is what one agent step costs an actor in each stage, and
-    `learner_milliseconds` what one gradient costs the learner, dropped ones included, as in `gradients_per_second`.
-    `policy_lag_counts` says how many accepted gradients had which lag, and `gradients_per_update` is K. `passes` is
-    in how many gradients an agent step was, on average. `evaluations` are points of those that ended in the
-    interval, and `evaluation_return` is the mean of the last so far. `statistics` are the method's own, and `info`
-    the environment's, over the episodes that ended.
+    Attributes:
+        policy_lag_counts: number of accepted gradients by policy lag.
+        gradients_per_update: K.
+        stage_microseconds: cost of one agent step for an actor, by stage.
+        learner_milliseconds: cost of one gradient for the learner, dropped ones included.
+        passes: mean number of gradients that an agent step was part of.
+        evaluation_return: mean return of the last evaluation.
+        evaluations: entries of the evaluations that ended in the interval; see `ReceivedEvaluation.point`.
+        statistics: of the method.
+        info: of the environment, over the episodes that ended.
     """
 
     frames: int = 0

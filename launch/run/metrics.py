@@ -1,4 +1,4 @@
-"""The numbers and messages of a run: rows of metrics.jsonl, progress, log and summary."""
+"""The numbers and messages of a run: progress, rows of metrics.jsonl, and log.txt."""
 
 import errno
 import json
@@ -7,19 +7,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
 
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
-from launch.output import drop_half_line, write_json
+from launch.output import drop_half_line
 from launch.run.events import Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
-from launch.run.stopping import ReturnTarget, Status, TrainingReturns, crossings
-from shared.config import ActorConfig, RunConfig
+from shared.config import RunConfig
 from shared.types import StageSeconds, Video, info_means
 
 if TYPE_CHECKING:
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def lag_mean(counts: Counter[int]) -> float:
-    """Mean policy lag in updates, where `counts` says how many gradients had which lag; 0 if there are none."""
+    """Mean policy lag in updates, from numbers of gradients by lag; 0 without gradients."""
     return sum(value * count for value, count in counts.items()) / max(counts.total(), 1)
 
 
 def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
-    """Mean, 95th percentile and maximum of the policy lags in `counts`, in updates; 0 if there are none."""
+    """Mean, 95th percentile and maximum of the policy lag in updates, from numbers of gradients by lag."""
     needed, seen = 0.95 * counts.total(), 0
     for lag in sorted(counts):
         seen += counts[lag]
@@ -41,7 +40,7 @@ def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     return 0.0, 0, 0
 
 
-# Groups are in the order in which a reader asks: does it learn, is it fast, is it sound.
+# Names of trackers. The groups follow a reader's questions: does it learn, is it fast, is it sound.
 _GROUPS = {
     "mean_return_100": "return/training_mean_100",
     "episodes": "return/episodes",
@@ -69,11 +68,11 @@ _INFO = "info/"
 
 
 class JsonLines:
-    """metrics.jsonl: one JSON object per row. Rows are appended, so that a resumed run continues its file."""
+    """metrics.jsonl: one JSON object per row. A resumed run continues the file."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / "metrics.jsonl"
-        # A process that was killed, or a power cut, may have left half a line: the next row would be joined to it.
+        # A killed process may have left half a line, and the next row would be joined to it.
         drop_half_line(file)
         self._file = file.open("ab", buffering=0)
 
@@ -81,7 +80,7 @@ class JsonLines:
         """Append one row.
 
         Raises:
-            OSError: it could not be written, on a full disk for example; then no half of it is left.
+            OSError: the row could not be written, on a full disk for example. No part of it is left.
         """
         line = msgspec.json.encode(row_values(row)) + b"\n"
         end = self._file.seek(0, os.SEEK_END)
@@ -95,8 +94,7 @@ class JsonLines:
 
 
 def row_values(row: Progress) -> dict[str, Any]:
-    """A row as metrics.jsonl has it: the method's statistics stand beside the other numbers, by their names, and the
-    environment's as info/NAME."""
+    """The object for metrics.jsonl, with the method's statistics by their names and the environment's as info/NAME."""
     values = asdict(row)
     info = {_INFO + name: value for name, value in values.pop("info").items()}
     return values | values.pop("statistics") | info
@@ -119,7 +117,7 @@ def progress_of(values: Mapping[str, Any]) -> Progress:
 
 
 def scalars(row: Progress) -> list[tuple[str, float]]:
-    """The numbers of a row for a tracker, as pairs of `group/name` and value. What is not known yet is left out."""
+    """The numbers of a row for a tracker, as pairs of `group/name` and value, without those that are None."""
     values = asdict(row)
     found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
     found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
@@ -130,7 +128,7 @@ def scalars(row: Progress) -> list[tuple[str, float]]:
 
 
 def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
-    """The numbers of an evaluation for a tracker, as pairs of `group/name` and value, as of `point["frames"]`."""
+    """The numbers of an evaluation for a tracker, as pairs of `group/name` and value."""
     return [(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items() if point[name] is not None]
 
 
@@ -141,11 +139,9 @@ _PATIENCE_ROWS = 6
 
 
 class Metrics:
-    """Sums up outcomes over a logging interval.
+    """Sums of outcomes over a logging interval, and the totals of the learner beside them.
 
-    Args:
-        learner: whose totals stand beside the sums of the interval.
-        evaluated: the entry of the run's last evaluation, if one was played before.
+    `evaluated` is the entry of the last evaluation before a resume.
     """
 
     def __init__(self, learner: "Learner", evaluated: Mapping[str, Any] | None = None) -> None:
@@ -156,11 +152,11 @@ class Metrics:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was taken in since the interval began."""
+        """Whether the interval has no outcome and no evaluation."""
         return not (self._gradients or self._evaluations)
 
     def add(self, outcome: "Outcome") -> None:
-        """Take in one outcome."""
+        """Add one outcome."""
         report = outcome.report
         self._agent_steps += report.agent_steps
         self._samples += report.samples
@@ -170,7 +166,7 @@ class Metrics:
         if outcome.updated:
             self._updates += 1
             self._norms.append(outcome.gradient_norm)
-        # As in the account: the episodes of a duplicate were counted before.
+        # The account does the same: the episodes of a duplicate were counted before.
         if outcome.dropped != "duplicate":
             for name, values in report.episodes.info.items():
                 self._info.setdefault(name, []).extend(values.tolist())
@@ -180,12 +176,12 @@ class Metrics:
             self._accepted += 1
 
     def add_evaluation(self, point: dict[str, Any]) -> None:
-        """Take in an evaluation; see `Taken.point`. Rows show its mean return until the next one."""
+        """Add an evaluation; see `ReceivedEvaluation.point`. Rows show its mean return until the next one."""
         self._evaluation_return = point["mean_return"]
         self._evaluations.append(point)
 
     def progress(self, elapsed_seconds: float, actors_alive: int, actor_restarts: int) -> Progress:
-        """The state of the run now. The interval goes on: only `next_interval` ends it."""
+        """The state of the run. The interval continues; `next_interval` ends it."""
         learner, ledger = self._learner, self._learner.account.ledger
         seconds = max(elapsed_seconds - self._started, 1e-9)
         agent_steps = max(self._agent_steps, 1)
@@ -224,7 +220,7 @@ class Metrics:
         )
 
     def next_interval(self, row: Progress) -> str | None:
-        """Start a new interval after `row`. Returns a warning if the rows so far look like a dead network."""
+        """Start a new interval after `row`. Returns a warning if the last rows look like a dead network."""
         self.begin(row.elapsed_seconds)
         dead, explained = row.statistics.get("dead_units", 0.0), row.statistics.get("explained_variance", 1.0)
         suspicious = dead > _DEAD_SHARE and abs(explained) < _UNEXPLAINED
@@ -238,7 +234,7 @@ class Metrics:
         )
 
     def begin(self, elapsed_seconds: float) -> None:
-        """Start the interval, anew and empty, after so many seconds of training, those before a resume included."""
+        """Start an empty interval, `elapsed_seconds` of training after the start of the run."""
         self._started = elapsed_seconds
         self._agent_steps = self._samples = self._gradients = self._updates = 0
         self._learner_seconds = 0.0
@@ -249,6 +245,9 @@ class Metrics:
         self._statistics: Counter[str] = Counter()
         self._accepted = 0
         self._info: dict[str, list[float]] = {}
+
+
+# ---- Rows and views over time
 
 
 _MOST_SECONDS_BETWEEN_VIEWS = 1.0
@@ -268,17 +267,18 @@ class Tracker(Protocol):
 
 
 class Reporting:
-    """Shows a run's progress, and writes one row of numbers for each logging interval.
-
-    `latest` is the progress that was made last; another thread may read it.
+    """Updates a run's progress every second, and writes a row for each logging interval.
 
     Args:
-        config: of the run.
-        folder: of the run.
-        metrics: sums up the interval.
-        progress: makes the progress at this moment.
-        trackers: receives the rows, too.
-        messages: of the run; each row is an event, too.
+        config: settings of the run.
+        folder: gets metrics.jsonl.
+        metrics: sums of the interval.
+        progress: returns the current progress.
+        trackers: gets the rows, too.
+        messages: gets the rows as events, and warnings.
+
+    Attributes:
+        latest: the last progress. Other threads may read it.
     """
 
     def __init__(
@@ -293,8 +293,9 @@ class Reporting:
         self._every_seconds = config.log_every_seconds
         self._metrics = metrics
         self._progress = progress
-        self._messages, self._say = messages, messages.say
-        self._annealing = AnnealingWatch(config)
+        self._messages, self._log = messages, messages.log
+        # None after the message, and for a rate that does not reach 0 before the end.
+        self._annealing_frames = config.annealing_frames if _anneals_early(config) else None
         self._rows = JsonLines(folder.path)
         self._rows_fail = False
         self._trackers = trackers
@@ -302,60 +303,80 @@ class Reporting:
         self.latest = Progress()
 
     def count_from(self, seconds: float) -> None:
-        """Count the time to the next view and row, and that of their rates, from now on: `seconds` of training."""
+        """Start the intervals of rows, views and rates, `seconds` of training after the start of the run."""
         self._metrics.begin(seconds)
         self._shown_seconds = self._logged_seconds = seconds
 
     def report_if_due(self, seconds: float) -> None:
-        """Show the progress, or write a row, if it is time for it after so many seconds of training."""
+        """Update the progress or write a row if one is due, `seconds` of training after the start of the run."""
         if seconds - self._shown_seconds >= min(_MOST_SECONDS_BETWEEN_VIEWS, self._every_seconds):
             self.latest, self._shown_seconds = self._progress(), seconds
         if seconds - self._logged_seconds >= self._every_seconds:
-            self.log()
-            # The row is a view too. One right after it would tell the rates of a moment, not of a second.
+            self.write_row()
+            # The row is a view, too: a view right after it would have the rates of an instant.
             self._logged_seconds = self._shown_seconds = seconds
 
-    def log(self) -> None:
-        """Write a row now, and begin a new interval."""
+    def write_row(self) -> None:
+        """Write a row and start a new interval."""
         row = self.latest = self._progress()
         try:
             self._rows.write(row)
             self._rows_fail = False
         except OSError as error:
-            # Once for each time that the disk fills, not for each row.
+            # One message for each time that the disk is full, not for each row.
             if not self._rows_fail:
-                self._say(f"warning: metrics could not be written: {error.strerror}; training goes on")
+                self._log(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._rows_fail = True
         self._messages.emit(Row(written_values(row)))
         self._trackers.write(row)
-        for warning in (self._metrics.next_interval(row), self._annealing.message(row)):
-            if warning is not None:
-                self._say(f"warning: {warning}")
+        dead_network = self._metrics.next_interval(row)
+        if dead_network is not None:
+            self._log(f"warning: {dead_network}")
+        if self._annealing_frames is not None and row.frames >= self._annealing_frames:
+            self._log(
+                f"warning: the learning rate has reached 0 (--optimizer.annealing-frames {self._annealing_frames:,}): "
+                f"the rest of the run changes no weights"
+            )
+            self._annealing_frames = None
 
-    def log_last(self) -> None:
-        """Write the last row, and close metrics.jsonl. What has its row already gets no second one, without rates."""
+    def write_last_row(self) -> None:
+        """Write the last row, unless its interval is empty and has no rates, and close metrics.jsonl."""
         if not self._metrics.empty:
-            self.log()
+            self.write_row()
         self._rows.close()
 
 
-class Messages:
-    """The queue of a session's events. Each message is also appended to log.txt, with the time. Thread-safe.
+def _anneals_early(config: RunConfig) -> bool:
+    return config.optimizer.schedule == "linear" and config.annealing_frames < config.total_frames
 
-    Args:
-        file: the log; made when the first message comes.
-    """
+
+def annealing_warning(config: RunConfig) -> str | None:
+    """A warning for a run whose learning rate reaches 0 before its end; None for other runs."""
+    if not _anneals_early(config):
+        return None
+    idle = config.total_frames - config.annealing_frames
+    return (
+        f"--optimizer.annealing-frames {config.annealing_frames:,} is before --total-frames {config.total_frames:,}: "
+        f"the learning rate is 0 in the last {idle:,} frames, and nothing is learned in them"
+    )
+
+
+# ---- Messages
+
+
+class Messages:
+    """The queue of a session's events. Each message is also appended to log.txt, with the time. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._waiting: deque[SessionEvent] = deque()
 
-    def say(self, message: str) -> None:
-        """Log one message, and queue it."""
+    def log(self, message: str) -> None:
+        """Append a message to log.txt, and queue it."""
         self.emit(Message(message))
-        # On a full disk the message is still shown.
-        with suppress(OSError), open(self._file, "a") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        # On a full disk it is queued only.
+        with suppress(OSError), open(self._file, "a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
     def emit(self, event: SessionEvent) -> None:
         """Queue an event."""
@@ -367,13 +388,13 @@ class Messages:
 
 
 class DroppedReports:
-    """Counts the reports that the learner dropped, so that the log does not grow with each of them."""
+    """Counts dropped reports by reason, and has a message for the first, tenth, hundredth … of each."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def message(self, reason: str, actor_id: int) -> str | None:
-        """Take in one dropped report. What to say of the first for a reason, the tenth, the hundredth …, else None."""
+        """Count one dropped report. Returns its message, if it has one."""
         self._counts[reason] += 1
         count = self._counts[reason]
         if count != 10 ** (len(str(count)) - 1):
@@ -383,7 +404,7 @@ class DroppedReports:
 
 
 def change_message(change: Change) -> str:
-    """What to say of a change among the actors, or of an evaluator that was replaced."""
+    """The message about a change of the actors or of the evaluator."""
     match change:
         case Failed():
             return f"actor {change.actor_id}: {change.reason}"
@@ -397,51 +418,18 @@ def change_message(change: Change) -> str:
             return f"actor {actor_id}: its node is draining; it made its last report"
 
 
-def _ends_early(config: RunConfig) -> bool:
-    return config.optimizer.schedule == "linear" and config.annealing_frames < config.total_frames
-
-
-def annealing_warning(config: RunConfig) -> str | None:
-    """What to say before a run whose rate ends before it does, None of any other."""
-    if not _ends_early(config):
-        return None
-    idle = config.total_frames - config.annealing_frames
-    return (
-        f"--optimizer.annealing-frames {config.annealing_frames:,} is before --total-frames {config.total_frames:,}: "
-        f"the learning rate is 0 in the last {idle:,} frames, and nothing is learnt in them"
-    )
-
-
-class AnnealingWatch:
-    """Says once when the learning rate has reached 0 in a run that goes on."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self._frames = config.annealing_frames if _ends_early(config) else None
-
-    def message(self, row: Progress) -> str | None:
-        """What to say of the state `row`, mostly nothing."""
-        if self._frames is None or row.frames < self._frames:
-            return None
-        reached, self._frames = self._frames, None
-        return (
-            f"the learning rate has reached 0 (--optimizer.annealing-frames {reached:,}): what is played from here on "
-            f"changes no weights"
-        )
+# ---- Files that grow
 
 
 class NewLines:
-    """Each line once, in the order of the file. Those that are there already are not new.
-
-    Args:
-        file: which need not be there yet.
-    """
+    """Reads the lines that are added to a file from now on. The file need not exist yet."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._read = file.stat().st_size if file.is_file() else 0
 
     def take(self) -> list[str]:
-        """The lines that were written whole since the last call."""
+        """The complete lines since the last call."""
         try:
             with self._file.open("rb") as file:
                 file.seek(self._read)
@@ -454,124 +442,15 @@ class NewLines:
 
 
 class NewRows:
-    """The rows of a run's metrics.jsonl as they are written, as `NewLines` has lines."""
+    """Reads the rows that are added to metrics.jsonl from now on."""
 
     def __init__(self, file: Path) -> None:
         self._lines = NewLines(file)
 
     def take(self) -> list[dict[str, Any]]:
-        """The rows that were written whole since the last call."""
+        """The complete rows since the last call."""
         rows = []
         for line in self._lines.take():
             with suppress(ValueError):
                 rows.append(json.loads(line))
         return rows
-
-
-@dataclass(frozen=True)
-class RunCounts:
-    """Sums over the processes of a run. The names are keys of a checkpoint.
-
-    Attributes:
-        elapsed_seconds: of training.
-        messages: control messages that the learner received: one for each report, or for each sum of several.
-        actor_restarts: actors that were replaced.
-        rollouts_lost: with the actors that were making them.
-        learner_restarts: learner processes that died, and were followed by another one.
-        agent_steps_lost: taken in by learners that died, after their last checkpoint.
-    """
-
-    elapsed_seconds: float = 0.0
-    messages: int = 0
-    actor_restarts: int = 0
-    rollouts_lost: int = 0
-    learner_restarts: int = 0
-    agent_steps_lost: int = 0
-
-    def __add__(self, other: "RunCounts") -> "RunCounts":
-        """The counts of both."""
-        others = asdict(other)
-        return RunCounts(**{name: count + others[name] for name, count in asdict(self).items()})
-
-    def state(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
-        return asdict(self)
-
-    @classmethod
-    def restored(cls, state: dict[str, Any]) -> "RunCounts":
-        """The counts in a checkpoint, whose `state` holds other things too."""
-        # Checkpoints of older versions do not have the messages.
-        return cls(**{name: state[name] for name in asdict(cls()) if name != "messages" or name in state})
-
-
-class LearnerDeath(NamedTuple):
-    """The learner's process died, and the run goes on in another one.
-
-    `agent_steps_seen` is how far the dead one was known to have come; `reason` is one line.
-    """
-
-    reason: str
-    agent_steps_seen: int
-
-
-def run_summary(
-    status: Status,
-    learner: "Learner",
-    counts: RunCounts,
-    *,
-    actor: ActorConfig,
-    mark: ReturnTarget | None,
-    returns: TrainingReturns,
-    evaluation: dict[str, Any] | None,
-    exploits: int,
-) -> dict[str, Any]:
-    """The summary of a run that ended with `status`.
-
-    Args:
-        status: why it ended.
-        learner: has the account.
-        counts: over all processes of the run.
-        actor: settings, which say how much a lost rollout was at most.
-        mark: the return that the run was to reach, if there is one.
-        returns: of its training episodes.
-        evaluation: the entry of the last one; see `evaluation_entry`.
-        exploits: how often it went on with the weights of another run.
-    """
-    ledger = learner.account.ledger
-    lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
-    return {
-        "status": status,
-        "agent_steps_sampled": ledger.sampled,
-        "agent_steps_applied": ledger.applied,
-        "agent_steps_dropped": ledger.dropped_if_it_ends(),
-        "frames": learner.account.frames,
-        "updates": ledger.updates,
-        "gradients_applied": ledger.gradients_applied,
-        "messages": counts.messages,
-        "agent_steps_per_second": ledger.sampled / counts.elapsed_seconds,
-        "frames_per_second": learner.account.frames / counts.elapsed_seconds,
-        "policy_lag_mean": lag_mean,
-        "policy_lag_p95": lag_p95,
-        "policy_lag_max": lag_max,
-        "mean_return_100": learner.account.mean_return,
-        "mean_return_first_100": returns.untrained,
-        **crossings(mark),
-        "episodes": learner.account.episodes,
-        "target_updates": learner.target_updates,
-        "evaluation": evaluation,
-        "exploits": exploits,
-        "actor_restarts": counts.actor_restarts,
-        "rollouts_lost_with_actors": counts.rollouts_lost,
-        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,
-        "learner_restarts": counts.learner_restarts,
-        "agent_steps_lost_with_learner": counts.agent_steps_lost,
-        "wall_seconds": counts.elapsed_seconds,
-    }
-
-
-def write_summary(summary: dict[str, Any], file: Path, say: Callable[[str], None]) -> None:
-    """Write a run's summary; where it cannot be written, say so."""
-    try:
-        write_json(file, summary)
-    except OSError as error:
-        say(f"warning: {file.name} could not be written: {error.strerror}")

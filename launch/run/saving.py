@@ -337,12 +337,12 @@ class BestWeights:
 
     Args:
         folder: of the run.
-        say: takes a message.
+        log: logs a message.
     """
 
-    def __init__(self, folder: RunFolder, say: Say) -> None:
+    def __init__(self, folder: RunFolder, log: Say) -> None:
         self._folder = folder
-        self._say = say
+        self._log = log
         self._mean_return: float | None = None
         self._measure = "training"
 
@@ -366,7 +366,7 @@ class BestWeights:
         except OSError as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
-            self._say(f"warning: the best weights could not be written: {error.strerror}; training goes on")
+            self._log(f"warning: the best weights could not be written: {error.strerror}; training goes on")
 
     def read_score(self) -> None:
         """Take the score from the file, if it can be read.
@@ -397,7 +397,7 @@ class Saving:
         folder: of the run.
         learner: whose weights are saved.
         save_state, restore_state: see `Checkpoints`.
-        say: takes a message.
+        log: logs a message.
     """
 
     def __init__(
@@ -407,15 +407,15 @@ class Saving:
         learner: "Learner",
         save_state: Callable[[], dict[str, Any]],
         restore_state: Callable[[dict[str, Any]], None],
-        say: Say,
+        log: Say,
     ) -> None:
         from learner.checkpoint import Checkpoints
 
         self._config = config
         self._folder = folder
         self._learner = learner
-        self._say = say
-        self.best = BestWeights(folder, say)
+        self._log = log
+        self.best = BestWeights(folder, log)
         self._checkpoints = Checkpoints(
             folder.checkpoints, config.checkpoint.keep, learner.variables(), save_state, restore_state
         )
@@ -430,7 +430,7 @@ class Saving:
             ConfigurationError: there is none.
         """
         for message in self._checkpoints.restore():
-            self._say(message)
+            self._log(message)
 
     def count_from(self, seconds: float) -> None:
         """Count the time, the updates and the frames to the next checkpoint from now on, `seconds` of training."""
@@ -471,7 +471,7 @@ class Saving:
             self._checkpoints.save(learner.version)
             written = True
         except CheckpointError as error:
-            self._say(f"warning: {error}; training goes on")
+            self._log(f"warning: {error}; training goes on")
             written = False
         if not self._config.evaluation.every_frames and window_counts:
             # Nobody evaluates before the mark: the best weights are those that training saw do best, and they are
@@ -490,7 +490,7 @@ class Saving:
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(video.gif)
         except OSError as error:
-            self._say(f"warning: the video of an evaluation could not be written: {error.strerror}")
+            self._log(f"warning: the video of an evaluation could not be written: {error.strerror}")
 
     def finish_copy(self) -> None:
         """Wait until the remote copy has everything."""
@@ -499,4 +499,4 @@ class Saving:
 
     def _say_if_not_copied(self, failure: str | None) -> None:
         if failure is not None:
-            self._say(f"warning: the copy at {self._config.storage} could not be brought up to date: {failure}")
+            self._log(f"warning: the copy at {self._config.storage} could not be brought up to date: {failure}")

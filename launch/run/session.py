@@ -17,18 +17,9 @@ from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Progress, Saved, View
 from launch.run.exploit import exploit
 from launch.run.folder import RunFolder
-from launch.run.metrics import (
-    DroppedReports,
-    LearnerDeath,
-    Messages,
-    Metrics,
-    Reporting,
-    RunCounts,
-    change_message,
-    run_summary,
-    write_summary,
-)
+from launch.run.metrics import DroppedReports, Messages, Metrics, Reporting, change_message
 from launch.run.saving import Saving, first_weights
+from launch.run.status import LearnerDeath, RunCounts, run_summary, write_summary
 from launch.run.stopping import Evaluations, ReturnTarget, StoppingRules, TrainingPoint, TrainingReturns
 from launch.run.trackers import OpenTracker, Trackers, tracker_openers
 from learner.learner import Learner, Outcome
@@ -43,12 +34,12 @@ class ArrivalRecord:
     Args:
         file: as the setting names it.
         actor_ids: of the actors that the run begins with.
-        say: takes a message.
+        log: logs a message.
     """
 
-    def __init__(self, file: str, actor_ids: Sequence[int], say: Callable[[str], None]) -> None:
+    def __init__(self, file: str, actor_ids: Sequence[int], log: Callable[[str], None]) -> None:
         self._file = file
-        self._say = say
+        self._log = log
         self._writer: TraceWriter | None = TraceWriter(Path(file), actor_ids)
 
     def add(self, event: Event | None) -> None:
@@ -61,7 +52,7 @@ class ArrivalRecord:
         except OSError as error:
             # With a gap in it, the order could not be repeated beyond the gap.
             self._writer = None
-            self._say(
+            self._log(
                 f"warning: {self._file} could not be written: {error.strerror}; the order is kept up to here, and "
                 f"training goes on"
             )
@@ -124,7 +115,7 @@ class TrainingSession:
         self._resumed = resume
         self._folder = RunFolder(folder)
         self._messages = Messages(self._folder.log)
-        self._say = self._messages.say
+        self._log = self._messages.log
         policy = Policy(config, spec)
         first = first_weights(self._folder, policy.layout)
         initial = policy.initial_parameters() if first is None else first
@@ -132,10 +123,10 @@ class TrainingSession:
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
         self._exploits = 0
-        self._mark: ReturnTarget | None = None
+        self._target: ReturnTarget | None = None
         if config.stop_at_return is not None:
-            self._mark = ReturnTarget(config.stop_at_return, config.stop_measure)
-        self._stopping = StoppingRules(config, self._mark)
+            self._target = ReturnTarget(config.stop_at_return, config.stop_measure)
+        self._stopping = StoppingRules(config, self._target)
         self._returns = TrainingReturns()
         # What a run that is repeated does follows from its record, and from no clock: whatever is waited for is due,
         # and no deaths come too close to each other.
@@ -144,8 +135,8 @@ class TrainingSession:
         if self._repeats:
             supervision = replace(supervision, backoff_seconds=0.0, max_restarts=sys.maxsize)
             clock = itertools.count(0.0, 3600.0).__next__
-        self._evaluations = Evaluations(config.evaluation, supervision.backoff_seconds, self._mark, self._say)
-        self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._say)
+        self._evaluations = Evaluations(config.evaluation, supervision.backoff_seconds, self._target, self._log)
+        self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._log)
         if resume:
             self._resume()
         self._saving.best.read_score()
@@ -165,11 +156,11 @@ class TrainingSession:
             self._coordinator.resume(self._executor.restore(self._saved_executor))
         self._metrics = Metrics(self.learner, self._evaluations.last)
         openers = tracker_openers(folder, config) | dict(trackers or {})
-        self._trackers = Trackers(openers, self._say)
+        self._trackers = Trackers(openers, self._log)
         self._reporting = Reporting(config, self._folder, self._metrics, self._progress, self._trackers, self._messages)
         self._arrivals: ArrivalRecord | None = None
         if config.record_arrivals is not None and not resume:
-            self._arrivals = ArrivalRecord(config.record_arrivals, self._executor.actor_ids, self._say)
+            self._arrivals = ArrivalRecord(config.record_arrivals, self._executor.actor_ids, self._log)
         self._dropped_reports = DroppedReports()
         self._started = time.monotonic()
 
@@ -199,7 +190,7 @@ class TrainingSession:
                 self._save()
             self._loop()
         except TrainingStoppedError as error:
-            self._say(str(error))
+            self._log(str(error))
             failure = error
             raise
         finally:
@@ -216,12 +207,12 @@ class TrainingSession:
             if self._arrivals is not None:
                 self._arrivals.add(event)
             self._take(event)
-            self._returns.look(len(self.learner.account.recent_returns), self._executor.actors)
+            self._returns.update(len(self.learner.account.recent_returns), self._executor.actors)
             now = self.elapsed_seconds
             # Before a checkpoint, so that an exact one has the evaluation under way.
             if self._stopping.running:
                 at = TrainingPoint.of(self.learner.version, self.learner.account, now)
-                self._evaluations.ask_if_due(at, self._coordinator.evaluate, window_counts=self._returns.last_count)
+                self._evaluations.request_if_due(at, self._coordinator.evaluate, window_counts=self._returns.last_count)
             if self._saving.is_due(now):
                 self._save()
                 self._saving.count_from(self.elapsed_seconds)
@@ -251,7 +242,7 @@ class TrainingSession:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
             if self._coordinator.evaluations_under_way and self._config.executor == "ray":
-                self._say("waiting for the evaluation under way; Ctrl-C ends the run without it")
+                self._log("waiting for the evaluation under way; Ctrl-C ends the run without it")
         # An exact run saves it as it is.
         if self._stopping.interrupted and not self._exact:
             self._coordinator.give_up_evaluations()
@@ -264,7 +255,7 @@ class TrainingSession:
             case EvaluationResult():
                 self._take_evaluation(event)
             case Failed() | Replaced() | Joined() | Drained():
-                self._say(change_message(event))
+                self._log(change_message(event))
                 if isinstance(event, Replaced) and event.replacement_id is None:
                     self._evaluations.evaluator_died(self.elapsed_seconds)
 
@@ -276,10 +267,10 @@ class TrainingSession:
         if outcome.dropped is not None:
             message = self._dropped_reports.message(str(outcome.dropped), report.actor_id)
             if message is not None:
-                self._say(message)
+                self._log(message)
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
-        taken = self._evaluations.take(
+        taken = self._evaluations.receive(
             result, episodes=self.learner.account.episodes, untrained=self._returns.untrained
         )
         mean = taken.entry["mean_return"]
@@ -289,7 +280,7 @@ class TrainingSession:
             self._saving.keep_video(result.version, result.video)
             self._trackers.write_video(result.video, taken.at.frames)
         if result.video_error is not None:
-            self._say(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
+            self._log(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
         # Weights that ended the run are kept, even if others were luckier in an evaluation before.
         self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=taken.confirmed)
 
@@ -312,39 +303,39 @@ class TrainingSession:
 
     def _log_last(self) -> None:
         try:
-            self._reporting.log_last()
+            self._reporting.write_last_row()
         except OSError as error:
-            self._say(f"warning: the last row could not be written: {error.strerror}")
+            self._log(f"warning: the last row could not be written: {error.strerror}")
 
     def _end_actors(self) -> None:
         """Whatever an environment or a process raises at its end, the run is saved."""
         try:
             self._executor.close()
         except Exception as error:
-            self._say(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
+            self._log(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
 
     def _finish(self, failure: TrainingStoppedError | None) -> dict[str, Any]:
         try:
             self._save()
         except TrainingStoppedError as error:
             if str(error) != str(failure):
-                self._say(str(error))
+                self._log(str(error))
             failure = error
         new_agent_steps = self.learner.account.ledger.sampled - self._sampled_before
         message = self._stopping.saved_last(failed=failure is not None, new_agent_steps=new_agent_steps)
         if message is not None:
-            self._say(message)
+            self._log(message)
         summary = run_summary(
             self._stopping.status,
             self.learner,
             self._counts(),
             actor=self._config.actor,
-            mark=self._mark,
+            target=self._target,
             returns=self._returns,
             evaluation=self._evaluations.last,
             exploits=self._exploits,
         )
-        write_summary(summary, self._folder.summary, self._say)
+        write_summary(summary, self._folder.summary, self._log)
         # After the summary: closing a tracker that hangs takes its time.
         self._trackers.close()
         self._saving.finish_copy()
@@ -354,19 +345,19 @@ class TrainingSession:
         self._saving.restore()
         dropped = self.learner.fit_unfinished_update()
         if dropped:
-            self._say(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
-        self._exploits = exploit(self._folder, self.learner, self._exploits, self._say)
+            self._log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
+        self._exploits = exploit(self._folder, self.learner, self._exploits, self._log)
 
     def _account_for(self, death: LearnerDeath) -> None:
         """Count what the dead learner had taken in since the checkpoint that is gone on from: it is done again."""
         lost = max(0, death.agent_steps_seen - self.learner.account.ledger.sampled)
         self._earlier += RunCounts(learner_restarts=1, agent_steps_lost=lost)
-        self._say(
+        self._log(
             f"learner: {death.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
             f"{lost:,} agent steps again"
         )
         if self._config.record_arrivals is not None:
-            self._say(f"warning: {self._config.record_arrivals} has the order of arrivals up to here, and no further")
+            self._log(f"warning: {self._config.record_arrivals} has the order of arrivals up to here, and no further")
 
     def _first_actor_id(self) -> int:
         """Of new actors. In an exact resume the actors have the ids that they had, and so the same seeds."""

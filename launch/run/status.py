@@ -1,20 +1,27 @@
-"""The status of a run, its name on the command line, and the conditions under which it goes on."""
+"""The status of a run, its summary, the conditions of a resume, and its name on the command line."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cache
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
+from launch.output import write_json
 from launch.run.folder import Holder, RunFolder, holder_of, last_row, read_summary
+from launch.run.metrics import lag_summary
 from launch.run.saving import fetch
-from shared.config import RunConfig
+from launch.run.stopping import ReturnTarget, Status, TrainingReturns, crossings
+from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
+
+if TYPE_CHECKING:
+    from learner.learner import Learner
 
 RUNNING, DIED = "running", "died"
 _PATTERNS = ("*", "*/seed-*", "*/trial-*", "*/*/seed-*")
@@ -68,6 +75,114 @@ def run_folders(runs: Path) -> Iterator[Path]:
 def _started(file: Path) -> int:
     manifest = file.with_name("manifest.json")
     return (manifest if manifest.is_file() else file).stat().st_mtime_ns
+
+
+# ---- Summary
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """Counts over all processes of a run. The names are keys of a checkpoint.
+
+    Attributes:
+        elapsed_seconds: seconds of training.
+        messages: control messages to the learner, one for each report or sum of reports.
+        actor_restarts: actors that were replaced.
+        rollouts_lost: rollouts of actors that died.
+        learner_restarts: learner processes that were replaced.
+        agent_steps_lost: agent steps of dead learners after their last checkpoint.
+    """
+
+    elapsed_seconds: float = 0.0
+    messages: int = 0
+    actor_restarts: int = 0
+    rollouts_lost: int = 0
+    learner_restarts: int = 0
+    agent_steps_lost: int = 0
+
+    def __add__(self, other: "RunCounts") -> "RunCounts":
+        """The sum of both."""
+        others = asdict(other)
+        return RunCounts(**{name: count + others[name] for name, count in asdict(self).items()})
+
+    def state(self) -> dict[str, Any]:
+        """As plain values, for a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> "RunCounts":
+        """The inverse of `state`; other keys are ignored."""
+        # Checkpoints of older versions do not have the messages.
+        return cls(**{name: state[name] for name in asdict(cls()) if name != "messages" or name in state})
+
+
+class LearnerDeath(NamedTuple):
+    """The death of a learner process that another one replaces.
+
+    `agent_steps_seen` are the agent steps that it was last known to have sampled.
+    """
+
+    reason: str
+    agent_steps_seen: int
+
+
+def run_summary(
+    status: Status,
+    learner: "Learner",
+    counts: RunCounts,
+    *,
+    actor: ActorConfig,
+    target: ReturnTarget | None,
+    returns: TrainingReturns,
+    evaluation: dict[str, Any] | None,
+    exploits: int,
+) -> dict[str, Any]:
+    """The content of summary.json.
+
+    `evaluation` is the entry of the last evaluation, and `exploits` the number of times that the run took the weights
+    of another one.
+    """
+    ledger = learner.account.ledger
+    lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
+    return {
+        "status": status,
+        "agent_steps_sampled": ledger.sampled,
+        "agent_steps_applied": ledger.applied,
+        "agent_steps_dropped": ledger.dropped_if_it_ends(),
+        "frames": learner.account.frames,
+        "updates": ledger.updates,
+        "gradients_applied": ledger.gradients_applied,
+        "messages": counts.messages,
+        "agent_steps_per_second": ledger.sampled / counts.elapsed_seconds,
+        "frames_per_second": learner.account.frames / counts.elapsed_seconds,
+        "policy_lag_mean": lag_mean,
+        "policy_lag_p95": lag_p95,
+        "policy_lag_max": lag_max,
+        "mean_return_100": learner.account.mean_return,
+        "mean_return_first_100": returns.untrained,
+        **crossings(target),
+        "episodes": learner.account.episodes,
+        "target_updates": learner.target_updates,
+        "evaluation": evaluation,
+        "exploits": exploits,
+        "actor_restarts": counts.actor_restarts,
+        "rollouts_lost_with_actors": counts.rollouts_lost,
+        "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,
+        "learner_restarts": counts.learner_restarts,
+        "agent_steps_lost_with_learner": counts.agent_steps_lost,
+        "wall_seconds": counts.elapsed_seconds,
+    }
+
+
+def write_summary(summary: dict[str, Any], file: Path, log: Callable[[str], None]) -> None:
+    """Write summary.json, or log a warning."""
+    try:
+        write_json(file, summary)
+    except OSError as error:
+        log(f"warning: {file.name} could not be written: {error.strerror}")
+
+
+# ---- Resume
 
 
 _ENDED = {
@@ -172,6 +287,9 @@ def check_exact_resume(before: RunConfig, config: RunConfig, actors: int, state:
             raise setting_error(setting, now, f"an exact resume goes on with {was}; {advice}")
     if actors < len(saved["actors"]):
         raise setting_error("actors", actors, f"an exact resume goes on with {len(saved['actors'])}; {advice}")
+
+
+# ---- Names of runs
 
 
 LATEST = "latest"

@@ -1,4 +1,8 @@
-"""Evaluations of a run, and the conditions under which it stops. No Ray, no TensorFlow."""
+"""Evaluations of a run, and the conditions under which it stops. No Ray, no TensorFlow.
+
+The mean of the last 100 training episodes can cross a target by luck: many versions of the weights played them, and it
+is compared after every rollout. A crossing is therefore confirmed by an evaluation of the weights of that moment.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,32 +17,33 @@ from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot, sta
 
 
 class TrainingReturns:
-    """The returns of a run's first 100 training episodes, and whether the last 100 say how the policy plays.
+    """The mean return of a run's first 100 training episodes, and whether that of the last 100 is representative.
 
-    The first to end after a start are the shortest there are. So the last 100 count once every environment has ended an
-    episode. One that plays as many agent steps as an episode may have is truncated, and has ended one too.
+    The first episodes to end after a start are the shortest. The last 100 therefore count only when every environment
+    has ended an episode; a truncated episode has ended, too.
 
-    `last_count` is whether they counted when they were last looked at.
+    Attributes:
+        last_count: whether the last 100 episodes counted at the last `update`.
     """
 
     def __init__(self) -> None:
         self.last_count = False
         self._first: list[float] | None = []
-        # How many environments of each actor have ended no episode; the actor heard of for longest is the first one.
+        # Environments of each actor that have ended no episode, in the order of the actors' last reports.
         self._unfinished: dict[int, int] = {}
         self._unfinished_actors = 0
 
     def add(self, actor_id: int, returns: Sequence[float], unfinished_environments: int) -> None:
-        """Take in an actor's report: what its episodes returned, and how many environments have ended none yet."""
+        """Add the returns in an actor's report, and its number of environments that have ended no episode yet."""
         if self._first is not None:
             self._first.extend(returns[: RETURN_WINDOW - len(self._first)])
         self._forget(actor_id)
         self._unfinished[actor_id] = unfinished_environments
         self._unfinished_actors += unfinished_environments > 0
 
-    def look(self, episodes: int, actors: int) -> None:
-        """Set `last_count`, with so many episodes in the window, and so many actors that play now."""
-        # Those that are gone are the ones that nobody has heard of for longest.
+    def update(self, episodes: int, actors: int) -> None:
+        """Set `last_count`, for `episodes` in the window and `actors` at work."""
+        # Actors that are gone have the oldest reports.
         while len(self._unfinished) > actors:
             self._forget(next(iter(self._unfinished)))
         everybody = 0 < actors == len(self._unfinished)
@@ -46,23 +51,23 @@ class TrainingReturns:
 
     @property
     def untrained(self) -> float | None:
-        """The mean return of the first 100 episodes, about that of untrained play.
+        """The mean return of the first 100 episodes, close to that of untrained play.
 
-        None until they have ended, and where a checkpoint of an older version did not keep them.
+        None until they have ended, and after a resume from a checkpoint of a version that did not keep them.
         """
         if self._first is None or len(self._first) < RETURN_WINDOW:
             return None
         return float(np.mean(self._first))
 
     def state(self, *, exact: bool) -> dict[str, Any]:
-        """As plain values, for a checkpoint. `exact`: its actors go on as they are."""
+        """Plain values for a checkpoint. `exact`: the checkpoint has the actors' states."""
         return {
             "first_episodes": self._first,
             "training_window": [list(item) for item in self._unfinished.items()] if exact else None,
         }
 
     def restore(self, state: dict[str, Any], *, exact: bool) -> None:
-        """The inverse of `state`, from a checkpoint that holds other things too."""
+        """The inverse of `state`; other keys are ignored."""
         self._first = state.get("first_episodes")
         if exact:
             self._unfinished = {actor_id: unfinished for actor_id, unfinished in state["training_window"]}  # noqa: C416
@@ -72,7 +77,7 @@ class TrainingReturns:
         self._unfinished_actors -= self._unfinished.pop(actor_id, 0) > 0
 
 
-# As training plays, whose return is to be confirmed.
+# The policy of training, whose return is to be confirmed.
 CONFIRMING_POLICY: EvaluationPolicy = "sampled"
 
 Status = Literal[
@@ -81,10 +86,9 @@ Status = Literal[
 
 
 class TrainingPoint(NamedTuple):
-    """How far a run had come when certain weights were the newest.
+    """A point of training, with the counts and returns of the run when the weights of `update` were the newest.
 
-    `seconds` are of training. `mean_return_100` is that of the last training episodes, None before the first has ended;
-    `evaluation_mean_return` is None until these weights have been evaluated.
+    `mean_return_100` is None before the first episode has ended, `evaluation_mean_return` before an evaluation.
     """
 
     update: int
@@ -97,16 +101,16 @@ class TrainingPoint(NamedTuple):
 
     @classmethod
     def of(cls, update: int, account: Account, seconds: float) -> "TrainingPoint":
-        """The moment after this update, with the run's account and its seconds of training so far."""
+        """The point after an update, `seconds` of training after the start of the run."""
         return cls(update, account.episodes, account.ledger.sampled, account.frames, seconds, account.mean_return)
 
 
 class ReturnTarget:
-    """The return that a run is to reach, and what has come of it.
+    """The mean return at which a run stops, and the points at which it was crossed and confirmed.
 
-    Measured by `training`, the first crossing asks for an evaluation, and so does the next one after a failed
-    evaluation, but not before 100 new training episodes. Measured by `evaluation`, an evaluation that reaches the mark
-    is crossing and confirmation in one.
+    With the measure `training` a crossing requests an evaluation. If that does not confirm it, the next crossing counts
+    after 100 new training episodes. With the measure `evaluation` a regular evaluation that reaches the target is
+    crossing and confirmation in one.
     """
 
     def __init__(self, mean_return: float, measure: Literal["training", "evaluation"]) -> None:
@@ -114,32 +118,35 @@ class ReturnTarget:
         self.measure = measure
         self.first: TrainingPoint | None = None
         self.confirmed: TrainingPoint | None = None
-        self._asked: TrainingPoint | None = None
+        self._requested: TrainingPoint | None = None
         self._not_before_episode = 0
 
     def crosses(self, at: TrainingPoint, *, counts: bool) -> bool:
-        """Take in a moment, and whether its window counts. True: these weights are to be evaluated now."""
+        """Whether the run crosses the target at this point, and requests an evaluation.
+
+        `counts`: the mean is representative; see `TrainingReturns`.
+        """
         mean = at.mean_return_100
-        if self.measure != "training" or self.confirmed is not None or self._asked is not None:
+        if self.measure != "training" or self.confirmed is not None or self._requested is not None:
             return False
         if not counts or mean is None or mean < self.mean_return or at.episodes < self._not_before_episode:
             return False
-        self._asked = at
+        self._requested = at
         self.first = self.first or at
         return True
 
     def evaluated(self, mean: float, at: TrainingPoint, policy: EvaluationPolicy, *, episodes: int) -> bool:
-        """Take in an evaluation of the weights of a moment. True: it confirms that they have reached the mark.
+        """Whether an evaluation of the weights of a point confirms the target.
 
-        `episodes` is how many training episodes have ended by now.
+        `episodes` is the number of training episodes that have ended by now.
         """
         if self.confirmed is not None:
             return False
         evaluated = at._replace(evaluation_mean_return=mean)
         if self.measure == "training":
-            if self._asked is None or self._asked.update != at.update or policy != CONFIRMING_POLICY:
+            if self._requested is None or self._requested.update != at.update or policy != CONFIRMING_POLICY:
                 return False
-            self._asked, self._not_before_episode = None, episodes + RETURN_WINDOW
+            self._requested, self._not_before_episode = None, episodes + RETURN_WINDOW
             if self.first is not None and self.first.update == at.update:
                 self.first = evaluated
         if mean < self.mean_return:
@@ -149,65 +156,61 @@ class ReturnTarget:
         return True
 
     def state(self) -> dict[str, Any]:
-        """As plain values. `restore` takes it."""
+        """Plain values for a checkpoint."""
         return {
             "mean_return": self.mean_return,
             "measure": self.measure,
             "first": self.first,
             "confirmed": self.confirmed,
-            "asked": self._asked,
+            "asked": self._requested,
             "not_before_episode": self._not_before_episode,
         }
 
-    def restore(self, state: dict[str, Any], *, asked: bool) -> None:
-        """Go on from a saved state, unless it is of another mark. `asked`: an evaluation under way then still is."""
+    def restore(self, state: dict[str, Any], *, request_kept: bool) -> None:
+        """The inverse of `state`, unless the target has changed. `request_kept`: the evaluation under way goes on."""
         if (state["mean_return"], state["measure"]) != (self.mean_return, self.measure):
             return
-        self.first, self.confirmed = _moment(state["first"]), _moment(state["confirmed"])
-        self._asked = _moment(state["asked"]) if asked else None
+        self.first, self.confirmed = _point(state["first"]), _point(state["confirmed"])
+        self._requested = _point(state["asked"]) if request_kept else None
         self._not_before_episode = state["not_before_episode"]
 
 
 class StoppingRules:
-    """Which status a run has, and when it is to stop. `interrupt` may be called from other threads.
+    """The rules by which a run stops, and its status. `interrupt` may be called from other threads.
 
-    The first rule that holds decides; of several that hold at once, the one that comes first in `stops`.
-
-    Args:
-        config: of the run.
-        mark: the return that the run is to reach, if there is one.
+    The first rule that holds decides. When several hold at once, their order in `stops` decides.
     """
 
-    def __init__(self, config: RunConfig, mark: ReturnTarget | None) -> None:
+    def __init__(self, config: RunConfig, target: ReturnTarget | None) -> None:
         self._total_frames = config.total_frames
         self._replays = config.replay_arrivals is not None
-        # One process takes longer than the many that it repeats.
+        # A replay in one process takes longer than the recorded run.
         self._most_seconds = None if self._replays else config.stop_after_seconds
-        self._mark = mark
+        self._target = target
         self._interrupted = threading.Event()
         self.status: Status = "running"
 
     @property
     def running(self) -> bool:
-        """Whether nothing has stopped the run so far."""
+        """Whether no rule has stopped the run so far."""
         return self.status == "running"
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user has asked the run to finish, be it that it was finishing already."""
+        """Whether the user has interrupted the run, even if it was stopping already."""
         return self._interrupted.is_set()
 
     def interrupt(self) -> None:
-        """The user asks the run to finish."""
+        """Stop the run at the next check."""
         self._interrupted.set()
 
     def stops(self, frames: int, seconds: float) -> bool:
-        """Whether a run that was running is to stop now, after so many frames and seconds of training."""
+        """Whether a running run stops after `frames` and `seconds` of training."""
         if not self.running:
             return False
         if self._interrupted.is_set():
             self.status = "interrupted"
-        elif self._mark is not None and self._mark.confirmed is not None:
+        elif self._target is not None and self._target.confirmed is not None:
             self.status = "return_reached"
         elif frames >= self._total_frames:
             self.status = "frames_reached"
@@ -216,14 +219,14 @@ class StoppingRules:
         return not self.running
 
     def loop_ended(self) -> None:
-        """The loop has no more calls: so it is with a run that repeats another one, when that has ended."""
+        """Set the status of a replay whose trace has ended."""
         if self.running and self._replays:
             self.status = "arrivals_replayed"
 
     def saved_last(self, *, failed: bool, new_agent_steps: int) -> str | None:
-        """The run ends: settle its status. Returns what to say of a run that failed without anybody having said so.
+        """Set the final status. Returns a message if the reason of a failure has not been logged.
 
-        A run that nothing has stopped has `failed` too, and so has one that has played nothing when its time is up.
+        A run that no rule has stopped has failed, too, and so has one without an agent step when its time is up.
         """
         if failed or self.running:
             self.status = "failed"
@@ -233,9 +236,9 @@ class StoppingRules:
         return None
 
 
-def crossings(mark: ReturnTarget | None) -> dict[str, dict[str, Any] | None]:
-    """For a run's summary: when training first crossed the mark, and when it did so with weights that hold it."""
-    first, confirmed = (None, None) if mark is None else (mark.first, mark.confirmed)
+def crossings(target: ReturnTarget | None) -> dict[str, dict[str, Any] | None]:
+    """The first and the confirmed crossing of the target, for summary.json."""
+    first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     return {
         "first_crossing": None if first is None else first._asdict(),
         "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
@@ -243,10 +246,10 @@ def crossings(mark: ReturnTarget | None) -> dict[str, dict[str, Any] | None]:
 
 
 def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None) -> int | None:
-    """How many episodes have a return nearer to that of untrained play than to the median of `returns`.
+    """The number of episodes with a return closer to that of untrained play than to the median of `returns`.
 
-    They are those that were lost outright, which a mean hides in a slightly lower number. None where the return of
-    untrained play is not known, or the median is not above it.
+    A mean hides such lost episodes in a slightly lower number. None if the return of untrained play is unknown, or not
+    below the median.
     """
     median = float(np.median(returns))
     if untrained is None or median <= untrained:
@@ -254,7 +257,7 @@ def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None
     return int((returns < (untrained + median) / 2.0).sum())
 
 
-def _moment(values: Sequence[Any] | None) -> TrainingPoint | None:
+def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
     return None if values is None else TrainingPoint(*values)
 
 
@@ -264,73 +267,68 @@ _LONGEST_WAIT_SECONDS = 60.0
 Evaluate = Callable[[EvaluationPolicy, WeightSnapshot | None], WeightSnapshot]
 
 
-class Asked(NamedTuple):
-    """An evaluation of the weights of a moment."""
+class EvaluationRequest(NamedTuple):
+    """An evaluation of the weights of a point, with a policy."""
 
     at: TrainingPoint
     policy: EvaluationPolicy
 
 
 class EvaluationSchedule:
-    """Which evaluations are under way, and when the next ones are due.
+    """The evaluations under way, and the time of the next ones.
 
-    There are regular ones, every so many frames, and those that are to confirm a crossing.
-
-    An evaluator that dies takes along what it was asked. A regular evaluation comes again when the next one is due; one
-    that is to confirm is asked for again, of the same weights, after a wait that doubles with each death.
-
-    Args:
-        config: how often.
-        frames: from which on regular ones are counted.
+    Regular evaluations are due every `every_frames`; others confirm a crossing. After a death of the evaluator the next
+    regular evaluation comes at its usual time, and a confirmation is repeated with the same weights, after a wait that
+    doubles with each death. `frames` is the start of the first interval.
     """
 
     def __init__(self, config: EvaluationConfig, frames: int) -> None:
         self._every_frames = config.every_frames
         self._since_frames = frames
-        self._under_way: list[Asked] = []
-        self._confirming: tuple[Asked, WeightSnapshot] | None = None
+        self._under_way: list[EvaluationRequest] = []
+        self._confirming: tuple[EvaluationRequest, WeightSnapshot] | None = None
         self._repeat_at: float | None = None
         self._deaths = 0
 
     def is_due(self, frames: int) -> bool:
-        """Whether a regular one is to be asked for. None is while another one is under way, or is to be repeated."""
+        """Whether a regular evaluation is due. None is due while another one is under way or will be repeated."""
         busy = bool(self._under_way) or self._repeat_at is not None
         return bool(self._every_frames) and not busy and frames - self._since_frames >= self._every_frames
 
-    def asked(self, evaluation: Asked) -> None:
-        """A regular one is under way."""
+    def requested(self, evaluation: EvaluationRequest) -> None:
+        """Note that a regular evaluation is under way."""
         self._since_frames = evaluation.at.frames
         self._under_way.append(evaluation)
 
-    def asked_to_confirm(self, evaluation: Asked, snapshot: WeightSnapshot) -> None:
-        """One of the weights that crossed the mark is under way."""
+    def requested_confirmation(self, evaluation: EvaluationRequest, snapshot: WeightSnapshot) -> None:
+        """Note that an evaluation of the weights that crossed the target is under way."""
         self._under_way.append(evaluation)
         self._confirming = evaluation, snapshot
 
-    def taken(self, result: EvaluationResult) -> Asked:
-        """What a result is the answer to."""
-        asked = next(a for a in self._under_way if (a.at.update, a.policy) == (result.version, result.policy))
-        self._under_way.remove(asked)
-        if self._confirming is not None and self._confirming[0] == asked:
+    def received(self, result: EvaluationResult) -> EvaluationRequest:
+        """The request of a result, which is under way no more."""
+        request = next(a for a in self._under_way if (a.at.update, a.policy) == (result.version, result.policy))
+        self._under_way.remove(request)
+        if self._confirming is not None and self._confirming[0] == request:
             self._confirming, self._deaths = None, 0
-        return asked
+        return request
 
     def lost(self, now: float, backoff_seconds: float) -> None:
-        """The evaluator died."""
+        """Note that the evaluator died."""
         self._under_way = []
         if self._confirming is not None:
             self._repeat_at = now + min(_LONGEST_WAIT_SECONDS, backoff_seconds * 2**self._deaths)
             self._deaths += 1
 
-    def to_repeat(self, now: float) -> tuple[Asked, WeightSnapshot] | None:
-        """What is to be asked for again, if its time has come."""
+    def to_repeat(self, now: float) -> tuple[EvaluationRequest, WeightSnapshot] | None:
+        """The confirmation to repeat, with its weights, once the wait is over."""
         if self._repeat_at is None or now < self._repeat_at:
             return None
         self._repeat_at = None
         return self._confirming
 
     def state(self, *, exact: bool) -> dict[str, Any]:
-        """As plain values, for a checkpoint. `exact`: it has the calls under way, and in them the weights."""
+        """Plain values for a checkpoint. `exact`: the checkpoint has the calls under way, with their weights."""
         return {
             "evaluated_frames": self._since_frames,
             "evaluations": {"under_way": self._under_way} if exact else None,
@@ -341,92 +339,83 @@ class EvaluationSchedule:
         # Checkpoints of older versions do not have them.
         self._since_frames = state.get("evaluated_frames", frames)
         if exact:
-            self._under_way = [_asked(values) for values in state["evaluations"]["under_way"]]
+            self._under_way = [_request(values) for values in state["evaluations"]["under_way"]]
 
 
-class Taken(NamedTuple):
-    """An evaluation that was taken in: its entry for the summary, and when the run had these weights.
-
-    `confirmed` is whether it confirms that the mark is reached.
-    """
+class ReceivedEvaluation(NamedTuple):
+    """A received evaluation. `at` is the point of its weights, and `confirmed` whether it confirms the target."""
 
     entry: dict[str, Any]
     at: TrainingPoint
     confirmed: bool
 
     def point(self) -> dict[str, Any]:
-        """The evaluation as a row of metrics.jsonl has it: a point on a curve, at the moment of the weights."""
+        """The evaluation in a row of metrics.jsonl: the entry, at the frames and seconds of its weights."""
         moment = {"frames": self.at.frames, "agent_steps": self.at.agent_steps, "elapsed_seconds": self.at.seconds}
         return {**moment, **self.entry}
 
 
 class Evaluations:
-    """Has weights evaluated that cross the mark, and others regularly.
+    """Requests regular evaluations and confirmations of the target, and logs their results.
 
-    `last` is the entry of the run's last evaluation, for the summary.
-
-    Args:
-        config: how often, and by which policy.
-        backoff_seconds: the first wait after an evaluator died.
-        mark: the return that the run is to reach, if there is one.
-        say: takes a message.
+    Attributes:
+        last: the entry of the last evaluation, for the summary.
     """
 
     def __init__(
-        self, config: EvaluationConfig, backoff_seconds: float, mark: ReturnTarget | None, say: Callable[[str], None]
+        self, config: EvaluationConfig, backoff_seconds: float, target: ReturnTarget | None, log: Callable[[str], None]
     ) -> None:
         self._policy = config.policy
         self._backoff_seconds = backoff_seconds
-        self._mark = mark
-        self._say = say
+        self._target = target
+        self._log = log
         self._schedule = EvaluationSchedule(config, 0)
         self.last: dict[str, Any] | None = None
 
-    def ask_if_due(self, at: TrainingPoint, evaluate: Evaluate, *, window_counts: bool) -> None:
-        """Have the weights of this moment evaluated if they cross the mark, or if a regular evaluation is due.
+    def request_if_due(self, at: TrainingPoint, evaluate: Evaluate, *, window_counts: bool) -> None:
+        """Request an evaluation of the newest weights if they cross the target, or if a regular one is due.
 
-        Weights that crossed it before come first, if the evaluator died over them. Once the mark is reached the run
-        ends, and none is due any more. `window_counts`: the mean return of the last training episodes says how the
-        policy plays.
+        A confirmation that the evaluator's death interrupted comes first. None is due after the target is confirmed.
+        `window_counts`: the mean return of the last training episodes is representative.
         """
-        reached = self._mark is not None and self._mark.confirmed is not None
+        reached = self._target is not None and self._target.confirmed is not None
         repeated = self._schedule.to_repeat(at.seconds)
         if repeated is not None:
-            asked, snapshot = repeated
-            evaluate(asked.policy, snapshot)
-            self._schedule.asked_to_confirm(asked, snapshot)
-        elif self._mark is not None and self._mark.crosses(at, counts=window_counts):
-            self._say(
-                f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, at the mark of "
-                f"{self._mark.mean_return:g}: an evaluation of update {at.update} is to confirm it"
+            request, snapshot = repeated
+            evaluate(request.policy, snapshot)
+            self._schedule.requested_confirmation(request, snapshot)
+        elif self._target is not None and self._target.crosses(at, counts=window_counts):
+            self._log(
+                f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, and the target "
+                f"is {self._target.mean_return:g}: an evaluation of update {at.update} checks it"
             )
             snapshot = evaluate(CONFIRMING_POLICY, None)
-            self._schedule.asked_to_confirm(Asked(at, CONFIRMING_POLICY), snapshot)
+            self._schedule.requested_confirmation(EvaluationRequest(at, CONFIRMING_POLICY), snapshot)
         elif not reached and self._schedule.is_due(at.frames):
             evaluate(self._policy, None)
-            self._schedule.asked(Asked(at, self._policy))
+            self._schedule.requested(EvaluationRequest(at, self._policy))
 
-    def take(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> Taken:
-        """Take in a result and say it.
+    def receive(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> ReceivedEvaluation:
+        """Log a result and compare it with the target.
 
-        `episodes` is how many training episodes have ended by now, `untrained` the mean return that the run began with.
+        `episodes` is the number of training episodes that have ended by now; `untrained` see `TrainingReturns`.
         """
         self.last = entry = evaluation_entry(result, untrained)
-        self._say(f"evaluation of update {result.version}: {evaluation_line(entry)}")
-        asked = self._schedule.taken(result)
-        confirmed = self._mark is not None and self._mark.evaluated(
-            entry["mean_return"], asked.at, asked.policy, episodes=episodes
+        self._log(f"evaluation of update {result.version}: {evaluation_line(entry)}")
+        request = self._schedule.received(result)
+        confirmed = self._target is not None and self._target.evaluated(
+            entry["mean_return"], request.at, request.policy, episodes=episodes
         )
-        return Taken(entry, asked.at, confirmed)
+        return ReceivedEvaluation(entry, request.at, confirmed)
 
     def evaluator_died(self, seconds: float) -> None:
-        """What was under way is lost, after so many seconds of training."""
+        """Note that the evaluator died after `seconds` of training."""
         self._schedule.lost(seconds, self._backoff_seconds)
 
     def state(self, *, exact: bool) -> dict[str, Any]:
-        """As plain values, for a checkpoint. `exact`: it has the calls under way."""
+        """Plain values for a checkpoint; see `EvaluationSchedule.state`."""
         return {
-            "return_mark": None if self._mark is None else self._mark.state(),
+            "return_mark": None if self._target is None else self._target.state(),
             "last_evaluation": self.last,
             **self._schedule.state(exact=exact),
         }
@@ -435,12 +424,12 @@ class Evaluations:
         """The inverse of `state`, from a checkpoint that holds other things too, after so many frames."""
         self._schedule.restore(state, frames, exact=exact)
         self.last = state.get("last_evaluation")
-        if self._mark is not None and state.get("return_mark") is not None:
-            self._mark.restore(state["return_mark"], asked=exact)
+        if self._target is not None and state.get("return_mark") is not None:
+            self._target.restore(state["return_mark"], request_kept=exact)
 
 
 def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:
-    """An evaluation's numbers for a run's summary; `untrained` is the mean return that the run began with."""
+    """The entry of an evaluation in summary.json and metrics.jsonl; `untrained` see `TrainingReturns`."""
     returns = result.episodes.returns
     return {
         "version": result.version,
@@ -455,7 +444,7 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
 
 
 def evaluation_line(entry: dict[str, Any]) -> str:
-    """The same in words."""
+    """An entry in words."""
     episodes, games, collapsed = entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]
     again = "" if games in (None, episodes) else f", {games} distinct games"
     lost = "" if collapsed is None else f", {collapsed} collapsed"
@@ -465,6 +454,6 @@ def evaluation_line(entry: dict[str, Any]) -> str:
     )
 
 
-def _asked(values: Sequence[Any]) -> Asked:
+def _request(values: Sequence[Any]) -> EvaluationRequest:
     at, policy = values
-    return Asked(TrainingPoint(*at), policy)
+    return EvaluationRequest(TrainingPoint(*at), policy)

@@ -45,12 +45,12 @@ class Trackers:
 
     Args:
         openers: functions that open the trackers, by the trackers' names in messages.
-        say: logs a message; called from several threads.
+        log: logs a message; called from several threads.
     """
 
-    def __init__(self, openers: Mapping[str, OpenTracker], say: Callable[[str], None]) -> None:
-        self._say = say
-        self._threads = [_TrackerThread(name, open_tracker, say) for name, open_tracker in openers.items()]
+    def __init__(self, openers: Mapping[str, OpenTracker], log: Callable[[str], None]) -> None:
+        self._log = log
+        self._threads = [_TrackerThread(name, open_tracker, log) for name, open_tracker in openers.items()]
         for thread in self._threads:
             thread.start()
 
@@ -81,7 +81,7 @@ class Trackers:
 
     def _give_up(self, thread: "_TrackerThread", reason: str) -> None:
         thread.given_up.set()
-        self._say(_warning(thread.name, reason))
+        self._log(_warning(thread.name, reason))
 
 
 class _TrackerThread(threading.Thread):
@@ -91,11 +91,11 @@ class _TrackerThread(threading.Thread):
     for 247 s after the end, until its last retry. A daemon thread ends with the process.
     """
 
-    def __init__(self, name: str, open_tracker: OpenTracker, say: Callable[[str], None]) -> None:
+    def __init__(self, name: str, open_tracker: OpenTracker, log: Callable[[str], None]) -> None:
         super().__init__(name=name, daemon=True)
         self.calls: queue.Queue[_Call | None] = queue.Queue(_MOST_CALLS_WAITING)
         self.given_up = threading.Event()
-        self._open, self._say = open_tracker, say
+        self._open, self._log = open_tracker, log
 
     def run(self) -> None:
         """See `threading.Thread.run`."""
@@ -107,7 +107,7 @@ class _TrackerThread(threading.Thread):
         # Each library has its own exceptions, besides those of HTTP and of TensorFlow.
         except Exception as error:
             if not self.given_up.is_set():
-                self._say(_warning(self.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
+                self._log(_warning(self.name, (str(error).strip() or type(error).__name__).splitlines()[0]))
 
 
 def _warning(name: str, reason: str) -> str:

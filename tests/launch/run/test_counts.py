@@ -2,7 +2,7 @@
 
 import pytest
 
-from launch.run.metrics import RunCounts
+from launch.run.status import RunCounts
 
 OF_A_CHECKPOINT = {
     "elapsed_seconds": 12.5,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from launch.run.stopping import (
-    Asked,
+    EvaluationRequest,
     Evaluations,
     EvaluationSchedule,
     ReturnTarget,
@@ -30,15 +30,15 @@ def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResul
 
 def test_an_evaluator_that_dies_is_asked_again_about_the_same_weights() -> None:
     evaluations = EvaluationSchedule(EvaluationConfig(), 0)
-    snapshot, asked = WeightSnapshot(7, np.ones(2, np.float32)), Asked(at(170, 18.0, 7), "sampled")
-    evaluations.asked_to_confirm(asked, snapshot)
+    snapshot, asked = WeightSnapshot(7, np.ones(2, np.float32)), EvaluationRequest(at(170, 18.0, 7), "sampled")
+    evaluations.requested_confirmation(asked, snapshot)
     for now, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0)):
         assert evaluations.to_repeat(now) is None
         evaluations.lost(now, backoff_seconds=1.0)
         assert evaluations.to_repeat(now + wait - 0.1) is None
         assert evaluations.to_repeat(now + wait) == (asked, snapshot)
-        evaluations.asked_to_confirm(asked, snapshot)
-    assert evaluations.taken(result(7, 19.0)) == asked
+        evaluations.requested_confirmation(asked, snapshot)
+    assert evaluations.received(result(7, 19.0)) == asked
     evaluations.lost(400.0, backoff_seconds=1.0)
     assert evaluations.to_repeat(1e9) is None, "it was answered"
 
@@ -46,13 +46,13 @@ def test_an_evaluator_that_dies_is_asked_again_about_the_same_weights() -> None:
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
     evaluations = EvaluationSchedule(EvaluationConfig(every_frames=100), 50)
     assert [frames for frames in (100, 149, 150, 151) if evaluations.is_due(frames)] == [150, 151]
-    regular = Asked(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
-    evaluations.asked(regular)
+    regular = EvaluationRequest(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
+    evaluations.requested(regular)
     assert not evaluations.is_due(1_000)
-    assert evaluations.taken(result(1, 3.0, "greedy")) == regular
+    assert evaluations.received(result(1, 3.0, "greedy")) == regular
     assert not evaluations.is_due(259)
     assert evaluations.is_due(260)
-    evaluations.asked(regular)
+    evaluations.requested(regular)
     evaluations.lost(1.0, backoff_seconds=1.0)
     assert evaluations.to_repeat(1e9) is None
     assert evaluations.is_due(260), "a regular one that was lost comes with the next"
@@ -60,18 +60,18 @@ def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
 
 def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
     evaluations, restored = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(2))
-    asked = Asked(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
-    evaluations.asked(asked)
+    asked = EvaluationRequest(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
+    evaluations.requested(asked)
     state = json.loads(json.dumps(evaluations.state(exact=True)))
     restored.restore(state, 200, exact=True)
     assert not restored.is_due(1_000)
-    assert restored.taken(result(1, 3.0, "greedy")) == asked
+    assert restored.received(result(1, 3.0, "greedy")) == asked
     assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
 
 
 def test_evaluations_under_way_are_lost_where_the_calls_are() -> None:
     evaluations, restored, older = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(3))
-    evaluations.asked(Asked(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy"))
+    evaluations.requested(EvaluationRequest(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy"))
     restored.restore(json.loads(json.dumps(evaluations.state(exact=False))), 200, exact=False)
     assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
     # Of version 0.1.0.
@@ -107,7 +107,7 @@ class Recorded:
 
 def ask(evaluations: Evaluations, evaluate: Recorded, moment: TrainingPoint, *, window_counts: bool = True) -> None:
     evaluate.newest = moment.update
-    evaluations.ask_if_due(moment, evaluate, window_counts=window_counts)
+    evaluations.request_if_due(moment, evaluate, window_counts=window_counts)
 
 
 def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
@@ -116,15 +116,15 @@ def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
     evaluations, evaluate = Evaluations(config, 1.0, ReturnTarget(18.0, "training"), said.append), Recorded()
     ask(evaluations, evaluate, at(170, 18.0), window_counts=False)
     assert evaluate.calls == [("greedy", None)]
-    assert not evaluations.take(result(170, 30.0, "greedy"), episodes=171, untrained=None).confirmed
+    assert not evaluations.receive(result(170, 30.0, "greedy"), episodes=171, untrained=None).confirmed
     ask(evaluations, evaluate, at(180, 18.0))
     assert evaluate.calls[1:] == [("sampled", None)]
-    taken = evaluations.take(result(180, 19.0), episodes=190, untrained=-20.0)
+    taken = evaluations.receive(result(180, 19.0), episodes=190, untrained=-20.0)
     assert taken.confirmed
     assert taken.entry == evaluations.last == evaluation_entry(result(180, 19.0), -20.0)
     assert [line.partition(":")[0] for line in said] == [
         "evaluation of update 170",
-        "the mean return of the last 100 training episodes is 18.00, at the mark of 18",
+        "the mean return of the last 100 training episodes is 18.00, and the target is 18",
         "evaluation of update 180",
     ]
 
@@ -138,4 +138,4 @@ def test_what_an_evaluator_took_along_is_asked_again_with_the_same_weights() -> 
     assert evaluate.calls == [("sampled", None)], "its wait of two seconds is not over"
     ask(evaluations, evaluate, at(175, 18.0))
     assert evaluate.calls == [("sampled", None), ("sampled", 170)]
-    assert evaluations.take(result(170, 18.0), episodes=180, untrained=None).confirmed
+    assert evaluations.receive(result(170, 18.0), episodes=180, untrained=None).confirmed

@@ -13,8 +13,8 @@ from actors.environments import environment_spec
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.run.metrics import LearnerDeath, write_summary
 from launch.run.session import TrainingSession
+from launch.run.status import LearnerDeath, write_summary
 from shared.config import CheckpointConfig, RunConfig
 
 

@@ -193,7 +193,7 @@ def test_a_confirmation_under_way_goes_on_after_an_exact_resume(
     def leave_after_the_crossing() -> None:
         nonlocal events
         stop_if_due()
-        events += bool(half._mark is not None and half._mark.first)
+        events += bool(half._target is not None and half._target.first)
         if events == stop_after:
             half._save()
             raise LeftError

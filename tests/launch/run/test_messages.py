@@ -9,8 +9,8 @@ from launch.run.metrics import DroppedReports, Messages
 
 def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> None:
     messages = Messages(tmp_path / "log.txt")
-    messages.say("actor 3 joins")
-    messages.say("actor 4 joins")
+    messages.log("actor 3 joins")
+    messages.log("actor 4 joins")
     assert messages.take() == [Message("actor 3 joins"), Message("actor 4 joins")]
     assert messages.take() == []
     lines = (tmp_path / "log.txt").read_text().splitlines()
@@ -20,7 +20,7 @@ def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> Non
 
 def test_a_log_that_cannot_be_written_keeps_no_message_from_being_shown(tmp_path: Path) -> None:
     messages = Messages(tmp_path / "no" / "such" / "folder" / "log.txt")
-    messages.say("warning: the disk is full")
+    messages.log("warning: the disk is full")
     assert messages.take() == [Message("warning: the disk is full")]
 
 

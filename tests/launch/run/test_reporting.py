@@ -39,7 +39,7 @@ def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None
             spans.add(round(now - began, 2))
     assert spans
     assert min(spans) >= 1.0
-    reporting.log_last()
+    reporting.write_last_row()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
 
 
@@ -51,8 +51,8 @@ def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tm
     reporting = Reporting(
         RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, Trackers({}, print), messages
     )
-    reporting.log()
+    reporting.write_row()
     shown = reporting.latest
-    reporting.log_last()
+    reporting.write_last_row()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == rows
     assert (reporting.latest is shown) == empty

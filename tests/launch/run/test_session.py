@@ -14,8 +14,9 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.run.events import Progress
-from launch.run.metrics import Metrics, RunCounts
+from launch.run.metrics import Metrics
 from launch.run.session import TrainingSession
+from launch.run.status import RunCounts
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.registry import METHODS

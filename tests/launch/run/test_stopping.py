@@ -70,20 +70,20 @@ def test_a_mark_goes_on_from_a_checkpoint() -> None:
     failed = json.loads(json.dumps(mark.state()))
 
     exact = ReturnTarget(18.0, "training")
-    exact.restore(asked, asked=True)
+    exact.restore(asked, request_kept=True)
     assert not exact.crosses(at(171, 18.0), counts=True)
     assert exact.evaluated(18.0, at(170, 18.0), "sampled", episodes=180)
     # The evaluation is gone with its process: the next crossing is asked about.
     lost = ReturnTarget(18.0, "training")
-    lost.restore(asked, asked=False)
+    lost.restore(asked, request_kept=False)
     assert lost.first == at(170, 18.0)
     assert lost.crosses(at(171, 18.0), counts=True)
     waiting = ReturnTarget(18.0, "training")
-    waiting.restore(failed, asked=False)
+    waiting.restore(failed, request_kept=False)
     assert not waiting.crosses(at(299, 18.0), counts=True)
     assert waiting.crosses(at(300, 18.0), counts=True)
     other = ReturnTarget(19.0, "training")
-    other.restore(failed, asked=False)
+    other.restore(failed, request_kept=False)
     assert other.first is None
 
 

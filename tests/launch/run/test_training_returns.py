@@ -12,7 +12,7 @@ def reported(returns: TrainingReturns, *reports: tuple[int, int]) -> None:
 
 
 def count(returns: TrainingReturns, episodes: int, actors: int) -> bool:
-    returns.look(episodes, actors)
+    returns.update(episodes, actors)
     return returns.last_count
 
 
