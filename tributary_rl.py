@@ -138,7 +138,7 @@ def trainable(
     Raises:
         ConfigurationError: a mistake in the settings, or Ray Tune is not installed.
     """
-    from launch.sweep.extra import check_tune
+    from launch.sweep.file import check_tune
 
     check_tune("tributary_rl.trainable")
     from launch.python.training import resolved_run

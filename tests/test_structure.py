@@ -112,9 +112,8 @@ def test_ray_is_imported_in_its_room_only() -> None:
     outside = {str(file) for file in users if file.parts[0] != "on_ray"}
     assert outside == {
         "bench/learner.py",
-        "sweep/population.py",
         "sweep/trainable.py",
-        "sweep/tuning.py",
+        "sweep/tune.py",
         "train.py",
     }
 

@@ -54,7 +54,7 @@ def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> 
 
 
 def test_a_trainable_without_ray_tune_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.sweep.extra.find_spec", lambda _name: None)
+    monkeypatch.setattr("launch.sweep.file.find_spec", lambda _name: None)
     with pytest.raises(tributary.ConfigurationError, match=r"pip install 'tributary-rl\[tune\]'"):
         tributary.trainable("cartpole")
 

@@ -2,8 +2,8 @@
 
 config.json              resolved settings              checkpoints/         see `learner.checkpoint`
 manifest.json            origin of its numbers          best.npz, first.npz  weights
-metrics.jsonl, log.txt   rows and messages              exploit/             a checkpoint of a better run
-summary.json             written at the end             videos/              of evaluations
+metrics.jsonl, log.txt   rows and messages              videos/              of evaluations
+summary.json             written at the end
 """
 
 import fcntl
@@ -62,7 +62,6 @@ class RunFolder:
         self.best_weights = self.path / "best.npz"
         # Of another run, from which this one started.
         self.first_weights = self.path / "first.npz"
-        self.exploit = self.path / "exploit"
         self.manifest = self.path / "manifest.json"
         self.summary = self.path / "summary.json"
         self.metrics = self.path / "metrics.jsonl"

@@ -15,7 +15,6 @@ from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Evaluated, Progress, Saved, View
-from launch.run.exploit import exploit
 from launch.run.folder import RunFolder
 from launch.run.metrics import DroppedReports, Messages, Metrics, Reporting, change_message
 from launch.run.saving import Saving, first_weights
@@ -122,7 +121,6 @@ class TrainingSession:
         self.learner = Learner(config, policy.layout, initial)
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
-        self._exploits = 0
         self._target: ReturnTarget | None = None
         if config.stop_at_return is not None:
             self._target = ReturnTarget(config.stop_at_return, config.stop_measure)
@@ -333,7 +331,6 @@ class TrainingSession:
             target=self._target,
             returns=self._returns,
             evaluation=self._evaluations.last,
-            exploits=self._exploits,
         )
         write_summary(summary, self._folder.summary, self._log)
         # After the summary: closing a tracker that hangs takes its time.
@@ -346,7 +343,6 @@ class TrainingSession:
         dropped = self.learner.fit_unfinished_update()
         if dropped:
             self._log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
-        self._exploits = exploit(self._folder, self.learner, self._exploits, self._log)
 
     def _account_for(self, death: LearnerDeath) -> None:
         """Count what the dead learner had taken in since the checkpoint that is gone on from: it is done again."""
@@ -371,7 +367,6 @@ class TrainingSession:
             **self.learner.state(),
             **self._counts().state(),
             **self._saving.best.state(),
-            "exploits": self._exploits,
             **self._returns.state(exact=self._exact),
             **self._evaluations.state(exact=self._exact),
             # Only where the actors, and the calls under way, are the same as before.
@@ -383,7 +378,6 @@ class TrainingSession:
         self.learner.restore_state(state)
         self._earlier = RunCounts.restored(state)
         self._saved_executor = state["executor"] if self._exact else None
-        self._exploits = state.get("exploits", 0)
         self._saving.best.restore(state, evaluates=bool(self._config.evaluation.every_frames))
         # With a new executor, evaluations under way are lost, and the environments in their first episodes.
         goes_on = self._saved_executor is not None and state.get("evaluations") is not None

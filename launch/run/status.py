@@ -135,12 +135,10 @@ def run_summary(
     target: ReturnTarget | None,
     returns: TrainingReturns,
     evaluation: dict[str, Any] | None,
-    exploits: int,
 ) -> dict[str, Any]:
     """The content of summary.json.
 
-    `evaluation` is the entry of the last evaluation, and `exploits` the number of times that the run took the weights
-    of another one.
+    `evaluation` is the entry of the last evaluation.
     """
     ledger = learner.account.ledger
     lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
@@ -164,7 +162,6 @@ def run_summary(
         "episodes": learner.account.episodes,
         "target_updates": learner.target_updates,
         "evaluation": evaluation,
-        "exploits": exploits,
         "actor_restarts": counts.actor_restarts,
         "rollouts_lost_with_actors": counts.rollouts_lost,
         "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,

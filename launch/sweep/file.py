@@ -1,9 +1,10 @@
-"""The file of a sweep: settings as `train --config` takes them, and a table `[sweep]` that says what to search."""
+"""The file of a sweep: settings as in a file for `train --config`, and a table `[sweep]` with the search."""
 
 import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -18,14 +19,16 @@ from launch.run.status import may_change
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line
 
+# Modules of the extra `tune`; Ray's own modules exist without it, and cannot be imported.
+_TUNE_PACKAGES = ("pandas", "pyarrow", "tensorboardX")
+
 Value = str | int | float | bool
-# A setting by its name, like optimizer.learning_rate, and its value: those of one trial.
 Settings = dict[str, Value]
+"""Settings of one trial by name, like optimizer.learning_rate."""
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Numbers from `low` to `high`, both included, drawn evenly, or evenly in their logarithm; whole ones where the
-    setting is a whole number."""
+    """Numbers from `low` to `high`, both included, uniform or with a uniform logarithm; integers with `whole`."""
 
     low: int | float
     high: int | float
@@ -33,22 +36,22 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whole: bool = False
 
 
-# Each setting that is searched, with its choices or its range.
 Space = dict[str, list[Value] | Range]
+"""The choices or the range of each setting that is searched."""
 
 
 class Asha(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Asynchronous successive halving (arXiv 1810.05934): of the trials that come to a rung, the best one in
-    `reduction_factor` goes on. The first rung is at `grace_frames`, each next one at that factor times as many."""
+    """Asynchronous successive halving (arXiv 1810.05934). The first rung is at `grace_frames`, each further one at
+    `reduction_factor` times as many frames; the best 1/`reduction_factor` of the trials at a rung continue."""
 
     grace_frames: int
     reduction_factor: int = 3
 
 
 class Pbt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Population-based training (arXiv 1711.09846): at each multiple of `interval_frames`, a trial whose score is in
-    the lowest `quantile` goes on with the weights and the settings of one in the highest. Of these it perturbs those
-    that are `mutable`: all that are searched, unless some are named. The others stay its own."""
+    """Population-based training (arXiv 1711.09846). Every `interval_frames` a trial in the lowest `quantile` of the
+    scores continues from the checkpoint of one in the highest, with the `mutable` settings perturbed; None: all that
+    are searched."""
 
     interval_frames: int
     mutable: tuple[str, ...] | None = None
@@ -68,8 +71,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """What a sweep's file says, checked. `base` are the settings that all trials share; `space` has for each setting
-    that is searched its choices or its range."""
+    """The checked content of a sweep's file. `base` has the settings that all trials share."""
 
     preset: str
     base: RunConfig
@@ -78,28 +80,26 @@ class Sweep(msgspec.Struct, frozen=True):
     trials: int
 
     @property
-    def cores(self) -> float:
-        """What a trial reserves; see `cores_of`."""
-        return cores_of(self.base)
-
-    @property
     def mutable(self) -> list[str]:
         """The settings that population-based training perturbs."""
         assert self.plan.pbt is not None
-        named = self.plan.pbt.mutable
-        return [name for name in self.space if named is None or name in named]
+        names = self.plan.pbt.mutable
+        return [name for name in self.space if names is None or name in names]
 
-    def config(self, settings: Settings) -> RunConfig:
-        """The settings of a trial.
 
-        Raises:
-            ConfigurationError: they cannot be together.
-        """
-        return with_settings(self.base, settings)
+def check_tune(purpose: str, *others: str) -> None:
+    """Check that Ray Tune is installed, and the packages `others`.
+
+    Raises:
+        ConfigurationError: one is not installed.
+    """
+    for package in (*_TUNE_PACKAGES, *others):
+        if find_spec(package) is None:
+            raise ConfigurationError(f"{purpose} needs {package}: pip install 'tributary-rl[tune]'")
 
 
 def cores_of(config: RunConfig) -> float:
-    """What a trial reserves: the cores of its actors, whose number is settled."""
+    """The cores that a trial reserves: those of its actors."""
     assert isinstance(config.actors, int)
     return 1.0 if config.executor == "inline" else config.actors * config.actor.cores
 
@@ -108,7 +108,7 @@ def read_sweep(path: Path) -> Sweep:
     """Read and check the file of a sweep.
 
     Raises:
-        ConfigurationError: it cannot be read, or has something that cannot be; the message begins with the file.
+        ConfigurationError: the file cannot be read, or has an error; the message begins with its path.
     """
     try:
         settings = tomllib.loads(path.read_text())
@@ -126,7 +126,7 @@ def read_sweep(path: Path) -> Sweep:
 
 def _sweep(settings: dict[str, Any]) -> Sweep:
     if "sweep" not in settings:
-        raise ConfigurationError("has no table [sweep], which says what to search: see docs/sweeps.md")
+        raise ConfigurationError("has no table [sweep] with the search: see docs/sweeps.md")
     plan = _completed(msgspec.convert(settings.pop("sweep"), Plan))
     preset = settings.pop("preset", None)
     environment_id = named(settings).get("environment.id")
@@ -134,16 +134,13 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
         preset = preset_for(str(environment_id))
     if preset not in PRESETS:
         raise ConfigurationError(f"preset {preset}: name one{nearest(str(preset), PRESETS)}; see tributary presets")
-    # All trials play all their frames, unless the file says otherwise: their returns would not tell them apart.
+    # All trials play all their frames unless the file sets a return: trials that stop at one have equal scores.
     unstopped = replace(PRESETS[preset].config, stop_at_return=None, stop_measure="training")
-    if plan.pbt is not None:
-        # The weights that others go on with are those of the moment when they are compared.
-        unstopped = replace(unstopped, checkpoint=replace(unstopped.checkpoint, every_frames=plan.pbt.interval_frames))
     base = with_settings(unstopped, settings)
     for name in set_of_one_run(base):
         raise ConfigurationError(f"{name} is of one run, and a sweep has several")
     if not isinstance(base.actors, int):
-        raise ConfigurationError(f"actors {base.actors}: set a number, which is how many cores a trial takes")
+        raise ConfigurationError(f"actors {base.actors}: set a number, the cores that a trial takes")
     if base.address != "local":
         raise ConfigurationError("address is for the sweep: tributary sweep FILE --address; each trial is on one node")
     space = {name: _part_of_space(name, values, base) for name, values in _flat(plan.space, "")}
@@ -152,7 +149,7 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
 
 
 def _completed(plan: Plan) -> Plan:
-    """With the search that is taken where none is named, and the names of settings spelt as elsewhere."""
+    """The plan with the default search, and names of settings with underscores."""
     pbt = plan.pbt
     if pbt is not None and pbt.mutable is not None:
         mutable = tuple(name.replace("-", "_") for name in pbt.mutable)
@@ -161,7 +158,6 @@ def _completed(plan: Plan) -> Plan:
 
 
 def _flat(space: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Each setting that is searched, by its whole name."""
     for key, value in space.items():
         name = prefix + key.replace("-", "_")
         if isinstance(value, Mapping) and "low" not in value and "high" not in value:
@@ -171,7 +167,7 @@ def _flat(space: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _part_of_space(name: str, values: Any, base: RunConfig) -> list[Value] | Range:
-    """Choices or a range, each end of which is a value that the setting can have."""
+    """Choices or a range; each choice and both ends must be valid values of the setting."""
     if isinstance(values, list) and values:
         for value in values:
             with_settings(base, {name: value})
@@ -200,7 +196,7 @@ def _check(plan: Plan, base: RunConfig, space: Space) -> None:
         )
         raise ConfigurationError(f'[sweep] search = "grid": {problem}')
     if plan.search != "grid" and (plan.trials is None or plan.trials < 1):
-        raise ConfigurationError(f"[sweep] trials {plan.trials}: say how many, 1 or more")
+        raise ConfigurationError(f"[sweep] trials {plan.trials}: must be a number, 1 or more")
     if plan.maximise == "evaluation" and not base.evaluation.every_frames:
         raise ConfigurationError('[sweep] maximise = "evaluation" needs evaluation.every_frames above 0')
     _check_asha(plan.asha, base)
@@ -219,7 +215,7 @@ def _check_asha(asha: Asha | None, base: RunConfig) -> None:
 
 def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space) -> None:
     if plan.asha is not None:
-        raise ConfigurationError("[sweep] asha and pbt: one of them decides which trials go on; leave the other out")
+        raise ConfigurationError("[sweep] asha and pbt: one of them decides which trials continue; leave one out")
     if plan.search == "optuna":
         raise ConfigurationError('[sweep] pbt: its trials start together: use search = "random" or "grid"')
     if _trials(plan, space) < 2:
@@ -237,13 +233,11 @@ def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space) -> None:
     for name in space:
         if not may_change(name):
             raise ConfigurationError(
-                f"[sweep.space] {name}: with pbt a trial goes on with the weights of another one, and these would not "
-                f"fit it; leave it out"
+                f"[sweep.space] {name}: with pbt a trial continues from the checkpoint of another, which would not fit "
+                f"this setting; leave it out"
             )
     if base.checkpoint.exact:
-        raise ConfigurationError(
-            "checkpoint.exact true: with pbt a trial changes its settings on the way; leave it out"
-        )
+        raise ConfigurationError("checkpoint.exact true: with pbt a trial changes its settings; leave it out")
 
 
 def _trials(plan: Plan, space: Space) -> int:

@@ -1,10 +1,12 @@
-"""A run as a trainable of Ray Tune, for those who have a Tuner of their own: settings in, rows out, our checkpoints."""
+"""A run as a trainable of Ray Tune: settings in, rows of metrics.jsonl out; a checkpoint is the run's folder."""
 
 import math
 import os
 import shutil
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,35 +17,43 @@ from ray import tune
 from launch.driver import train_in_process
 from launch.machine.import_path import worker_path
 from launch.machine.interrupts import StopRequest
-from launch.presets.written import set_of_one_run, with_settings
+from launch.presets.written import named, set_of_one_run, with_settings
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.events import Event, Row
-from launch.run.folder import RunFolder, last_row
+from launch.run.folder import RunFolder, holder_of, last_row, read_object, read_summary
 from launch.run.saving import apply_changes, changes_since
+from launch.run.status import reached_limit
 from launch.sweep.file import cores_of
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
-# None before the first episode, or the first evaluation, has ended; schedulers want a number.
+_POLL_SECONDS = 0.2
+# The process of an earlier try of a trial saves its run after Tune has started the next one.
+_SAVING_SECONDS = 120.0
+# None before the first episode, or the first evaluation, has ended; schedulers need a number.
 _RETURNS = (TRAINING_RETURN, EVALUATION_RETURN)
+# In a checkpoint: the id of the trial that saved it.
+_SAVED_BY = "tune-trial"
 
 
 class RunTrainable(tune.Trainable):
-    """One run in the folder of its trial. It goes on between two steps, each of which returns the next row of numbers.
+    """One run per trial. The run continues between two steps; each step returns its next row.
 
-    A checkpoint is a copy of the run's folder. Where Tune restores one, its own or another trial's, the run goes on
-    from there, with the trial's settings.
+    A checkpoint is a copy of the run's folder. A trial that loads the checkpoint of another continues that run, account
+    included, with its own settings.
 
     Attributes:
-        base: the settings that those of Tune change.
-        preset: what they started from.
-        paths: folders that modules are looked for in.
+        base: settings that those of Tune change.
+        preset: the preset that they started from.
+        paths: folders to import modules from.
+        runs: folder of the runs of all trials; None keeps each run in the working directory of its trial.
     """
 
     base: ClassVar[RunConfig]
     preset: ClassVar[str]
     paths: ClassVar[list[str]]
+    runs: ClassVar[Path | None] = None
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> Any:
@@ -51,7 +61,7 @@ class RunTrainable(tune.Trainable):
         try:
             wanted = with_settings(cls.base, config)
         except ConfigurationError:
-            # It is told by the trial.
+            # The trial itself raises it.
             wanted = cls.base
         return tune.PlacementGroupFactory([{"CPU": cores_of(wanted)}])
 
@@ -59,61 +69,74 @@ class RunTrainable(tune.Trainable):
         """Check the settings.
 
         Raises:
-            ConfigurationError: they cannot be.
+            ConfigurationError: they are invalid.
         """
-        self._wanted = with_settings(self.base, config)
-        # Tune has gone to the folder of the trial, where the modules of the user's own are not.
+        # Tune has changed to the trial's directory, and the user's modules are elsewhere.
         folders = [*filter(None, [os.environ.get("PYTHONPATH")]), *self.paths]
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
-        self._folder = RunFolder(Path(self.logdir) / "run")
-        self._log = self._folder.path.with_name("run.log")
+        working = Path(self.logdir)
+        self.folder = RunFolder(working / "run" if self.runs is None else self.runs / working.name)
+        self._log = self.folder.path.with_name(f"{self.folder.path.name}.log")
         self._thread: threading.Thread | None = None
+        self._loaded = False
+        self._wanted = with_settings(self.base, config)
 
     def step(self) -> dict[str, Any]:
-        """The next row; with `done` when the run has ended.
+        """The next row; the last one has `done`.
 
         Raises:
-            ConfigurationError: the run cannot be trained, or cannot go on, with its settings.
-            TrainingFailedError: it failed. Another try goes on from its last checkpoint.
+            ConfigurationError: the run cannot be trained, or continued, with its settings.
+            TrainingFailedError: it failed. Another try continues from its last checkpoint.
         """
         if self._thread is None:
             self._begin()
-        taken = self._rows.get()
-        if isinstance(taken, Exception):
-            raise taken
-        if taken is not None:
-            return {**numbers(taken), "done": False}
-        row = last_row(self._folder)
+        while (taken := self._rows.get()) is not None:
+            if isinstance(taken, Exception):
+                raise taken
+            # A scheduler would stop the trial at its last frames, before the run has ended by itself.
+            if taken["frames"] < self._wanted.total_frames:
+                return {**numbers(taken), "done": False}
+        row = last_row(self.folder)
         if not row:
-            raise TrainingFailedError(f"the run ended without a row of numbers ({self._log})")
+            raise TrainingFailedError(f"the run ended before its first row ({self._log})")
         return {**numbers(row), "done": True}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Copy the run's folder, in which the last checkpoint is at most one row older than the last row."""
-        apply_changes(Path(checkpoint_dir), changes_since(self._folder.path, {}))
+        """Copy the run's folder; the newest training checkpoint in it is at most one row older than the last row."""
+        apply_changes(Path(checkpoint_dir), changes_since(self.folder.path, {}))
+        Path(checkpoint_dir, _SAVED_BY).write_text(self.trial_id)
 
     def load_checkpoint(self, checkpoint: str) -> None:
-        """Go on from the copy of a run's folder."""
+        """Continue from the copy of a run's folder.
+
+        The trial's own folder is kept if the copy is an older state of it.
+        """
         self._stop()
-        shutil.rmtree(self._folder.path, ignore_errors=True)
-        apply_changes(self._folder.path, changes_since(Path(checkpoint), {}))
+        saved_by = Path(checkpoint, _SAVED_BY)
+        own = saved_by.is_file() and saved_by.read_text() == self.trial_id
+        if not (own and self.folder.has_checkpoint):
+            self._wait_until_free()
+            shutil.rmtree(self.folder.path, ignore_errors=True)
+            apply_changes(self.folder.path, changes_since(Path(checkpoint), {}))
+            (self.folder.path / _SAVED_BY).unlink(missing_ok=True)
+        self._loaded = True
 
     def cleanup(self) -> None:
-        """Have the run saved and ended."""
+        """Stop and save the run."""
         self._stop()
 
     def _begin(self) -> None:
-        resume = self._folder.has_checkpoint
+        self._wait_until_free()
+        resume = self.folder.has_checkpoint and (self._loaded or self._has_own_settings())
         if not resume:
-            # It ended before there was anything to go on from.
-            shutil.rmtree(self._folder.path, ignore_errors=True)
+            shutil.rmtree(self.folder.path, ignore_errors=True)
         self._rows: SimpleQueue[dict[str, Any] | Exception | None] = SimpleQueue()
         self._request = StopRequest()
         self._thread = threading.Thread(target=self._train, args=(self._rows, self._request, resume), daemon=True)
         self._thread.start()
 
     def _train(self, rows: SimpleQueue[dict[str, Any] | Exception | None], request: StopRequest, resume: bool) -> None:
-        """Train the run in a process, and queue its rows; then None, or the error that ended it."""
+        """Train in a process, and queue the rows; then None, or the error that ended the run."""
 
         def take(event: Event) -> None:
             if isinstance(event, Row):
@@ -123,7 +146,7 @@ class RunTrainable(tune.Trainable):
             with self._log.open("a") as output:
                 result = train_in_process(
                     self._wanted,
-                    self._folder.path,
+                    self.folder.path,
                     take,
                     preset=self.preset,
                     resume=resume,
@@ -138,39 +161,90 @@ class RunTrainable(tune.Trainable):
         except KeyboardInterrupt:
             rows.put(TrainingFailedError(f"the process of the run was interrupted ({self._log})"))
 
+    def _has_own_settings(self) -> bool:
+        """Whether the run in the folder has the settings of this trial.
+
+        Otherwise it is left of a trial that is not in Tune's records, because the driver was killed too early.
+        """
+        searched = named(self.config)
+        found = named(read_object(self.folder.path / "config.json"))
+        with suppress(ConfigurationError):
+            return self._wanted == with_settings(
+                self._wanted, {name: found[name] for name in searched if name in found}
+            )
+        return False
+
     def _stop(self) -> None:
         if self._thread is not None:
             self._request.asked = True
             self._thread.join()
         self._thread = None
 
+    def _wait_until_free(self) -> None:
+        deadline = time.monotonic() + _SAVING_SECONDS
+        while holder_of(self.folder.path) is not None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+
+class SweepTrial(RunTrainable):
+    """A trial of `tributary sweep`. Its last row has `ended`: done, stopped, refused or failed, and `reason`.
+
+    Only a trial whose process died raises, so that Tune tries it again.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._refused: str | None = None
+        try:
+            super().setup(config)
+        except ConfigurationError as error:
+            self._refused = str(error)
+
+    def step(self) -> dict[str, Any]:
+        try:
+            if self._refused is not None:
+                return self._given_up("refused", self._refused)
+            row = super().step()
+        except ConfigurationError as error:
+            return self._given_up("refused", str(error))
+        except TrainingFailedError as error:
+            if read_summary(self.folder).get("status") != "failed":
+                raise
+            return self._given_up("failed", str(error))
+        if row["done"]:
+            row["ended"] = "stopped" if reached_limit(self._wanted, read_summary(self.folder)) is None else "done"
+        return row
+
+    def _given_up(self, ended: str, reason: str) -> dict[str, Any]:
+        return {**numbers({"frames": 0, **last_row(self.folder)}), "done": True, "ended": ended, "reason": reason}
+
 
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row, by their names in metrics.jsonl; a return that is not known yet is not a number (NaN)."""
+    """The numbers of a row, by their names in metrics.jsonl; NaN for a return that is not known yet."""
     found = {name: value for name, value in row.items() if isinstance(value, int | float)}
     return dict.fromkeys(_RETURNS, math.nan) | found
 
 
-def run_trainable(base: RunConfig, preset: str) -> type[RunTrainable]:
+def run_trainable(
+    base: RunConfig, preset: str, *, kind: type[RunTrainable] = RunTrainable, runs: Path | None = None
+) -> type[RunTrainable]:
     """A trainable with these settings, which Tune's change.
 
     Raises:
-        ConfigurationError: they are of one run, or leave open how many cores a trial takes.
+        ConfigurationError: a setting belongs to a single run, or leaves the cores of a trial open.
     """
     for name in set_of_one_run(base):
         raise setting_error(name, getattr(base, name), "is of one run, and a Tuner has several")
     if not isinstance(base.actors, int):
-        raise setting_error("actors", base.actors, "set a number, which is how many cores a trial takes")
+        raise setting_error("actors", base.actors, "set a number, the cores that a trial takes")
     if base.address != "local":
         raise setting_error("address", base.address, "leave it out: Tune places trials, each on one node")
-    # So that Tune is given no weights that are older than the last row.
+    # So that a checkpoint of Tune's has no weights that are older than the last row.
     checkpoint = replace(base.checkpoint, every_seconds=min(base.checkpoint.every_seconds, base.log_every_seconds))
-
-    class Trainable(RunTrainable):
-        pass
-
-    Trainable.base, Trainable.preset = replace(base, checkpoint=checkpoint), preset
-    # All but the project's, which comes first in any case.
-    Trainable.paths = worker_path()[:-1]
-    Trainable.__name__ = f"tributary_{preset}"
-    return Trainable
+    attributes = {
+        "base": replace(base, checkpoint=checkpoint),
+        "preset": preset,
+        # All but the project's, which comes first in any case.
+        "paths": worker_path()[:-1],
+        "runs": runs,
+    }
+    return type(f"tributary_{preset}", (kind,), attributes)

@@ -1,6 +1,7 @@
-"""`tributary sweep` in a process of its own, watched from outside."""
+"""`tributary sweep` in a process of its own."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,25 +11,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from launch.run.folder import holder_of, last_row
-from launch.run.status import run_status
-from launch.sweep.book import TrialBook
+from launch.run.folder import RunFolder, holder_of, last_row
 
 _DEADLINE_SECONDS = 900
 
 
 class Command:
-    """`tributary sweep FILE --output FOLDER`; `process` is its own."""
+    """`tributary sweep FILE --output FOLDER`."""
 
     def __init__(self, file: Path, folder: Path) -> None:
         self.folder = folder
         self._log = folder.with_suffix(".log")
-        with self._log.open("a") as log:
+        with self._log.open("w") as log:
             command = [sys.executable, "-m", "launch.cli", "sweep", str(file), "--output", str(folder)]
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def log(self) -> str:
-        """What it has printed."""
         return self._log.read_text()
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
@@ -42,20 +40,24 @@ class Command:
     def end(self, code: int) -> None:
         assert self.process.wait(_DEADLINE_SECONDS) == code, self.log()
 
-    def ended(self) -> set[int]:
-        """The numbers of the trials that have ended."""
-        return {number for number, trial in TrialBook(self.folder).trials.items() if trial.ended is not None}
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self) -> set[str]:
+        """The names of the trials that have ended, by the lines of the command."""
+        return set(re.findall(r"^(trial-\d+): (?:done|stopped|refused|failed),", self.log(), re.MULTILINE))
 
     def training(self, least_frames: int = 5_000) -> Path | None:
-        """The folder of a trial that has a checkpoint, and trains."""
-        for run in self.folder.glob("trial-*/config.json"):
-            learned = last_row(run_status(run.parent).folder).get("frames", 0) > least_frames
-            if learned and holder_of(run.parent) is not None:
-                return run.parent
+        """The folder of a trial that has trained so far, and trains."""
+        for config in self.folder.glob("trial-*/config.json"):
+            run = config.parent
+            if last_row(RunFolder(run)).get("frames", 0) > least_frames and holder_of(run) is not None:
+                return run
         return None
 
     def kill_a_trial(self, least_frames: int = 5_000) -> None:
-        """Kill the process of a trial that trains, so that Tune sees it. One that was just ending counts for none."""
+        """Kill the process of a trial that trains, until Tune has started another try of one."""
         killed = set[int]()
 
         def another_try() -> bool:
@@ -65,17 +67,16 @@ class Command:
                 killed.add(holder.pid)
                 with suppress(ProcessLookupError):
                     os.kill(holder.pid, signal.SIGKILL)
-            return "its process died, see trial-" in self.log()
+            return "its process died" in self.log()
 
         self.wait_for(another_try, "another try of a trial that was killed")
 
 
 @contextmanager
 def sweeping(file: Path, folder: Path) -> Iterator[Command]:
-    """Use as a context: what still runs then is killed."""
+    """Start the command; it is killed at the end if it still runs."""
     command = Command(file, folder)
     try:
         yield command
     finally:
-        command.process.kill()
-        command.process.wait()
+        command.kill()

@@ -1,19 +1,16 @@
-"""Population-based training on the real Ray Tune: who takes whose weights is written down, and each is taken once."""
+"""Population-based training on the real Ray Tune: a bad trial continues from the checkpoint of a good one."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 from accounts import account_of
 from sweeping import sweeping
 
-from launch.sweep.book import TrialBook
-
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
 
-TRIALS, FRAMES, INTERVAL = 2, 160_000, 40_000
-# One that learns nothing is the worse one before long.
+FRAMES, INTERVAL = 160_000, 40_000
+# A trial with the lower learning rate learns nothing, and is soon the worse one.
 FILE = f"""
 preset = "cartpole"
 total_frames = {FRAMES}
@@ -32,46 +29,25 @@ pbt = {{ interval_frames = {INTERVAL}, quantile = 0.5 }}
 """
 
 
-def taken(run: Path) -> list[int]:
-    """The numbers of the exploits that a run says it has taken, in their order."""
-    log = (run / "log.txt").read_text() if (run / "log.txt").is_file() else ""
-    return [int(number) for number in re.findall(r"exploit (\d+): goes on with the weights of trial-", log)]
-
-
-def test_a_population_loses_nothing_though_a_trial_and_the_driver_are_killed(tmp_path: Path) -> None:
+def test_a_bad_trial_continues_from_a_good_one_though_a_trial_and_the_driver_are_killed(tmp_path: Path) -> None:
     file, folder = tmp_path / "population.toml", tmp_path / "sweep"
     file.write_text(FILE)
     with sweeping(file, folder) as sweep:
-        # Nobody is killed before: a trial that starts anew may come when the other one has ended.
-        sweep.wait_for(lambda: TrialBook(folder).exploits, "a trial that goes on with another one's weights")
+        sweep.wait_for(lambda: learning_rate(folder / "trial-00") == 3e-3, "a trial with the settings of the other")
         sweep.kill_a_trial(1_000)
-        sweep.process.kill()
-        sweep.process.wait()
-    before = TrialBook(folder)
-    assert {trial.ended for trial in before.trials.values()} <= {None, "done"}
+        sweep.kill()
     with sweeping(file, folder) as sweep:
         sweep.end(0)
-    book = TrialBook(folder)
-    assert [(number, trial.ended) for number, trial in book.trials.items()] == [(n, "done") for n in range(TRIALS)]
-    assert book.exploits[: len(before.exploits)] == before.exploits
-    for trial in book.trials.values():
-        run = folder / trial.name
-        # Its frames are those that it played itself, whosever weights it played them with.
-        summary = account_of(run)
-        assert FRAMES <= summary["frames"] == trial.frames < FRAMES + INTERVAL
-        # One that died before it had saved them takes them again.
-        assert sorted(set(taken(run))) == list(range(1, trial.exploits + 1))
-        assert taken(run) == sorted(taken(run))
-        assert summary["exploits"] == trial.exploits
-        assert (
-            json.loads((run / "config.json").read_text())["optimizer"]["learning_rate"]
-            == trial.settings["optimizer.learning_rate"]
-        )
-    for exploit in book.exploits:
-        assert exploit.source_score >= exploit.score
-        assert exploit.frames < FRAMES
     result = json.loads((folder / "sweep.json").read_text())
-    assert len(result["exploits"]) == len(book.exploits)
+    assert [trial["ended"] for trial in result["trials"]] == ["done", "done"]
+    for trial in result["trials"]:
+        run = folder / f"trial-{trial['number']:02}"
+        assert FRAMES <= account_of(run)["frames"] == trial["frames"] < FRAMES + INTERVAL
+        assert learning_rate(run) == trial["settings"]["optimizer.learning_rate"]
+        assert trial["score"] > 25.0
     assert result["importances"] is None
-    assert (folder / "population.png").is_file()
-    assert "see trials.jsonl" in (folder / "best.toml").read_text()
+
+
+def learning_rate(run: Path) -> float | None:
+    file = run / "config.json"
+    return json.loads(file.read_text())["optimizer"]["learning_rate"] if file.is_file() else None
