@@ -369,7 +369,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[Callable[[], Non
     if not run.resume:
         made = manifest(config, run.spec, run.preset, budget.describe())
         if first is not None:
-            made["started_from"] = first.told
+            made["started_from"] = first.manifest_entry
         folder.create(config, run.spec, made)
     with folder:
         settings_before = folder.settings_file.read_bytes() if run.resume else None

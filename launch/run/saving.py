@@ -26,18 +26,16 @@ from shared.types import Float32Array, Video, WeightSnapshot
 if TYPE_CHECKING:
     from learner.learner import Learner
 
-# Only this machine needs the lock, and a file that is still being written appears under its name later.
+# Files for this machine only.
 _NOT_COPIED = (".lock", ".driver")
-# Of this program, of TensorFlow's checkpoints, and of the `checkpoint` file beside these.
+# Temporary names of files under way: of this program, of TensorFlow's checkpoints, and of the file `checkpoint`.
 _UNFINISHED = re.compile(r".*(\.part|\.part\.npz|\.tempstate\d+|\.tmp[0-9a-f]*)")
-
-
-# What a run only adds to, and for days: metrics, messages, TensorBoard's events.
+# Files that grow, for days: metrics, messages, TensorBoard's events. Only their new ends are copied.
 _ADDED_TO = re.compile(r".*\.jsonl|log\.txt|events\.out\.tfevents\..*")
 
 
 class Stamp(NamedTuple):
-    """What changes when a file does. A file that was written anew, and not added to, has another `inode`."""
+    """The state of a file. A file that was replaced, and did not grow, has another `inode`."""
 
     modified: int
     size: int
@@ -45,14 +43,14 @@ class Stamp(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What was added to a file of `size` bytes."""
+    """Bytes that were appended to a file of `size` bytes."""
 
     size: int
     added: bytes
 
 
 class Changes(NamedTuple):
-    """What changed, by path in the folder: whole files, what was added to others; and the stamps of all there are."""
+    """Changes of a folder by relative path: whole files, tails of files that grew, and the stamps of all files."""
 
     files: dict[str, bytes]
     tails: dict[str, Tail]
@@ -60,7 +58,7 @@ class Changes(NamedTuple):
 
 
 def changes_since(folder: Path, known: dict[str, Stamp], *, tails: bool = False) -> Changes:
-    """What is new in a folder since it had the stamps `known`; of files that only grow the new end, with `tails`."""
+    """The changes of a folder since it had the stamps `known`. With `tails`, of files that grew only the new ends."""
     changes = Changes({}, {}, {})
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
@@ -74,7 +72,7 @@ def changes_since(folder: Path, known: dict[str, Stamp], *, tails: bool = False)
                 elif before != stamp:
                     changes.files[name] = file.read(stamp.size)
         except FileNotFoundError:
-            # An old checkpoint, deleted just now.
+            # An old checkpoint, deleted since `_files` listed it.
             continue
         changes.stamps[name] = stamp
     return changes
@@ -93,7 +91,7 @@ def path_within(folder: Path, name: str) -> Path:
 
 
 def apply_changes(folder: Path, changes: Changes) -> None:
-    """Make a folder what the other one is. Old checkpoints go; other files that only this folder has stay.
+    """Apply changes to a copy of the folder. Checkpoints that the original lacks are deleted, other files stay.
 
     Raises:
         ValueError: a name is outside of the folder. Nothing was written.
@@ -101,7 +99,7 @@ def apply_changes(folder: Path, changes: Changes) -> None:
     paths = {name: path_within(folder, name) for name in (*changes.tails, *changes.files)}
     for name, tail in changes.tails.items():
         with paths[name].open("r+b") as file:
-            # An attempt before this one may have written some of it.
+            # An earlier attempt may have written a part.
             file.seek(tail.size)
             file.write(tail.added)
     for name, content in changes.files.items():
@@ -127,17 +125,14 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield Path(parent, name)
 
 
-# Storage whose first name is a bucket. A file needs no folder there, and fsspec, asked for one, would make the bucket
-# of somebody's typing mistake.
+# Storage without folders. The first name of a path is a bucket, and `makedirs` would make one for a mistyped name.
 _WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 
 
 class RemoteCopy:
-    """Keeps a folder at an fsspec URL (s3://…, gs://…, file://…) as a run folder is, in a thread of its own.
+    """The copy of a run folder at an fsspec URL (s3://…, gs://…, file://…), updated in a thread of its own.
 
-    Args:
-        folder: of the run.
-        url: of the copy.
+    fsspec's `rsync` compares sizes by default, and so misses a file of the same size with other content.
     """
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -148,7 +143,7 @@ class RemoteCopy:
         self._under_way: Future[None] | None = None
 
     def start(self) -> str | None:
-        """Copy what has changed, unless a copy is under way. Returns what went wrong with the one before, if it did."""
+        """Start an update, unless one is under way. Returns the error of the last update, if it had one."""
         if self._under_way is not None and not self._under_way.done():
             return None
         failure = self._failure()
@@ -156,7 +151,7 @@ class RemoteCopy:
         return failure
 
     def finish(self) -> str | None:
-        """Copy what has changed since, and wait for it. Returns what went wrong, if anything did."""
+        """Update the copy and wait for it. Returns the error, if there was one."""
         self._failure()
         self._under_way = self._thread.submit(self._push)
         failure = self._failure()
@@ -164,7 +159,7 @@ class RemoteCopy:
         return failure
 
     def _failure(self) -> str | None:
-        """Wait for the copy under way."""
+        """Wait for the update under way, and return its error."""
         if self._under_way is None:
             return None
         error = self._under_way.exception()
@@ -172,28 +167,28 @@ class RemoteCopy:
 
     def _push(self) -> None:
         changes = changes_since(self._folder, self._stamps)
-        # What refers to others comes last: an interrupted copy refers to nothing that is missing.
+        # Files that refer to others come last, so that an interrupted update refers to no missing file.
         for name in sorted(changes.files, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
             path = f"{self._root}/{name}"
             _make_folder(self._files, path.rpartition("/")[0])
             self._files.pipe_file(path, changes.files[name])
         for name in (self._stamps.keys() or self._checkpoints_there()) - changes.stamps.keys():
-            # An attempt that failed at a later file has removed it.
+            # A failed update may have removed it.
             with suppress(FileNotFoundError):
                 self._files.rm_file(f"{self._root}/{name}")
         self._stamps = changes.stamps
 
     def _checkpoints_there(self) -> set[str]:
-        """Of the process that wrote to this copy before: some may be older than all that the folder still has."""
+        """The checkpoints in a copy that an earlier process made. The folder may have deleted some of them since."""
         self._files.invalidate_cache()
         return {name.removeprefix(f"{self._root}/") for name in self._files.find(f"{self._root}/checkpoints")}
 
 
 def check_storage(url: str, *, new: bool) -> None:
-    """Refuse storage that cannot be written to, or, for a new run, that holds another one.
+    """Refuse storage that cannot be written to, and for a new run storage that has another one.
 
     Raises:
-        ConfigurationError: names the URL and what is wrong.
+        ConfigurationError: names the URL and the fault.
     """
     files, root = _open(url)
     try:
@@ -211,16 +206,16 @@ def check_storage(url: str, *, new: bool) -> None:
 
 
 def fetch(url: str, folder: Path, setting: str = "resume") -> None:
-    """Copy a run from remote storage into a folder. `setting` is what named the URL.
+    """Copy a run from remote storage into a folder. `setting` is the option that named the URL.
 
     Raises:
-        ConfigurationError: there is no run at the URL, a key would be a file outside of the folder, or a file could not
-            be read. A folder that was not there before is not there then.
+        ConfigurationError: there is no run at the URL, a key leads outside of the folder, or a file cannot be read. A
+            new folder is removed again.
     """
     files, root = _open(url, setting)
     new = not folder.exists()
     try:
-        # Of a run that goes on, other files than when this process last looked.
+        # fsspec caches listings, and a run at work has new files.
         files.invalidate_cache()
         names = files.find(root)
         if f"{root}/config.json" not in names:
@@ -253,14 +248,18 @@ def _make_folder(files: fsspec.AbstractFileSystem, path: str) -> None:
         files.makedirs(path, exist_ok=True)
 
 
-# The same weights can be computed with in either.
+# Weights do not depend on them.
 _MAY_DIFFER = ("precision",)
 
 
 class FirstWeights(NamedTuple):
-    """What a run starts from. `run` and `source` say it in words; `spec` has the mean that the network subtracts.
+    """The weights that a new run starts from.
 
-    `agent_steps` are those of that run, and of what it started from.
+    Attributes:
+        run: name of the other run.
+        source: description of the weights.
+        agent_steps: that the weights have learned from; see `agent_steps_learned`.
+        spec: spec of the environment, with the mean observation of the other run.
     """
 
     run: str
@@ -271,24 +270,24 @@ class FirstWeights(NamedTuple):
     spec: EnvironmentSpec
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What the manifest of the run that starts says of them."""
+    def manifest_entry(self) -> dict[str, Any]:
+        """The entry in the manifest of the new run."""
         return {"run": self.run, "weights": self.source, "agent_steps": self.agent_steps}
 
     def write(self, folder: RunFolder) -> None:
-        """Keep them in the folder of the run that starts."""
+        """Write them into the folder of the new run."""
         write_weights(folder.first_weights, self.snapshot, self.layout, self.source)
 
 
 def weights_to_start_from(
     config: RunConfig, spec: EnvironmentSpec, other: RunFolder, *, trust_imports: bool = False
 ) -> FirstWeights:
-    """The best weights of another run, for a new one with these settings.
+    """The best weights of another run, for a new run with these settings.
 
     Raises:
         ConfigurationError: the other run has none or has another network; or see `check_imports`.
     """
-    # The modules of the new run are the user's choice already.
+    # The user has permitted the modules of the new run already.
     modules = config.environment.modules
     before = other.read_config("start_from", trust_imports=trust_imports, named_modules=modules)
     for field in fields(before.network):
@@ -312,10 +311,10 @@ def weights_to_start_from(
 
 
 def first_weights(folder: RunFolder, layout: ParameterLayout) -> Float32Array | None:
-    """The weights float32 [P] that a run was given to start from; None if it was given none.
+    """The weights float32 [P] in first.npz; None for a run that started from random weights.
 
     Raises:
-        ConfigurationError: they are damaged, or of another network.
+        ConfigurationError: they are damaged, or belong to another network.
     """
     return read_weights(folder.first_weights, layout)[0].parameters if folder.first_weights.is_file() else None
 
@@ -329,18 +328,13 @@ def _in_and_out(spec: EnvironmentSpec) -> str:
     return f"observations of shape {spec.observation_shape} and as actions {actions}"
 
 
-Say = Callable[[str], None]
+_Log = Callable[[str], None]
 
 
 class BestWeights:
-    """best.npz: the weights with the highest mean return. What an evaluation saw says more than what training saw.
+    """best.npz: the weights with the highest mean return. Any evaluation outranks the mean return of training."""
 
-    Args:
-        folder: of the run.
-        log: logs a message.
-    """
-
-    def __init__(self, folder: RunFolder, log: Say) -> None:
+    def __init__(self, folder: RunFolder, log: _Log) -> None:
         self._folder = folder
         self._log = log
         self._mean_return: float | None = None
@@ -349,9 +343,9 @@ class BestWeights:
     def keep_if_best(
         self, version: int, parameters: Float32Array, mean: float, measure: str, *, surely: bool = False
     ) -> None:
-        """Write the weights float32 [P] if no earlier ones were as good, or in any case if `surely`.
+        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`.
 
-        `measure` says where their mean return was seen: in `training`, or in an `evaluation`.
+        `measure` of their mean return is `training` or `evaluation`.
         """
         if self._mean_return is not None and not surely:
             best = self._measure == "evaluation", self._mean_return
@@ -361,7 +355,7 @@ class BestWeights:
         try:
             np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
             part.replace(self._folder.best_weights)
-            # Only now: what could not be written is not what later weights have to beat.
+            # After the file: weights that could not be written are not the best ones.
             self._mean_return, self._measure = mean, measure
         except OSError as error:
             with suppress(OSError):
@@ -369,35 +363,27 @@ class BestWeights:
             self._log(f"warning: the best weights could not be written: {error.strerror}; training goes on")
 
     def read_score(self) -> None:
-        """Take the score from the file, if it can be read.
-
-        A learner that died may have written better weights after its last checkpoint.
-        """
+        """Take the score from the file, which may be newer than the checkpoint of a learner that died."""
         kept = self._mean_return, self._measure
         self._mean_return, self._measure = best_score(self._folder, otherwise=kept)
 
     def state(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
+        """Plain values for a checkpoint."""
         return {"best_return": self._mean_return, "best_measure": self._measure}
 
     def restore(self, state: dict[str, Any], *, evaluates: bool) -> None:
-        """Take the score from a checkpoint. `evaluates`: the run evaluates regularly.
+        """The inverse of `state`. `evaluates`: the run has regular evaluations.
 
-        A checkpoint of an older version does not have the measure: runs that evaluated kept weights by nothing else.
+        Checkpoints of older versions have no measure: these kept the best of the evaluations, if there were any.
         """
         self._mean_return = state.get("best_return")
         self._measure = state.get("best_measure", "evaluation" if evaluates else "training")
 
 
 class Saving:
-    """Saves a run: now, when a checkpoint is due, and at its end.
+    """The checkpoints of a run, its best weights, videos and remote copy. Files that cannot be written are warnings.
 
-    Args:
-        config: of the run.
-        folder: of the run.
-        learner: whose weights are saved.
-        save_state, restore_state: see `Checkpoints`.
-        log: logs a message.
+    `save_state` and `restore_state` see `Checkpoints`.
     """
 
     def __init__(
@@ -407,7 +393,7 @@ class Saving:
         learner: "Learner",
         save_state: Callable[[], dict[str, Any]],
         restore_state: Callable[[dict[str, Any]], None],
-        log: Say,
+        log: _Log,
     ) -> None:
         from learner.checkpoint import Checkpoints
 
@@ -424,7 +410,7 @@ class Saving:
         self._saved_version, self._saved_frames = learner.version, learner.account.frames
 
     def restore(self) -> None:
-        """Go on from the newest checkpoint that can be read; say which ones cannot.
+        """Restore the newest checkpoint that can be read, and log a message about those that cannot.
 
         Raises:
             ConfigurationError: there is none.
@@ -433,12 +419,12 @@ class Saving:
             self._log(message)
 
     def count_from(self, seconds: float) -> None:
-        """Count the time, the updates and the frames to the next checkpoint from now on, `seconds` of training."""
+        """Start the interval to the next checkpoint, `seconds` of training after the start of the run."""
         self._saved_seconds = seconds
         self._saved_version, self._saved_frames = self._learner.version, self._learner.account.frames
 
     def is_due(self, seconds: float) -> bool:
-        """Whether a checkpoint is due after so many seconds of training."""
+        """Whether a checkpoint is due, `seconds` of training after the start of the run."""
         checkpoint = self._config.checkpoint
         new_updates = self._learner.version - self._saved_version
         frames = self._learner.account.frames
@@ -452,12 +438,12 @@ class Saving:
         )
 
     def save(self, *, window_counts: bool) -> bool:
-        """Write a checkpoint, and bring the remote copy up to date. Returns whether the checkpoint was written.
+        """Write a checkpoint and start an update of the remote copy. Returns whether the checkpoint was written.
 
-        `window_counts`: the mean return of the last training episodes says how the policy plays.
+        `window_counts`: the mean return of the last training episodes is representative.
 
         Raises:
-            TrainingStoppedError: the parameters are not finite any more. Nothing was written.
+            TrainingStoppedError: the parameters are not finite. Nothing was written.
         """
         from learner.checkpoint import CheckpointError
 
@@ -474,17 +460,16 @@ class Saving:
             self._log(f"warning: {error}; training goes on")
             written = False
         if not self._config.evaluation.every_frames and window_counts:
-            # Nobody evaluates before the mark: the best weights are those that training saw do best, and they are
-            # looked at whenever a checkpoint is due.
+            # Without regular evaluations the best weights are those with the best training return at a checkpoint.
             mean = learner.account.mean_return
             assert mean is not None
             self.best.keep_if_best(learner.version, learner.snapshot().parameters, mean, "training")
         if self._copy is not None:
-            self._say_if_not_copied(self._copy.start())
+            self._warn_if_not_copied(self._copy.start())
         return written
 
     def keep_video(self, version: int, video: Video) -> None:
-        """Write the video of an evaluation of these weights."""
+        """Write the video of an evaluation."""
         file = self._folder.videos / f"update-{version}.gif"
         try:
             file.parent.mkdir(exist_ok=True)
@@ -493,10 +478,10 @@ class Saving:
             self._log(f"warning: the video of an evaluation could not be written: {error.strerror}")
 
     def finish_copy(self) -> None:
-        """Wait until the remote copy has everything."""
+        """Update the remote copy for the last time, and wait for it."""
         if self._copy is not None:
-            self._say_if_not_copied(self._copy.finish())
+            self._warn_if_not_copied(self._copy.finish())
 
-    def _say_if_not_copied(self, failure: str | None) -> None:
+    def _warn_if_not_copied(self, failure: str | None) -> None:
         if failure is not None:
             self._log(f"warning: the copy at {self._config.storage} could not be brought up to date: {failure}")

@@ -1,4 +1,14 @@
-"""One training run from start to summary: the coordinator's loop, with logging, checkpoints and stopping around it."""
+"""One training run from start to summary: the coordinator's loop, with logging, checkpoints and stopping around it.
+
+Each pass of the loop takes one event of the coordinator, which is None when nothing happened for a while, and then:
+
+    record the event in the trace   before anything can fail because of it
+    take the event                  metrics, returns, evaluation results, messages about actors
+    request an evaluation           if the weights cross the target, or a regular one is due
+    save a checkpoint               if one is due; an exact one contains the evaluation requested above
+    write a row                     if one is due; its readers find the checkpoints that were due before it
+    stop                            if a rule holds; actors then finish their rollouts, and the loop drains them
+"""
 
 import itertools
 import sys
@@ -27,13 +37,10 @@ from shared.errors import typed_line
 from shared.types import EvaluationResult
 
 
-class ArrivalRecord:
-    """The file that --record-arrivals names. One that can be written no more is a warning, and training goes on.
+class TraceRecording:
+    """The trace that --record-arrivals writes. A file that fails is a warning, and training goes on.
 
-    Args:
-        file: as the setting names it.
-        actor_ids: of the actors that the run begins with.
-        log: logs a message.
+    `actor_ids` are the ids of the first actors.
     """
 
     def __init__(self, file: str, actor_ids: Sequence[int], log: Callable[[str], None]) -> None:
@@ -42,14 +49,14 @@ class ArrivalRecord:
         self._writer: TraceWriter | None = TraceWriter(Path(file), actor_ids)
 
     def add(self, event: Event | None) -> None:
-        """Write down what arrived with this event, if anything did."""
-        arrived = arrival(event)
-        if self._writer is None or arrived is None:
+        """Write an event of the loop, if it comes from outside of the learner."""
+        from_outside = trace_event(event)
+        if self._writer is None or from_outside is None:
             return
         try:
-            self._writer.add(arrived)
+            self._writer.add(from_outside)
         except OSError as error:
-            # With a gap in it, the order could not be repeated beyond the gap.
+            # A trace with a gap cannot be replayed beyond it.
             self._writer = None
             self._log(
                 f"warning: {self._file} could not be written: {error.strerror}; the order is kept up to here, and "
@@ -62,8 +69,8 @@ class ArrivalRecord:
             self._writer.close()
 
 
-def arrival(event: Event | None) -> TraceEvent | None:
-    """What arrived with this event; None if nothing did."""
+def trace_event(event: Event | None) -> TraceEvent | None:
+    """The line of the trace for an event of the loop; None for events that are not in it."""
     match event:
         case Outcome():
             return TraceEvent("report", event.report.actor_id)
@@ -86,16 +93,16 @@ ExecutorFactory = Callable[[int], Executor]
 
 
 class TrainingSession:
-    """Learner, coordinator and everything around their loop. `view` and `interrupt` may be called from other threads.
+    """The learner, the coordinator and the files of a run. `view` and `interrupt` may be called from other threads.
 
     Args:
-        config: of the run.
-        spec: of its environment.
-        folder: of the run.
-        make_executor: starts the actors, with ids from its argument on.
+        config: resolved settings.
+        spec: of the environment, with the mean observation.
+        folder: of the run. It exists, and its lock is held.
+        make_executor: starts the actors. Its argument is the first free actor id.
         resume: start from the newest checkpoint in `folder`.
-        after: what ended the process before this one, if it is the same run that goes on.
-        trackers: how further ones are opened that the run's rows go to, by their names.
+        after: the death of the learner process before this one, in the same run.
+        trackers: functions that open further trackers, by their names.
     """
 
     def __init__(
@@ -126,11 +133,10 @@ class TrainingSession:
             self._target = ReturnTarget(config.stop_at_return, config.stop_measure)
         self._stopping = StoppingRules(config, self._target)
         self._returns = TrainingReturns()
-        # What a run that is repeated does follows from its record, and from no clock: whatever is waited for is due,
-        # and no deaths come too close to each other.
-        self._repeats = config.replay_arrivals is not None
+        # The trace drives a replay, never the clock: every wait is over at once, and the limit on deaths is off.
+        self._replays = config.replay_arrivals is not None
         supervision, clock = config.supervision, time.monotonic
-        if self._repeats:
+        if self._replays:
             supervision = replace(supervision, backoff_seconds=0.0, max_restarts=sys.maxsize)
             clock = itertools.count(0.0, 3600.0).__next__
         self._evaluations = Evaluations(config.evaluation, supervision.backoff_seconds, self._target, self._log)
@@ -141,7 +147,7 @@ class TrainingSession:
         self._sampled_before = self.learner.account.ledger.sampled
         if after is not None:
             self._account_for(after)
-        # The learner's graphs are built while the actors' processes start.
+        # First of all that takes time below: the learner's graphs are built while the actors' processes start.
         self._executor = make_executor(self._first_actor_id())
         self._coordinator = Coordinator(
             self.learner,
@@ -156,19 +162,19 @@ class TrainingSession:
         openers = tracker_openers(folder, config) | dict(trackers or {})
         self._trackers = Trackers(openers, self._log)
         self._reporting = Reporting(config, self._folder, self._metrics, self._progress, self._trackers, self._messages)
-        self._arrivals: ArrivalRecord | None = None
+        self._trace: TraceRecording | None = None
         if config.record_arrivals is not None and not resume:
-            self._arrivals = ArrivalRecord(config.record_arrivals, self._executor.actor_ids, self._log)
+            self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
         self._dropped_reports = DroppedReports()
         self._started = time.monotonic()
 
     @property
     def elapsed_seconds(self) -> float:
-        """Seconds of training, those before a resume included."""
+        """Seconds of training since the start of the run, before a resume, too."""
         return self._earlier.elapsed_seconds + time.monotonic() - self._started
 
     def interrupt(self) -> None:
-        """Ask the run to finish cleanly and save."""
+        """Let the run stop at its next check, and save."""
         self._stopping.interrupt()
 
     def view(self) -> View:
@@ -176,7 +182,7 @@ class TrainingSession:
         return View(self._reporting.latest, self._messages.take())
 
     def run(self) -> dict[str, Any]:
-        """Train until a condition to stop holds; save, and return the summary that was written.
+        """Train until a rule stops the run, save it, and return the content of summary.json.
 
         Raises:
             TrainingStoppedError: the run could not go on. It was saved before.
@@ -184,7 +190,7 @@ class TrainingSession:
         failure: TrainingStoppedError | None = None
         try:
             if not self._resumed:
-                # Whatever happens from now on, there is something to go on from.
+                # A run that fails in its first minutes can be resumed, too.
                 self._save()
             self._loop()
         except TrainingStoppedError as error:
@@ -192,7 +198,7 @@ class TrainingSession:
             failure = error
             raise
         finally:
-            # While the actors are there, which the row counts.
+            # The row counts the living actors, so it comes before their end.
             self._log_last()
             self._end_actors()
             summary = self._finish(failure)
@@ -202,37 +208,35 @@ class TrainingSession:
         self._reporting.count_from(self.elapsed_seconds)
         self._saving.count_from(self.elapsed_seconds)
         for event in self._coordinator.run():
-            if self._arrivals is not None:
-                self._arrivals.add(event)
+            if self._trace is not None:
+                self._trace.add(event)
             self._take(event)
             self._returns.update(len(self.learner.account.recent_returns), self._executor.actors)
             now = self.elapsed_seconds
-            # Before a checkpoint, so that an exact one has the evaluation under way.
             if self._stopping.running:
                 at = TrainingPoint.of(self.learner.version, self.learner.account, now)
                 self._evaluations.request_if_due(at, self._coordinator.evaluate, window_counts=self._returns.last_count)
             if self._saving.is_due(now):
                 self._save()
                 self._saving.count_from(self.elapsed_seconds)
-            # Whoever reads a row finds the checkpoints that were due by then.
             self._reporting.report_if_due(now)
             self._stop_if_due()
             if self._ends_at_once():
                 break
 
-        if self._arrivals is not None:
-            self._arrivals.close()
+        if self._trace is not None:
+            self._trace.close()
         self._stopping.loop_ended()
 
     def _ends_at_once(self) -> bool:
-        """Whether nothing more is to be taken in, not even what is under way."""
+        """Whether the loop ends without the calls under way."""
         if self._exact and not self._stopping.running:
-            # Calls under way are saved as such. If they were taken in here, their actors would not be sent on as they
-            # are in a run that goes on.
+            # The checkpoint contains the calls under way. Waiting for them here would leave their actors idle, and the
+            # resumed run would differ from one that was not interrupted.
             return True
-        if not self._repeats:
+        if not self._replays:
             return False
-        # Once the user has asked, nobody is asked for what the record has next. Or nobody was left at its end.
+        # The end of a trace can leave no actor to wait for, and an interrupted replay needs none of its next events.
         nobody_left = not (self._executor.actor_ids or self._executor.calls_in_flight or self._executor.free_slots())
         return self._stopping.interrupted or nobody_left
 
@@ -241,12 +245,11 @@ class TrainingSession:
             self._coordinator.stop()
             if self._coordinator.evaluations_under_way and self._config.executor == "ray":
                 self._log("waiting for the evaluation under way; Ctrl-C ends the run without it")
-        # An exact run saves it as it is.
+        # The checkpoint of an exact run contains the evaluation under way.
         if self._stopping.interrupted and not self._exact:
             self._coordinator.give_up_evaluations()
 
     def _take(self, event: Event | None) -> None:
-        """What to do about one event of the loop; None is a moment in which nothing happened."""
         match event:
             case Outcome():
                 self._take_outcome(event)
@@ -268,22 +271,21 @@ class TrainingSession:
                 self._log(message)
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
-        taken = self._evaluations.receive(
+        received = self._evaluations.receive(
             result, episodes=self.learner.account.episodes, untrained=self._returns.untrained
         )
-        mean = taken.entry["mean_return"]
-        self._metrics.add_evaluation(taken.point())
-        self._messages.emit(Evaluated(taken.point()))
+        mean = received.entry["mean_return"]
+        self._metrics.add_evaluation(received.point())
+        self._messages.emit(Evaluated(received.point()))
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
-            self._trackers.write_video(result.video, taken.at.frames)
+            self._trackers.write_video(result.video, received.at.frames)
         if result.video_error is not None:
             self._log(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
-        # Weights that ended the run are kept, even if others were luckier in an evaluation before.
-        self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=taken.confirmed)
+        # The weights that ended the run are kept, even if an earlier evaluation had a luckier result.
+        self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=received.confirmed)
 
     def _counts(self) -> RunCounts:
-        """Over all processes of the run, up to now."""
         return self._earlier + RunCounts(
             elapsed_seconds=time.monotonic() - self._started,
             messages=self._coordinator.messages,
@@ -306,9 +308,9 @@ class TrainingSession:
             self._log(f"warning: the last row could not be written: {error.strerror}")
 
     def _end_actors(self) -> None:
-        """Whatever an environment or a process raises at its end, the run is saved."""
         try:
             self._executor.close()
+        # Environments of users raise anything in `close`, and the run is still to be saved.
         except Exception as error:
             self._log(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
 
@@ -316,6 +318,7 @@ class TrainingSession:
         try:
             self._save()
         except TrainingStoppedError as error:
+            # `run` has logged the same failure already.
             if str(error) != str(failure):
                 self._log(str(error))
             failure = error
@@ -333,7 +336,7 @@ class TrainingSession:
             evaluation=self._evaluations.last,
         )
         write_summary(summary, self._folder.summary, self._log)
-        # After the summary: closing a tracker that hangs takes its time.
+        # After the summary: a tracker that hangs takes all of its time to close.
         self._trackers.close()
         self._saving.finish_copy()
         return summary
@@ -345,7 +348,7 @@ class TrainingSession:
             self._log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
 
     def _account_for(self, death: LearnerDeath) -> None:
-        """Count what the dead learner had taken in since the checkpoint that is gone on from: it is done again."""
+        """Count the agent steps that the dead learner had sampled after its last checkpoint."""
         lost = max(0, death.agent_steps_seen - self.learner.account.ledger.sampled)
         self._earlier += RunCounts(learner_restarts=1, agent_steps_lost=lost)
         self._log(
@@ -356,30 +359,30 @@ class TrainingSession:
             self._log(f"warning: {self._config.record_arrivals} has the order of arrivals up to here, and no further")
 
     def _first_actor_id(self) -> int:
-        """Of new actors. In an exact resume the actors have the ids that they had, and so the same seeds."""
         if self._saved_executor is None:
             return self.learner.next_actor_id
+        # An exact resume keeps the ids of the actors, and with them their seeds.
         return min(map(int, self._saved_executor["actors"]))
 
     def _state(self) -> dict[str, Any]:
-        """All that a checkpoint holds besides the learner's variables, as plain values."""
+        """The plain values in a checkpoint, beside the learner's variables."""
         return {
             **self.learner.state(),
             **self._counts().state(),
             **self._saving.best.state(),
             **self._returns.state(exact=self._exact),
             **self._evaluations.state(exact=self._exact),
-            # Only where the actors, and the calls under way, are the same as before.
+            # The states of the actors, with the calls under way.
             "executor": self._executor.state() if self._exact else None,
         }
 
     def _restore_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `_state`, but for the executor, which is not there yet. Older versions had fewer keys."""
+        """The inverse of `_state`, except for the executor, which is made later. Older versions had fewer keys."""
         self.learner.restore_state(state)
         self._earlier = RunCounts.restored(state)
         self._saved_executor = state["executor"] if self._exact else None
         self._saving.best.restore(state, evaluates=bool(self._config.evaluation.every_frames))
-        # With a new executor, evaluations under way are lost, and the environments in their first episodes.
+        # A new executor has no evaluations under way, and all of its environments are in their first episodes.
         goes_on = self._saved_executor is not None and state.get("evaluations") is not None
         self._returns.restore(state, exact=goes_on)
         self._evaluations.restore(state, self.learner.account.frames, exact=goes_on)

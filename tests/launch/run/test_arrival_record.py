@@ -7,7 +7,7 @@ import pytest
 
 from launch.loop.executor import Drained, Failed, Joined, Replaced
 from launch.loop.trace import TraceWriter
-from launch.run.session import ArrivalRecord
+from launch.run.session import TraceRecording
 from shared.types import EpisodeStats, EvaluationResult
 
 EVALUATED = EvaluationResult(3, np.zeros(2, np.float32), EpisodeStats(np.zeros(1), np.ones(1, np.int64)))
@@ -16,7 +16,7 @@ FAILED = Failed(1, "it died")
 
 def test_what_a_repetition_needs_is_written(tmp_path: Path) -> None:
     file = tmp_path / "order.txt"
-    record = ArrivalRecord(str(file), [0, 1], lambda message: pytest.fail(message))
+    record = TraceRecording(str(file), [0, 1], lambda message: pytest.fail(message))
     with_node = FAILED._replace(actor_id=0, node_lost=True)
     evaluator = Replaced(FAILED._replace(actor_id=None), None)
     for event in (None, FAILED, Replaced(FAILED, 2), with_node, Joined(5), Drained(5), evaluator, EVALUATED):
@@ -33,7 +33,7 @@ def test_a_file_that_can_be_written_no_more_is_one_warning(tmp_path: Path, monke
 
     said: list[str] = []
     file = tmp_path / "order.txt"
-    record = ArrivalRecord(str(file), [0, 1], said.append)
+    record = TraceRecording(str(file), [0, 1], said.append)
     monkeypatch.setattr(TraceWriter, "add", full_disk)
     record.add(FAILED)
     monkeypatch.undo()
