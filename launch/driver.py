@@ -49,6 +49,7 @@ class _Ended(msgspec.Struct, frozen=True, tag=True):
 
     folder: str
     summary: dict[str, object]
+    trained: bool
 
 
 class _Refused(msgspec.Struct, frozen=True, tag=True):
@@ -169,7 +170,7 @@ class _Child:
     def _result(self, outcome: _Ended | _Refused | _Failed | None, code: int) -> Result:
         match outcome:
             case _Ended():
-                return Result(Path(outcome.folder), outcome.summary)
+                return Result(Path(outcome.folder), outcome.summary, outcome.trained)
             case _Refused():
                 raise ConfigurationError(outcome.reason)
             case _Failed():
@@ -210,7 +211,7 @@ def main(descriptor: str) -> int:
                 trust_imports=call.trust_imports,
                 stop=interrupts,
             )
-            send(_Ended(str(result.folder), result.summary))
+            send(_Ended(str(result.folder), result.summary, result.trained))
         except ConfigurationError as error:
             send(_Refused(str(error)))
         except TrainingFailedError as error:

@@ -40,10 +40,17 @@ class TrainingFailedError(Exception):
 
 
 class Result(NamedTuple):
-    """A run that has ended. `summary` is the content of its summary.json."""
+    """A run that has ended.
+
+    Attributes:
+        folder: of the run.
+        summary: the content of its summary.json.
+        trained: False for a resumed run that had reached a limit before.
+    """
 
     folder: Path
     summary: dict[str, Any]
+    trained: bool = True
 
     @property
     def status(self) -> str:
@@ -182,7 +189,7 @@ def _prepare(
         reached = reached_limit(config, summary)
         if reached is not None:
             listener.message(reached)
-            return Result(folder.path, summary)
+            return Result(folder.path, summary, trained=False)
         ended = why_it_goes_on(config, summary)
         if ended is not None:
             listener.message(ended)

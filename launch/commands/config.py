@@ -15,7 +15,7 @@ from launch.presets import PRESETS
 from launch.request import base_settings
 from shared.config import RunConfig
 
-_PURPOSE = "Print all settings of a preset, with what is typed changed, as a file for tributary train --config."
+_PURPOSE = "Print all settings of a preset, with the changes that are typed, as a file for tributary train --config."
 
 
 @dataclass(frozen=True)

@@ -70,18 +70,18 @@ def options(arguments: Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def spelt_out(arguments: Sequence[str]) -> list[str]:
-    """A line with the whole names of its settings."""
+    """The arguments with short option names replaced by the full ones."""
     typed = [argument.partition("=") for argument in arguments]
     return [ALIASES.get(name, name) + equals + value for name, equals, value in typed]
 
 
 def take_preset(arguments: list[str]) -> str | None:
-    """Take the preset that a line begins with out of it; None if it begins with an option, or is empty.
+    """Remove the preset from the head of the arguments. Returns None where they begin with an option, or are empty.
 
-    An environment's id in its place is put as the option that it is short for: the preset is that which fits it.
+    The id of an environment at the head becomes the option --environment.id.
 
     Raises:
-        ConfigurationError: it begins with another word.
+        ConfigurationError: the head is neither a preset nor an id.
     """
     if not arguments or arguments[0].startswith("-"):
         return None
@@ -92,12 +92,12 @@ def take_preset(arguments: list[str]) -> str | None:
 
 
 def unnamed_preset(arguments: Sequence[str]) -> str:
-    """The preset of a line that names none: the one for its environment, or the default."""
+    """The preset for the environment that the arguments name, or the default."""
     return preset_of_environment(option(arguments, "--environment.id"))
 
 
 def request_of(preset: str | None, arguments: Sequence[str], **more: Any) -> TrainRequest:
-    """The request to train that a line makes. `preset` was taken out of it, `more` are further fields."""
+    """The request that the arguments make. `preset` was removed from them; `more` are further fields."""
     file = option(arguments, "--config")
     return TrainRequest(
         preset,
@@ -110,14 +110,14 @@ def request_of(preset: str | None, arguments: Sequence[str], **more: Any) -> Tra
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether a line asks for the short help."""
+    """Whether the arguments contain --help."""
     return bool({"-h", "--help"} & set(arguments))
 
 
 def help_page(command: str, purpose: str, preset: str, base: Any, kind: type, *, without: Collection[str] = ()) -> str:
-    """The short help of a command whose arguments are the dataclass `kind`, with the values of the settings `base`.
+    """The short help of a command with the options of the dataclass `kind`, and `base` as the values of settings.
 
-    `without` names settings that the command has no use for.
+    `without` are settings that the command does not use.
     """
     words = f"{purpose} The settings that most runs change, with the values of the preset {preset}:"
     more = filled(f"tributary {command} --help-all shows every setting; docs/settings.md has them on one page.")
@@ -125,7 +125,7 @@ def help_page(command: str, purpose: str, preset: str, base: Any, kind: type, *,
 
 
 def with_full_help(arguments: Sequence[str]) -> list[str]:
-    """`--help-all` as `--help`, as the parser knows it."""
+    """`--help-all` replaced by `--help`, which is the parser's name for it."""
     return ["--help" if argument == "--help-all" else argument for argument in arguments]
 
 

@@ -163,7 +163,7 @@ def _train(run: PlannedRun, log: Path | None, console: Console, interrupts: Inte
 
 def result_code(result: Result) -> int:
     """The exit code of a run that has ended."""
-    return _EXIT_CODES.get(result.status, EXIT_DONE)
+    return _EXIT_CODES.get(result.status, EXIT_DONE) if result.trained else EXIT_DONE
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -19,7 +19,7 @@ import msgspec
 from launch.presets.written import NONE, SHORT_NAMES
 from shared.config import RunConfig
 
-# What most runs are changed in. All others are in `--help-all`, and in docs/settings.md.
+# The settings that most runs change, in `--help`. `--help-all` and docs/settings.md have all.
 MOST_USED = (
     "actors",
     "total_frames",
@@ -39,9 +39,9 @@ MOST_USED = (
 )
 
 ALIASES = {f"--{short}": f"--{name.replace('_', '-')}" for short, name in SHORT_NAMES.items()}
-"""Other names of settings, as they are typed."""
+"""Short option names, and the options that they stand for."""
 
-# From here on a number has separators.
+# Larger numbers are printed with separators.
 _LONG = 10_000
 
 _PAGE_HEAD = """\
@@ -67,12 +67,12 @@ class Setting(NamedTuple):
 
     @property
     def option(self) -> str:
-        """How it is typed: --actor.unroll-length."""
+        """The option on the command line, like --actor.unroll-length."""
         return "--" + self.name.replace("_", "-")
 
 
 def settings(config: RunConfig) -> Iterator[Setting]:
-    """All settings in the order of their definition, with the values of `config` as defaults."""
+    """All settings in the order of their definition. Their defaults are the values of `config`."""
     return _settings(config, "")
 
 
@@ -89,7 +89,7 @@ def _settings(part: Any, prefix: str) -> Iterator[Setting]:
 
 @cache
 def _described(kind: type) -> dict[str, tuple[str, str]]:
-    """The annotation of each field of a dataclass, and the docstring below it, which Python itself does not keep."""
+    """The annotation and the docstring of each field of a dataclass, from its source: Python discards the latter."""
     described = {}
     body = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(body, ast.ClassDef)
@@ -140,8 +140,8 @@ def page() -> str:
 
 
 def short_help(config: RunConfig, command: type, without: Collection[str] = ()) -> str:
-    """What `tributary train --help` shows: the settings in `MOST_USED` with the values of `config`, but for those in
-    `without`, and the options of the command itself, which are the fields of the dataclass `command`."""
+    """The settings in `MOST_USED` except `without`, with the values of `config`, and the options of the command itself,
+    which are the fields of the dataclass `command`."""
     known = {setting.name: setting for setting in settings(config)}
     short = {option: f", or {alias}" for alias, option in ALIASES.items()}
     shown = [known[name] for name in MOST_USED if name not in without]
@@ -151,7 +151,7 @@ def short_help(config: RunConfig, command: type, without: Collection[str] = ()) 
     for name, (_, text) in _described(command).items():
         if name != "config":
             default = defaults[name]
-            # Flags are off, and what has no value is left out: there is nothing to tell.
+            # Flags are off by default, and None has no text.
             value = f" ({_shown(default)})" if isinstance(default, str | int | float) and default is not False else ""
             rows.append((f"--{name.removesuffix('_file').replace('_', '-')}{value}", text))
     return "\n".join(f"  {name}\n{filled(_first_sentence(text), indent=6)}" for name, text in rows)
@@ -167,8 +167,8 @@ def filled(text: str, indent: int = 0) -> str:
 
 
 def as_toml(config: RunConfig, preset: str | None) -> str:
-    """All settings as a file that `--config` reads, each under its help."""
-    lines = ['# For tributary train --config. What is left out is as the preset has it; "None" is nothing.']
+    """All settings as a file for `--config`, each with its help as a comment."""
+    lines = ['# For tributary train --config. Omitted settings keep the values of the preset; "None" is no value.']
     if preset is not None:
         lines.append(f'preset = "{preset}"')
     section = ""

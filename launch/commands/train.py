@@ -43,13 +43,13 @@ class TrainArguments:
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
-    """File of settings: TOML, in which a PRESET's may be changed (tributary config prints one), or a run's config.json.
-    Those that are typed come before it."""
+    """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
+    settings take precedence."""
     run_dir: Path | None = None
     """Folder of the run. Default: runs/<preset>-<time>."""
     resume: RunPath | None = None
-    """Folder of a run to go on with from its last checkpoint. Its settings are the defaults. The folder of several
-    seeds: go on with those that are not done."""
+    """Folder of a run to continue from its last checkpoint. Its settings are the defaults. In the folder of several
+    seeds, those that are not done are continued."""
     start_from: RunPath | None = None
     """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
     defaults where no PRESET is named. Optimizer, schedules and counts start anew."""

@@ -1,4 +1,4 @@
-"""A run as a program of the user's own sees it: its folder, and what can be made of it."""
+"""A run in a Python program: its settings, rows, scores, curves and videos."""
 
 import base64
 import io
@@ -20,7 +20,7 @@ from shared.config import RunConfig
 
 @dataclass(frozen=True)
 class Picture:
-    """A file with a picture or a video. A notebook shows it; elsewhere it stands for its path."""
+    """A file with a picture or a video: displayed by a notebook, a path elsewhere."""
 
     path: Path
 
@@ -35,7 +35,7 @@ class Picture:
 
 
 class Run:
-    """A run: what it was trained by, its rows of numbers, and what can be made of it.
+    """A trained run.
 
     Args:
         run: its folder, `latest`, `zoo:NAME`, the URL of its copy, or another `Run`.

@@ -158,7 +158,7 @@ class Training:
             )
         except TrainingFailedError as error:
             raise TrainingFailedError(f"{error} ({self.path})") from error
-        if result.status == "failed":
+        if result.trained and result.status == "failed":
             raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
 
 

@@ -1,7 +1,6 @@
 """The numbers and messages of a run: progress, rows of metrics.jsonl, and log.txt."""
 
 import errno
-import json
 import os
 import time
 from collections import Counter, deque
@@ -439,18 +438,3 @@ class NewLines:
         whole = written[: written.rfind(b"\n") + 1]
         self._read += len(whole)
         return whole.decode(errors="replace").split("\n")[:-1]
-
-
-class NewRows:
-    """Reads the rows that are added to metrics.jsonl from now on."""
-
-    def __init__(self, file: Path) -> None:
-        self._lines = NewLines(file)
-
-    def take(self) -> list[dict[str, Any]]:
-        """The complete rows since the last call."""
-        rows = []
-        for line in self._lines.take():
-            with suppress(ValueError):
-                rows.append(json.loads(line))
-        return rows
