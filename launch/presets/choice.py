@@ -1,4 +1,4 @@
-"""Which preset to start from, for an environment that is named without one."""
+"""The preset for an environment, where the user names none."""
 
 import gymnasium
 
@@ -12,12 +12,12 @@ _ANY_GAME, _ANY_VECTORS, _ANY_IMAGES = "atari", "vectors", "images"
 
 
 def preset_for(environment_id: str) -> str | None:
-    """The preset of this environment; where it has none of its own, that of any game, of any images or of any vectors.
+    """The preset of an environment, or the general one for games, for images or for vectors.
 
-    None for an id that is not registered: what is wrong with it is said when the environment is made.
+    None for an id that is not registered, which is refused when the environment is made.
 
     Raises:
-        ConfigurationError: the module that it names cannot be imported.
+        ConfigurationError: the module that the id names cannot be imported.
     """
     typed = EnvironmentConfig(id=environment_id, frame_skip=1)
     import_modules(typed.modules)
@@ -35,13 +35,13 @@ def preset_for(environment_id: str) -> str | None:
     try:
         shows_images = environment_spec(typed).images
     except ConfigurationError:
-        # It may need options or wrappers that are typed. What it cannot do without is said when it is made with them.
+        # It may need options or wrappers, and is made with them later.
         shows_images = False
     return _ANY_IMAGES if shows_images else _ANY_VECTORS
 
 
 def advice_on_preset(preset: str, environment_id: str) -> str:
-    """What to add to a mistake in settings that began with this preset; empty where it fits the environment."""
+    """The end of an error message where a preset does not fit the environment; empty where it does."""
     its_own = PRESETS[preset].config.environment.id
     try:
         if (_game(its_own) is None) == (_game(environment_id) is None):
@@ -52,6 +52,6 @@ def advice_on_preset(preset: str, environment_id: str) -> str:
 
 
 def _game(environment_id: str) -> str | None:
-    """The ROM of an Atari game. That of a preset may be an environment that is registered when it is imported."""
+    """The ROM of an Atari game; None for other environments, and for those that a preset imports a module for."""
     own = (config.environment for _, config in PRESETS.values() if config.environment.id == environment_id)
     return None if any(environment.imports for environment in own) else atari_game(environment_id)

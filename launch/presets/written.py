@@ -1,4 +1,4 @@
-"""Settings that a person wrote, in a file or a dictionary: some of them, over a preset or other settings."""
+"""Settings from files and dictionaries, which change a preset or the settings of a run."""
 
 import json
 import tomllib
@@ -17,7 +17,7 @@ from launch.presets.removed import without_removed
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
-# TOML has no word for it; on the command line it is typed the same way.
+# TOML has no null. The command line uses the same word.
 NONE = "None"
 SHORT_NAMES = {
     "env": "environment.id",
@@ -26,14 +26,17 @@ SHORT_NAMES = {
     # Python has no field `import`.
     "environment.import": "environment.imports",
 }
-"""What settings are also called on the command line."""
+"""Short names on the command line."""
 OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
 """Settings of a single run, which no other run inherits."""
 
 
 class ConfigFile(NamedTuple):
-    """What a file of settings says, by their whole names. Those of a run's config.json are `whole`, and over no preset;
-    `preset` is then the name of that run. Else it is the preset that the file names, if it does."""
+    """The settings in a file, by their full names.
+
+    The config.json of a run is `whole`: it changes no preset, and `preset` is the run's name. Otherwise `preset` is
+    the one that the file names, or None.
+    """
 
     path: Path
     settings: dict[str, Any]
@@ -42,16 +45,16 @@ class ConfigFile(NamedTuple):
 
     @property
     def environment_id(self) -> str | None:
-        """The environment that it names, if it does."""
+        """The id of the environment in the file, or None."""
         found = self.settings.get("environment.id")
         return None if found is None else str(found)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that it names for its environment.
+        """The modules in the file, which register its environment.
 
         Raises:
-            ConfigurationError: they are no modules' names.
+            ConfigurationError: the names are invalid.
         """
         named: dict[str, Any] = {
             name: self.settings[name] for name in ("environment.id", "environment.imports") if name in self.settings
@@ -59,10 +62,10 @@ class ConfigFile(NamedTuple):
         return with_settings(RunConfig(), named).environment.modules
 
     def over(self, base: RunConfig) -> RunConfig:
-        """The settings of the file, and those of `base` where it has none.
+        """`base` with the settings of the file.
 
         Raises:
-            ConfigurationError: it has settings that cannot be.
+            ConfigurationError: a setting is invalid.
         """
         try:
             return with_settings(RunConfig() if self.whole else base, self.settings)
@@ -71,10 +74,10 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Read a run's config.json, or TOML.
+    """Read TOML, or the config.json of a run.
 
     Raises:
-        ConfigurationError: it cannot be read, or names a preset or a setting that there is not.
+        ConfigurationError: the file cannot be read, or names an unknown preset or setting.
     """
     whole = path.suffix == ".json"
     try:
@@ -102,10 +105,10 @@ def read_config_file(path: Path) -> ConfigFile:
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """`config` with some settings changed: by names like `optimizer.learning_rate`, or in mappings, one in the other.
+    """`config` with changed settings, by names like `optimizer.learning_rate`, or in nested mappings.
 
     Raises:
-        ConfigurationError: there is no setting of such a name, or it cannot have such a value.
+        ConfigurationError: a name is unknown, or a value is invalid.
     """
     sections: dict[str, dict[str, Any]] = {}
     for name, value in named(settings).items():
@@ -117,27 +120,26 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
 
 
 def for_another_run(config: RunConfig) -> RunConfig:
-    """The settings of a run without those that are of it alone."""
+    """The settings of a run for another one: those of a single run are reset."""
     unset: dict[str, Any] = {name: getattr(RunConfig, name) for name in OF_ONE_RUN}
     return replace(config, **unset)
 
 
 def set_of_one_run(config: RunConfig) -> list[str]:
-    """The names of the settings of one run alone that it has."""
+    """The names of the settings of a single run that are set."""
     return [name for name in OF_ONE_RUN if getattr(config, name) != getattr(RunConfig, name)]
 
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in mappings, one in the other, by their whole names.
+    """Settings in nested mappings, by their full names.
 
     Raises:
-        ConfigurationError: there is no setting of such a name.
+        ConfigurationError: a name is unknown.
     """
     return dict(_flat(settings, ""))
 
 
 def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Each setting that is named, by its whole name."""
     for key, value in settings.items():
         name = prefix + str(key).replace("-", "_")
         if name in _KINDS:
@@ -165,7 +167,7 @@ def _converted(name: str, value: Any) -> Any:
 
 
 def _nearest(name: str) -> str:
-    # Whoever leaves the group out has the name right.
+    # The name without its group.
     left_out = [known for known in _KINDS if known.rpartition(".")[2] == name]
     if left_out:
         return f", did you mean {left_out[0]}?"
@@ -189,6 +191,6 @@ def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + field, hint
 
 
-# Every setting by its name, and what it may be; and the groups that they are in.
+# The type of each setting by its full name, and the names of the groups.
 _KINDS = dict(_kinds(RunConfig, ""))
 _SECTIONS = sorted({name.rpartition(".")[0] for name in _KINDS} - {""})
