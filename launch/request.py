@@ -13,9 +13,8 @@ from launch.loop.trace import EventTrace
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.output import check_can_be_written, nearest
-from launch.presets import DEFAULT_PRESET, PRESETS
-from launch.presets.choice import preset_for
-from launch.presets.written import ConfigFile, for_another_run, read_config_file
+from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
+from launch.presets.settings_files import ConfigFile, for_another_run, read_config_file
 from launch.run.folder import RunFolder, check_imports
 from launch.run.seeds_note import SeveralSeeds, read_seeds
 from launch.run.status import check_exact_resume, check_unchanged, run_path

@@ -18,8 +18,7 @@ from launch.machine.import_path import check_packages, namesakes
 from launch.machine.interrupts import StopRequest, children_outlive_hangups
 from launch.machine.tensorflow_process import prepare_tensorflow
 from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
-from launch.presets import PRESETS
-from launch.presets.choice import advice_on_preset
+from launch.presets import PRESETS, advice_on_preset
 from launch.request import check_arrivals, check_checkpoint, check_network, check_video
 from launch.run.events import Event, Message, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, manifest, read_summary

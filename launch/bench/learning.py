@@ -45,7 +45,7 @@ from launch.output import (
     write_json,
 )
 from launch.presets import PRESETS
-from launch.presets.written import set_of_one_run
+from launch.presets.settings_files import set_of_one_run
 from launch.results.curves import Band, Curve, XAxis, make_band, read_curve
 from launch.run.folder import RunFolder, read_summary
 from launch.run.status import reached_limit

@@ -26,7 +26,7 @@ from launch.output import (
     usable_cores,
     write_json,
 )
-from launch.presets.written import set_of_one_run
+from launch.presets.settings_files import set_of_one_run
 from launch.request import ResolvedRun
 from launch.run.folder import LOCK_FILE, FolderLock, RunFolder, read_object, read_summary
 from launch.run.seeds_note import FILES, SeveralSeeds, write_seeds

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_origin
 
 import msgspec
 
-from launch.presets.written import NONE, SHORT_NAMES
+from launch.presets.settings_files import NONE, SHORT_NAMES
 from shared.config import RunConfig
 
 # The settings that most runs change, in `--help`. `--help-all` and docs/settings.md have all.

@@ -13,12 +13,11 @@ from shared.config import (
 )
 
 ATARI = RunConfig(
-    # The learning rate falls to 0 over these, and so does the entropy cost: a run that is longer by --total-frames
-    # learns for longer.
+    # Learning rate and entropy cost fall to 0 over these frames.
     total_frames=40_000_000,
     environment=EnvironmentConfig(id="ALE/Pong-v5", terminal_on_life_loss=True),
-    # With 0.01 or 0.02 from the start Space Invaders all but stops exploring within 0.3 M agent steps; and with 0.03 to
-    # the end Breakout plays for half of what its best actions do (docs/tuning.md).
+    # With an entropy cost of 0.01 or 0.02 from the start, exploration in Space Invaders all but ends within 0.3 M agent
+    # steps; with 0.03 to the end, Breakout scores half of what its greedy policy does (docs/tuning.md).
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True, entropy_cost=0.03, final_entropy_cost=0.0),
     optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
     actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4),
@@ -28,11 +27,10 @@ PONG = replace(
     ATARI,
     total_frames=12_000_000,
     stop_at_return=18.0,
-    # It has no lives.
     environment=EnvironmentConfig(id="ALE/Pong-v5"),
 )
 
-# As PQN has it (Gallici et al. 2024, arXiv 2407.04811): no target network, LayerNorm, and λ = 0.65.
+# As in PQN (Gallici et al. 2024, arXiv 2407.04811): no target network, LayerNorm, and λ = 0.65.
 PONG_Q = replace(
     PONG,
     stop_at_return=10.0,
@@ -45,8 +43,8 @@ PONG_Q = replace(
 
 BREAKOUT = replace(ATARI, environment=replace(ATARI.environment, id="ALE/Breakout-v5"))
 
-# The training protocol of Machado et al. 2018 (arXiv 1709.06009, section 5): nothing is known of lives, any action may
-# be repeated, and all 18 can be taken.
+# The training protocol of Machado et al. 2018 (arXiv 1709.06009, section 5): no knowledge of lives, sticky actions, and
+# all 18 actions.
 ATARI_STICKY = replace(
     ATARI,
     environment=EnvironmentConfig(
@@ -58,8 +56,8 @@ ATARI_STICKY = replace(
     ),
 )
 
-# Espeholt et al. 2018 (arXiv 1802.01561, Table G.1), with the Nature network; V-trace would correct nothing, as the
-# weights that differentiate are those that acted.
+# Espeholt et al. 2018 (arXiv 1802.01561, Table G.1), with the Nature network. Without V-trace: acting and
+# differentiating weights are the same.
 IMPALA_SHALLOW = RunConfig(
     total_frames=200_000_000,
     environment=EnvironmentConfig(terminal_on_life_loss=True),

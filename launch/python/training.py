@@ -11,7 +11,7 @@ from rich.console import Console
 from launch.commands.display import Display
 from launch.driver import train_in_process
 from launch.machine.interrupts import StopRequest
-from launch.presets.written import named, with_settings
+from launch.presets.settings_files import named, with_settings
 from launch.python.run import Run
 from launch.request import (
     ResolvedRun,

@@ -28,7 +28,7 @@ from actors.environments import EnvironmentSpec, adapter_of
 from launch import zoo
 from launch.machine.shared_memory import available, machine_id
 from launch.output import make_folder, provenance, write_json
-from launch.presets.removed import without_removed
+from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.layout import ParameterLayout

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import msgspec
 
 from launch.output import nearest
-from launch.presets import PRESETS
-from launch.presets.choice import preset_for
-from launch.presets.written import named, set_of_one_run, with_settings
+from launch.presets import PRESETS, preset_for
+from launch.presets.settings_files import named, set_of_one_run, with_settings
 from launch.run.status import may_change
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line

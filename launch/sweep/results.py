@@ -10,7 +10,7 @@ from rich.table import Table
 
 from launch.commands.settings import as_toml
 from launch.output import print_line, provenance, short, whole_csv, whole_file, write_json
-from launch.presets.written import with_settings
+from launch.presets.settings_files import with_settings
 from launch.sweep.file import Range, Settings, Sweep
 from shared.config import flat_settings
 

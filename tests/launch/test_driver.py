@@ -14,7 +14,7 @@ import pytest
 from launch.driver import train_in_process
 from launch.machine.interrupts import StopRequest
 from launch.presets import PRESETS
-from launch.presets.written import with_settings
+from launch.presets.settings_files import with_settings
 from launch.run.events import Event, Progressed, Row, Saved, Started, Stopped
 from launch.run.folder import holder_of
 from launch.train import TrainingFailedError

@@ -12,7 +12,7 @@ from launch.cli import main
 from launch.machine.interrupts import Interrupts
 from launch.on_ray import cluster, learner_run
 from launch.presets import PRESETS
-from launch.presets.written import with_settings
+from launch.presets.settings_files import with_settings
 from launch.run.events import Event, Message, Row, Started
 from launch.run.folder import RunFolder
 from launch.train import Result, TrainingFailedError, train

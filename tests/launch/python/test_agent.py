@@ -17,7 +17,7 @@ import tributary_rl as tributary
 from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
 from launch.presets import PRESETS
-from launch.presets.written import with_settings
+from launch.presets.settings_files import with_settings
 from launch.run.folder import RunFolder, write_weights
 from shared.types import WeightSnapshot
 

@@ -1,4 +1,4 @@
-"""Which preset a line starts from that names an environment and no preset."""
+"""The preset of a command that names an environment and no preset."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from spaces import Given, registered
 
 from launch.cli import main
-from launch.presets.choice import preset_for
+from launch.presets import preset_for
 from launch.train import Result
 
 

@@ -1,4 +1,4 @@
-"""Settings from files and dictionaries, which change a preset or the settings of a run."""
+"""Settings in files and dictionaries, changes of a preset or of other settings, and the settings of old run folders."""
 
 import json
 import tomllib
@@ -13,7 +13,6 @@ import numpy as np
 
 from launch.output import nearest
 from launch.presets import PRESETS
-from launch.presets.removed import without_removed
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
@@ -23,19 +22,35 @@ SHORT_NAMES = {
     "env": "environment.id",
     "lr": "optimizer.learning_rate",
     "frames": "total_frames",
-    # Python has no field `import`.
+    # `import` cannot be the name of a field.
     "environment.import": "environment.imports",
 }
-"""Short names on the command line."""
+"""Short names of settings on the command line."""
 OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
 """Settings of a single run, which no other run inherits."""
 
+REMOVED_SETTINGS: dict[str, tuple[Any, str]] = {
+    "learner.shards": (1, "0.2"),
+    "learner.staleness": ("none", "0.2"),
+    "learner.staleness_versions": (64, "0.2"),
+    "learner.compensation": (2.0, "0.2"),
+    "learner.compensation_decay": (0.95, "0.2"),
+    "learner.target_policy_lag": (None, "0.2"),
+    "learner.gradients_per_update_bounds": ([1, 1024], "0.2"),
+    "learner.learning_rate_scaling": ("square_root", "0.2"),
+    "learner.tuned_gradients_per_update": (1, "0.2"),
+    "nodes_per_group": (None, "0.2"),
+    "nodes": ([], "0.2"),
+}
+"""Default of each removed setting, and the version that removed it."""
+_REMOVED_VALUES = {("aggregation", "group"): "0.2"}
+
 
 class ConfigFile(NamedTuple):
-    """The settings in a file, by their full names.
+    """The settings of a file, by their full names.
 
-    The config.json of a run is `whole`: it changes no preset, and `preset` is the run's name. Otherwise `preset` is
-    the one that the file names, or None.
+    A run's config.json is `whole`, independent of any preset, and `preset` is the name of that run. In TOML `preset` is
+    the preset that the file names, or None.
     """
 
     path: Path
@@ -45,27 +60,25 @@ class ConfigFile(NamedTuple):
 
     @property
     def environment_id(self) -> str | None:
-        """The id of the environment in the file, or None."""
+        """The environment of the file, or None."""
         found = self.settings.get("environment.id")
         return None if found is None else str(found)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules in the file, which register its environment.
+        """The modules of the file's environment.
 
         Raises:
-            ConfigurationError: the names are invalid.
+            ConfigurationError: invalid names of modules.
         """
-        named: dict[str, Any] = {
-            name: self.settings[name] for name in ("environment.id", "environment.imports") if name in self.settings
-        }
-        return with_settings(RunConfig(), named).environment.modules
+        names = {"environment.id", "environment.imports"} & self.settings.keys()
+        return with_settings(RunConfig(), {name: self.settings[name] for name in names}).environment.modules
 
     def over(self, base: RunConfig) -> RunConfig:
-        """`base` with the settings of the file.
+        """The settings of the file, and those of `base` for the rest.
 
         Raises:
-            ConfigurationError: a setting is invalid.
+            ConfigurationError: invalid values.
         """
         try:
             return with_settings(RunConfig() if self.whole else base, self.settings)
@@ -74,7 +87,7 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Read TOML, or the config.json of a run.
+    """Read a run's config.json, or TOML.
 
     Raises:
         ConfigurationError: the file cannot be read, or names an unknown preset or setting.
@@ -104,11 +117,35 @@ def read_config_file(path: Path) -> ConfigFile:
     return ConfigFile(path, found, preset, whole)
 
 
-def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """`config` with changed settings, by names like `optimizer.learning_rate`, or in nested mappings.
+def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings of an old config.json without the removed ones.
 
     Raises:
-        ConfigurationError: a name is unknown, or a value is invalid.
+        ConfigurationError: a removed setting has another value than its default.
+    """
+    kept: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = prefix + key
+        if name in REMOVED_SETTINGS:
+            default, version = REMOVED_SETTINGS[name]
+            if (list(value) if isinstance(value, tuple) else value) != default:
+                problem = f"this setting was removed in version {version}; only its default {default} is still read"
+                raise setting_error(name, value, problem)
+        elif isinstance(value, Mapping):
+            kept[key] = without_removed(value, f"{name}.")
+        elif isinstance(value, str) and (name, value) in _REMOVED_VALUES:
+            version = _REMOVED_VALUES[name, value]
+            raise setting_error(name, value, f"this value was removed in version {version}; see docs/settings.md")
+        else:
+            kept[key] = value
+    return kept
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """`config` with changed settings, by full names such as `optimizer.learning_rate`, or in nested mappings.
+
+    Raises:
+        ConfigurationError: unknown names or invalid values.
     """
     sections: dict[str, dict[str, Any]] = {}
     for name, value in named(settings).items():
@@ -120,21 +157,21 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
 
 
 def for_another_run(config: RunConfig) -> RunConfig:
-    """The settings of a run for another one: those of a single run are reset."""
+    """The settings of a run, with the defaults for those in `OF_ONE_RUN`."""
     unset: dict[str, Any] = {name: getattr(RunConfig, name) for name in OF_ONE_RUN}
     return replace(config, **unset)
 
 
 def set_of_one_run(config: RunConfig) -> list[str]:
-    """The names of the settings of a single run that are set."""
+    """The settings in `OF_ONE_RUN` that differ from their defaults."""
     return [name for name in OF_ONE_RUN if getattr(config, name) != getattr(RunConfig, name)]
 
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in nested mappings, by their full names.
+    """Nested settings by their full names.
 
     Raises:
-        ConfigurationError: a name is unknown.
+        ConfigurationError: unknown names.
     """
     return dict(_flat(settings, ""))
 
@@ -149,7 +186,8 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
         elif isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
-            raise setting_error(name, value, f"is a group of settings, like {_first_of(name)}")
+            example = next(known for known in _KINDS if known.startswith(f"{name}."))
+            raise setting_error(name, value, f"is a group of settings, like {example}")
 
 
 def _converted(name: str, value: Any) -> Any:
@@ -167,20 +205,16 @@ def _converted(name: str, value: Any) -> Any:
 
 
 def _nearest(name: str) -> str:
-    # The name without its group.
-    left_out = [known for known in _KINDS if known.rpartition(".")[2] == name]
-    if left_out:
-        return f", did you mean {left_out[0]}?"
-    section = name.rpartition(".")[0]
+    """The end of a message about an unknown setting. A right name without its group comes before a similar name."""
+    without_group = [known for known in _KINDS if known.rpartition(".")[2] == name]
+    if without_group:
+        return f", did you mean {without_group[0]}?"
     if name in SHORT_NAMES:
         return f", its whole name is {SHORT_NAMES[name]}"
+    section = name.rpartition(".")[0]
     if section in _SECTIONS:
         return nearest(name, [known for known in _KINDS if known.startswith(f"{section}.")])
     return nearest(name, [*_SECTIONS, *_KINDS])
-
-
-def _first_of(section: str) -> str:
-    return next(name for name in _KINDS if name.startswith(f"{section}."))
 
 
 def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -191,6 +225,6 @@ def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + field, hint
 
 
-# The type of each setting by its full name, and the names of the groups.
+# The type of each setting by its full name, and the names of all groups.
 _KINDS = dict(_kinds(RunConfig, ""))
 _SECTIONS = sorted({name.rpartition(".")[0] for name in _KINDS} - {""})

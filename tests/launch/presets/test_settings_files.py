@@ -1,4 +1,4 @@
-"""Settings in files and dictionaries: some of them, over a preset; and what is wrong with them in one line."""
+"""Settings in files and dictionaries, their errors in one line, and settings that earlier versions had."""
 
 import json
 import tomllib
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launch.cli import main
 from launch.commands.settings import as_toml
 from launch.presets import PRESETS
-from launch.presets.written import read_config_file, with_settings
+from launch.presets.settings_files import REMOVED_SETTINGS, read_config_file, with_settings, without_removed
 from launch.request import TrainRequest, base_settings
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -128,6 +128,7 @@ def test_a_file_is_over_the_preset_that_is_typed_or_that_it_names_or_that_fits_i
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        (None, "--config mine.toml: cannot be read: No such file or directory"),
         ("seed = ", "mine.toml: is no TOML: Invalid value"),
         ('preset = "cartpol"', "mine.toml: unknown preset cartpol, did you mean cartpole?"),
         ("[optimizer]\nlr = 1", "mine.toml: --optimizer.lr: there is no such setting"),
@@ -135,30 +136,15 @@ def test_a_file_is_over_the_preset_that_is_typed_or_that_it_names_or_that_fits_i
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_line(
-    text: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    text: str | None, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("mine.toml").write_text(text)
+    if text is not None:
+        Path("mine.toml").write_text(text)
     assert main(["train", "--config", "mine.toml"]) == 2
     error = capsys.readouterr().err
     assert line in error
     assert error.count("\n") == 1
-
-
-def test_a_file_that_is_not_there_or_no_runs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "--config", "no.toml"]) == 2
-    assert capsys.readouterr().err == "error: --config no.toml: cannot be read: No such file or directory\n"
-    Path("list.json").write_text("[]")
-    assert main(["train", "--config=list.json"]) == 2
-    assert "it holds no settings" in capsys.readouterr().err
-    Path("mine.toml").write_text("seed = 3")
-    assert main(["train", "--resume", "runs/a", "--config", "mine.toml"]) == 2
-    assert (
-        "--config mine.toml: --resume runs/a has its settings and its folder; leave it out" in capsys.readouterr().err
-    )
 
 
 def test_a_run_trains_by_the_settings_of_another_and_by_a_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -183,3 +169,22 @@ def test_a_run_trains_by_the_settings_of_another_and_by_a_file(tmp_path: Path, c
     assert repeated == {name: config[name] for name in repeated}
     assert not (tmp_path / "order").exists()
     assert "Traceback" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", REMOVED_SETTINGS)
+def test_a_removed_setting_is_read_at_its_default_only(name: str) -> None:
+    section, _, field = name.rpartition(".")
+    default, version = REMOVED_SETTINGS[name]
+
+    def nested(value: object) -> dict[str, object]:
+        return {section: {field: value}, "seed": 1} if section else {field: value, "seed": 1}
+
+    assert without_removed(nested(default)) == ({section: {}, "seed": 1} if section else {"seed": 1})
+    with pytest.raises(ConfigurationError, match=rf"--{name.replace('_', '-')} 7: .*removed in version {version}"):
+        without_removed(nested(7))
+
+
+def test_a_removed_value_is_refused() -> None:
+    assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
+    with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):
+        without_removed({"aggregation": "group"})
