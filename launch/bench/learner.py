@@ -88,7 +88,7 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
     import ray
 
     from launch.on_ray.cluster import connect
-    from launch.on_ray.members import PROCESS_OPTIONS
+    from launch.on_ray.executor import PROCESS_OPTIONS
 
     rows: dict[int, dict[str, Any]] = {}
     try:
@@ -217,16 +217,15 @@ class LearnerBenchProcess:
     def measure(self, senders: int, seconds: float) -> dict[str, Any]:
         """Take in the gradients of new senders for `seconds` after a warm-up: rates, lag, and CPU of this process."""
         from launch.loop.coordinator import Coordinator
-        from launch.on_ray.aggregation import NodesExecutor
         from launch.on_ray.executor import RayExecutor
+        from launch.on_ray.node_aggregator import NodesExecutor
         from learner.learner import Learner, Outcome
 
         config = self._config
-        count = config.learner.gradients_per_update
         learner = Learner(config, _layout(self._initial.size), self._initial)
-        executor: RayExecutor | NodesExecutor
+        executor: RayExecutor
         if config.aggregation == "node":
-            executor = NodesExecutor(config, self._spec, senders, 0, None, count, SenderProcess)
+            executor = NodesExecutor(config, self._spec, senders, 0, None, SenderProcess)
         else:
             executor = RayExecutor(config, self._spec, senders, actor_process=SenderProcess)
         coordinator = Coordinator(

@@ -1,5 +1,6 @@
 """Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results."""
 
+import functools
 import os
 import platform
 import shutil
@@ -14,10 +15,22 @@ from launch.machine.import_path import shadowed_packages
 from launch.output import machine_bytes, revision, usable_cores, versions
 from shared.errors import ConfigurationError, typed_line
 
+# Where Linux shows processes and their open files.
+PROCESSES = "/proc"
 _LEAST_PYTHON = (3, 11)
 _MOST_CLOCK_SKEW_SECONDS = 1.0
 _LEAST_SHARED_BYTES = 512 * 2**20
 _LEAST_TRANSFER_BYTES_PER_SECOND = 10e6
+
+
+@functools.cache
+def machine_id() -> str | None:
+    """Identity of this boot and container: process ids have one meaning where it is equal. None without `/proc`."""
+    try:
+        with open(f"{PROCESSES}/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {os.readlink(f'{PROCESSES}/self/ns/pid')}"
+    except OSError:
+        return None
 
 
 def reference() -> dict[str, Any]:

@@ -1,80 +1,74 @@
-"""An executor whose rollouts run in Ray actors. It starts processes and passes calls on; the coordinator decides."""
+"""The executor whose actors and evaluator are Ray processes. It starts them and passes calls on; the loop decides."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+import re
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion
-from launch.machine import shared_memory
-from launch.machine.line import Line, OfferedLine
-from launch.machine.shared_memory import SharedVector, VectorPool
-from launch.on_ray.actor_process import ActorProcess, Reply, Request, Weights
+from launch.loop.executor import Completion, Failed
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, EvaluatorProcess, Reply
 from launch.on_ray.cluster import ClusterView, on_node
-from launch.on_ray.members import PROCESS_OPTIONS, Call, RayMembers
 from launch.on_ray.placement import desired_actors, next_node
+from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, Weights, ended_calls
 from shared.config import RunConfig
-from shared.types import GradientReport, WeightSnapshot
-from shared.wire import WirePrecision, decode, encode, wire_dtype
+from shared.errors import last_line
+from shared.types import EvaluationPolicy, GradientReport, WeightSnapshot
+from shared.wire import decode
 
-# With calls under way that only Ray can tell the end of, how long the lines are waited for before Ray is asked.
+_POLL_SECONDS = 0.5
+# With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
+# they are polled between two waits of this length. That is so while actors start and while an evaluation runs.
 _GLANCE_SECONDS = 0.01
+
+# Ray retries nothing. A retried rollout would be counted twice, and a restarted process would begin its sequence
+# numbers anew, so that its reports would be dropped as duplicates: the worker pool starts others under new ids instead.
+# Nor does Ray keep a record of every call: within half an hour of CartPole they filled 400 MB of its server.
+PROCESS_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
+
+_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 
 @dataclass
-class _Member:
-    """One actor. Once it has taken the line that it is offered, its calls go over that, its gradients are written to
-    `vectors`, and `serving` is Ray's call that answers.
+class WorkerHandle:
+    """A process with an actor, or with an aggregator and the actors of its node.
+
+    Attributes:
+        process: Ray's handle.
+        node: id of its node; empty on a single machine.
+        actors: number of actors.
+        connection: offered to an actor of this machine, until it cannot be accepted.
+        serving: Ray's call that answers through the connection, once it has been accepted.
     """
 
-    handle: Any
+    process: Any
     node: str
-    vectors: VectorPool
-    offered: OfferedLine | None
-    line: Line | None = None
+    actors: int = 1
+    connection: LocalConnection | None = None
     serving: ray.ObjectRef | None = None
 
-    def close(self) -> None:
-        """Close all that is shared with the actor."""
-        # The vectors are given to no other actor: this one may still be writing to them.
-        for shared in (self.vectors, self.offered, self.line):
-            if shared is not None:
-                shared.close()
 
-
-class _LineCall:
-    """The key of a call over a line, beside Ray's references."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-
-
-class _InMemory(NamedTuple):
-    """Weights as they are sent, and the vector that they are in."""
-
-    weights: Weights
-    vector: SharedVector
-
-
-class RayExecutor(RayMembers[_Member]):
-    """An `Executor` over Ray actors.
+class RayExecutor:
+    """An `Executor` over Ray processes.
 
     The first calls of an actor go through Ray: a snapshot is put in its object store once and travels as a reference,
-    and a gradient comes back the same way. An actor on this machine is offered a line with its first call; when it has
-    taken that, calls go over the line, weights and gradients through shared memory, and Ray only says how it ended.
+    and a gradient comes back the same way. An actor of this machine is offered a connection with them. When it has
+    accepted, its calls go through `launch.on_ray.transport`, and Ray only reports how its process ended.
 
     Args:
         config: of the run.
         spec: of its environment.
-        actors: how many to start.
-        first_actor_id: ids count up from here, and are never used again.
-        actor_process: the class that is started in each process.
-        cluster: where there are places for actors. None: all are on one machine.
-        node: the id of that machine; empty: this one.
+        actors: number of actors to start.
+        first_actor_id: ids count up from here and are never reused.
+        actor_process: class of the actors' processes.
+        cluster: nodes with slots for actors. None: all actors are on one machine.
+        node: id of that machine; empty: this one.
     """
 
     def __init__(
@@ -87,156 +81,260 @@ class RayExecutor(RayMembers[_Member]):
         cluster: ClusterView | None = None,
         node: str = "",
     ) -> None:
-        super().__init__(config, spec, cluster)
-        self._actor_process, self._node = actor_process, node
+        self._config, self._spec, self._cluster, self._node = config, spec, cluster, node
+        self._actor_process = actor_process
         self._ids = itertools.count(first_actor_id)
-        self._uses_memory = config.transfer.shared_memory and shared_memory.available()
-        # What was published last, for actors here; written when the first of them needs it.
-        self._weights: _InMemory | None = None
-        self._target: _InMemory | None = None
-        self._weight_vectors = VectorPool(wire_dtype(config.transfer.precision))
-        self._target_vectors = VectorPool(wire_dtype("float32"))
+        self._workers: dict[int, WorkerHandle] = {}
+        # The actor of each call in flight, None for an evaluation, by Ray's reference or the local call. In the order
+        # of dispatch.
+        self._calls: dict[Any, int | None] = {}
+        self._transport = LocalTransport(config.transfer)
+        self._snapshot: WeightSnapshot | None = None
+        self._target: WeightSnapshot | None = None
+        # The published weights in Ray's object store, put there when a call first needs them.
+        self._snapshot_object: ray.ObjectRef | None = None
+        self._target_object: ray.ObjectRef | None = None
+        self._target_versions: dict[int, int] = {}
+        self._evaluator: Any = None
         for _ in range(actors):
             self.add()
-        self._start_evaluator()
+
+    @property
+    def actor_ids(self) -> Sequence[int]:
+        return list(self._workers)
 
     @property
     def actors(self) -> int:
-        return len(self._members)
+        return sum(worker.actors for worker in self._workers.values())
+
+    @property
+    def calls_in_flight(self) -> int:
+        return len(self._calls)
 
     def publish(self, snapshot: WeightSnapshot) -> None:
-        super().publish(snapshot)
-        self._weights = None
+        if self._snapshot is None and self._config.evaluation.every_frames:
+            # After the actors, which are waited for sooner, and beside them. Runs that may never evaluate do not pay
+            # for the process, which takes as much memory as an actor.
+            self._evaluator = self._start_evaluator()
+        self._snapshot, self._snapshot_object = snapshot, None
+        self._transport.publish()
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
-        super().publish_target(snapshot)
-        self._target = None
+        self._target, self._target_object = snapshot, None
+        self._transport.publish_target()
 
     def dispatch(self, actor_id: int) -> None:
-        member = self._members[actor_id]
-        if member.line is None:
-            weights, target = self._published.weights(), self._published.new_target_object(actor_id)
-            offered = None if member.offered is None else member.offered.address
-            self._calls[member.handle.run.remote(weights, target, offered)] = Call(actor_id)
-            return
-        shared, target = self._weights_in_memory(), self._target_in_memory(actor_id)
-        reply_in = self._reply_vector(member)
-        call = Call(actor_id, shared.vector, None if target is None else target.vector, reply_in)
-        self._calls[_LineCall(member.line)] = call
-        member.line.send(Request(shared.weights, None if target is None else target.weights, reply_in.address))
+        worker = self._workers[actor_id]
+        if worker.serving is None:
+            address = None if worker.connection is None else worker.connection.address
+            call = worker.process.run.remote(self._weights(), self._new_target_weights(actor_id), address)
+        else:
+            assert worker.connection is not None
+            assert self._snapshot is not None
+            call = self._transport.call(worker.connection, self._snapshot, self._new_target(actor_id))
+        self._calls[call] = actor_id
 
-    def _completion(self, call: Call, result: Reply | GradientReport) -> Completion:
-        assert call.actor_id is not None
-        if isinstance(result, GradientReport):
-            assert call.reply_in is not None
-            return result._replace(gradient=decode(call.reply_in.values))
-        member = self._members[call.actor_id]
-        if member.offered is not None:
-            if result.took_line:
-                member.line = member.offered.taken()
-                # After the calls that it has from Ray already.
-                member.serving = member.handle.serve.remote()
-            else:
-                member.offered.close()
-            member.offered = None
-        return result.report._replace(gradient=decode(result.gradient))
+    def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
+        if self._evaluator is None:
+            self._evaluator = self._start_evaluator()
+        weights = self._weights() if snapshot is self._snapshot else self._put(snapshot)
+        self._calls[self._evaluator.run.remote(weights, policy)] = None
 
-    def _first_ready(self, keys: Sequence[Any], seconds: float) -> Any | None:
-        over_lines: dict[Any, _LineCall] = {key.line.fileno(): key for key in keys if isinstance(key, _LineCall)}
-        if not over_lines:
-            return super()._first_ready(keys, seconds)
-        refs = [key for key in keys if not isinstance(key, _LineCall)]
-        # Ray's references cannot be waited for beside lines: they are looked at in between.
-        ended = wait(over_lines, min(seconds, _GLANCE_SECONDS) if refs else seconds)
-        ready = {over_lines[descriptor] for descriptor in ended}
-        if refs:
-            ready.update(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
-        return next((key for key in keys if key in ready), None)
+    def drop_evaluations(self) -> None:
+        self._calls = {call: actor_id for call, actor_id in self._calls.items() if actor_id is not None}
 
-    def _result(self, key: Any, call: Call) -> Any:
-        if not isinstance(key, _LineCall):
-            return super()._result(key, call)
+    def next_completion(self) -> Completion | None:
+        if not self._calls:
+            time.sleep(_POLL_SECONDS)
+            return None
+        # The calls of one actor are taken in order: its sequence numbers count up, and a report that came before an
+        # older one would make the older one a duplicate. `ray.wait` keeps no such order, so only the oldest call of
+        # each actor is waited for. Of several that are ready the one that was dispatched first is taken: no actor is
+        # passed over for long.
+        oldest: dict[int | None, Any] = {}
+        for call, actor_id in self._calls.items():
+            oldest.setdefault(actor_id, call)
+        call = self._first_ready(list(oldest.values())[: 1 if self._config.lockstep else None], _POLL_SECONDS)
+        if call is None:
+            return None
+        actor_id = self._calls[call]
         try:
-            return key.line.receive()
-        except EOFError:
-            # It raised, or its process died: Ray raises the reason.
-            assert call.actor_id is not None
-            ray.get(self._members[call.actor_id].serving)
-            raise AssertionError("an actor serves until its line is closed here") from None
+            result = self._result(call)
+        except RayError as error:
+            # The call stays: until the actor is removed it counts as a rollout that is under way.
+            return self._failed(actor_id, error)
+        del self._calls[call]
+        return result if actor_id is None else self._completion(actor_id, result)
+
+    def has_completed(self, actor_id: int) -> bool:
+        oldest = next(call for call, caller in self._calls.items() if caller == actor_id)
+        return self._first_ready([oldest], 0) is not None
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        return sum(call.actor_id == actor_id for call in self._calls.values())
+        return sum(caller == actor_id for caller in self._calls.values())
 
     def remove(self, actor_id: int) -> None:
-        member = self._members[actor_id]
-        super().remove(actor_id)
-        member.close()
+        # Its further calls would each end with its death again.
+        self._calls = {call: caller for call, caller in self._calls.items() if caller != actor_id}
+        self._end(self._workers.pop(actor_id))
 
     def add(self) -> int | None:
-        options, node = PROCESS_OPTIONS, self._node
+        node = self._node
         if self._cluster is not None:
-            # The node with the most free places.
-            place = next_node(self._cluster.slots_by_node(), [member.node for member in self._members.values()])
-            if place is None:
+            free = next_node(self._cluster.slots_by_node(), [worker.node for worker in self._workers.values()])
+            if free is None:
                 return None
-            node = place
-        if node:
-            options = options | on_node(node)
+            node = free
         actor_id = next(self._ids)
         gpus = self._config.actor.gpus if self._config.actor.device == "gpu" else 0
-        remote = ray.remote(num_cpus=self._config.actor.cores, num_gpus=gpus, **options)
-        handle = remote(self._actor_process).remote(self._config, self._spec, actor_id)
-        vectors = VectorPool(wire_dtype(self._config.transfer.precision))
-        self._members[actor_id] = _Member(handle, node, vectors, self._offer(node))
+        options = PROCESS_OPTIONS | (on_node(node) if node else {})
+        remote = ray.remote(num_cpus=self._config.actor.cores, num_gpus=gpus, **options)(self._actor_process).remote
+        here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
+        connection = self._transport.offer() if here else None
+        process = remote(self._config, self._spec, actor_id)
+        self._workers[actor_id] = WorkerHandle(process, node, connection=connection)
         return actor_id
 
     def free_slots(self) -> int:
         if self._cluster is None:
             return 0
-        return desired_actors(self._config, self._cluster.slots_by_node()) - len(self._members)
+        return desired_actors(self._config, self._cluster.slots_by_node()) - len(self._workers)
+
+    def draining(self) -> Sequence[int]:
+        if self._cluster is None:
+            return ()
+        draining = {node.id for node in self._cluster.nodes() if node.draining}
+        return [actor_id for actor_id, worker in self._workers.items() if worker.node in draining]
+
+    def replace_evaluator(self) -> None:
+        # Its further calls would each end with its death again.
+        self.drop_evaluations()
+        self._end_evaluator()
+
+    def state(self) -> None:
+        return None
+
+    def restore(self, state: dict[str, Any]) -> Sequence[int]:  # noqa: ARG002
+        raise AssertionError("processes have no fixed order, and so no state for a bit-exact resume")
 
     def close(self) -> None:
-        shared: list[VectorPool | _Member] = [self._weight_vectors, self._target_vectors, *self._members.values()]
-        super().close()
-        for part in shared:
-            part.close()
+        for worker in self._workers.values():
+            self._end(worker)
+        self._end_evaluator()
+        self._transport.close()
+        self._workers, self._calls = {}, {}
 
-    def _offer(self, node: str) -> OfferedLine | None:
-        """A line for an actor on this node, if that is this machine's."""
-        here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
-        if not (self._uses_memory and here):
-            return None
+    def _completion(self, actor_id: int, result: Any) -> Completion:
+        """The completion of an actor's call by its result."""
+        if isinstance(result, GradientReport):
+            return result
+        assert isinstance(result, Reply)
+        worker = self._workers[actor_id]
+        if worker.connection is not None and worker.serving is None:
+            if result.accepted:
+                worker.connection.accepted()
+                # Ray runs it after the calls that the actor has from Ray already.
+                worker.serving = worker.process.serve.remote()
+            else:
+                self._transport.disconnect(worker.connection)
+                worker.connection = None
+        return result.report._replace(gradient=decode(result.gradient))
+
+    def _first_ready(self, calls: Sequence[Any], seconds: float) -> Any | None:
+        """The first of these calls that has ended or ends within `seconds`."""
+        local = [call for call in calls if isinstance(call, LocalCall)]
+        references = [call for call in calls if not isinstance(call, LocalCall)]
+        if not local:
+            ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
+            return ready[0] if ready else None
+        ended: set[Any] = set(ended_calls(local, min(seconds, _GLANCE_SECONDS) if references else seconds))
+        if references:
+            ended.update(ray.wait(references, num_returns=len(references), timeout=0)[0])
+        return next((call for call in calls if call in ended), None)
+
+    def _result(self, call: Any) -> Any:
+        """The result of a call that has ended.
+
+        Raises:
+            RayError: the call failed.
+        """
+        if not isinstance(call, LocalCall):
+            return ray.get(call)
         try:
-            return OfferedLine()
-        except OSError:
-            # Too many files are open: Ray's way needs none.
-            return None
+            return self._transport.receive(call)
+        except EOFError:
+            # It raised, or its process died: Ray raises the reason.
+            actor_id = self._calls[call]
+            assert actor_id is not None
+            ray.get(self._workers[actor_id].serving)
+            raise AssertionError("an actor serves until its connection is closed here") from None
 
-    def _weights_in_memory(self) -> _InMemory:
-        if self._weights is None:
-            in_use = [call.weights for call in self._calls.values()]
-            precision = self._config.transfer.precision
-            self._weights = _write(self._published.snapshot, precision, self._weight_vectors, in_use)
-        return self._weights
+    def _failed(self, actor_id: int | None, error: RayError) -> Failed:
+        if isinstance(error, RayTaskError) and isinstance(error.cause, ActorNotMadeError):
+            return Failed(actor_id, str(error.cause), not_made=True)
+        reason = failure_reason(error, "its evaluation" if actor_id is None else "its rollout")
+        failed = Failed(actor_id, reason, raised=isinstance(error, RayTaskError))
+        if self._cluster is None or actor_id is None:
+            return failed
+        lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._workers[actor_id].node)
+        return failed._replace(node_lost=lost)
 
-    def _target_in_memory(self, actor_id: int) -> _InMemory | None:
-        """None if the actor has these weights already."""
-        target = self._published.new_target(actor_id)
-        if target is None:
+    def _weights(self) -> ray.ObjectRef:
+        """The published snapshot as an object."""
+        if self._snapshot_object is None:
+            assert self._snapshot is not None, "publish comes before dispatch"
+            self._snapshot_object = self._put(self._snapshot)
+        return self._snapshot_object
+
+    def _new_target(self, actor_id: int) -> WeightSnapshot | None:
+        """The target network, or None if this actor has received it: it keeps the one that it has."""
+        if self._target is None or self._target_versions.get(actor_id) == self._target.version:
             return None
-        if self._target is None:
-            in_use = [call.target for call in self._calls.values()]
-            self._target = _write(target, "float32", self._target_vectors, in_use)
+        # An actor takes its calls in order: the target of an earlier call has arrived when this one begins.
+        self._target_versions[actor_id] = self._target.version
         return self._target
 
-    def _reply_vector(self, member: _Member) -> SharedVector:
-        in_use = [call.reply_in for call in self._calls.values()]
-        return member.vectors.free(self._published.snapshot.parameters.size, in_use)
+    def _new_target_weights(self, actor_id: int) -> ray.ObjectRef | None:
+        """The same as an object. Targets travel unrounded: they change rarely."""
+        target = self._new_target(actor_id)
+        if target is None:
+            return None
+        if self._target_object is None:
+            self._target_object = ray.put(Weights.encoded(target, "float32"))
+        return self._target_object
+
+    def _put(self, snapshot: WeightSnapshot) -> ray.ObjectRef:
+        return ray.put(Weights.encoded(snapshot, self._config.transfer.precision))
+
+    def _start_evaluator(self) -> Any:
+        # It takes no core from the actors' count: between evaluations it sleeps.
+        return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(self._config, self._spec)
+
+    def _end_evaluator(self) -> None:
+        if self._evaluator is not None:
+            ray.kill(self._evaluator, no_restart=True)
+        self._evaluator = None
+
+    def _end(self, worker: WorkerHandle) -> None:
+        # Processes that an aggregator has started end with it.
+        ray.kill(worker.process, no_restart=True)
+        if worker.connection is not None:
+            self._transport.disconnect(worker.connection)
 
 
-def _write(
-    snapshot: WeightSnapshot, precision: WirePrecision, pool: VectorPool, in_use: Iterable[SharedVector | None]
-) -> _InMemory:
-    vector = pool.free(snapshot.parameters.size, in_use)
-    vector.values[...] = encode(snapshot.parameters, precision)
-    return _InMemory(Weights(snapshot.version, vector.address, snapshot.frames, snapshot.reward_factor), vector)
+def failure_reason(error: RayError, call: str = "its rollout") -> str:
+    """The reason why a process or a call failed, in one line, with the place of an exception."""
+    reason = last_line(error)
+    if not isinstance(error, RayActorError):
+        return f"{call} raised: {reason}{_innermost_frame(str(error))}"
+    # Ray appends a paragraph of possible causes, the same each time.
+    detail = reason.partition(" Some common causes")[0].partition("Worker exit detail: ")
+    return f"its process died: {detail[2] or detail[0]}"
+
+
+def _innermost_frame(traceback: str) -> str:
+    frames = _FRAME.findall(traceback)
+    if not frames:
+        return ""
+    file, line, function = frames[-1]
+    return f" ({Path(file).name}:{line}, in {function})"

@@ -14,10 +14,9 @@ from actors.environments import EnvironmentSpec
 from launch.loop.executor import Executor
 from launch.machine.budget import ThreadBudget
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.aggregation import NodesExecutor
 from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
-from launch.on_ray.executor import RayExecutor
-from launch.on_ray.members import PROCESS_OPTIONS
+from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor
+from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation
 from launch.run.events import View
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
@@ -98,8 +97,7 @@ class LearnerProcess:
             cluster = None if start.node is None else ClusterView(config, start.node)
             actors = start.budget.actors
             if start.aggregation.level == "node":
-                count = config.learner.gradients_per_update
-                return NodesExecutor(config, spec, actors, first_actor_id, cluster, count)
+                return NodesExecutor(config, spec, actors, first_actor_id, cluster)
             return RayExecutor(config, spec, actors, first_actor_id, cluster=cluster)
 
         trackers: dict[str, OpenTracker] = {}

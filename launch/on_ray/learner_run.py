@@ -14,7 +14,7 @@ from actors.environments import EnvironmentSpec
 from launch.machine.budget import ThreadBudget
 from launch.machine.interrupts import StopRequest
 from launch.on_ray.cluster import cluster_nodes
-from launch.on_ray.failures import failure_reason
+from launch.on_ray.executor import failure_reason
 from launch.on_ray.learner_process import MARK, SentFolder, start_learner
 from launch.on_ray.placement import Placement, place, placement_lines
 from launch.run.events import View

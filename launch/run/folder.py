@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, adapter_of
 from launch import zoo
-from launch.machine.shared_memory import available, machine_id
+from launch.machine.doctor import machine_id
 from launch.output import make_folder, provenance, write_json
 from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig
@@ -331,7 +331,7 @@ def holder_of(folder: Path) -> Holder | None:
 
 def _this_machine() -> str:
     # Systems without /proc have no boot id to read, and no process namespaces.
-    return machine_id() if available() else socket.gethostname()
+    return machine_id() or socket.gethostname()
 
 
 # ---- Weights

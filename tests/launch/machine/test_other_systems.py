@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from launch import output
-from launch.machine import shared_memory
-from launch.machine.doctor import find, quick_probe, reference
-from launch.machine.line import LineAddress, take_line
-from launch.machine.shared_memory import VectorAddress, attach, machine_id
+from launch.machine import doctor
+from launch.machine.doctor import find, machine_id, quick_probe, reference
 from launch.machine.tensorflow_process import _keep_freed_memory
+from launch.on_ray import transport
+from launch.on_ray.transport import ChannelAddress, VectorAddress, attach, open_channel
 
 ROOT = Path(__file__).parents[3]
 _MEMORY_BYTES = 16 * 2**30
@@ -24,8 +24,8 @@ _MEMORY_BYTES = 16 * 2**30
 @pytest.fixture
 def no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no /proc."""
-    monkeypatch.setattr(shared_memory, "_PROCESSES", str(tmp_path / "proc"))
-    monkeypatch.setattr(shared_memory, "machine_id", machine_id.__wrapped__)
+    monkeypatch.setattr(doctor, "PROCESSES", str(tmp_path / "proc"))
+    monkeypatch.setattr(transport, "machine_id", machine_id.__wrapped__)
 
 
 @pytest.fixture
@@ -43,19 +43,17 @@ def test_without_memory_without_a_name_or_without_proc_ray_carries_everything(
 ) -> None:
     with monkeypatch.context() as without:
         without.delattr(os, "memfd_create", raising=False)
-        assert not shared_memory.available()
+        assert not transport.is_available()
     request.getfixturevalue("no_processes")
-    assert not shared_memory.available()
+    assert not transport.is_available()
 
 
 @pytest.mark.usefixtures("no_processes")
-def test_without_proc_nothing_of_another_process_is_taken_for_this_machines() -> None:
-    mine = shared_memory.machine_id()
-    assert str(os.getpid()) in mine
-    for machine in (mine, mine.replace(str(os.getpid()), "1")):
+def test_without_proc_no_memory_and_no_channel_of_another_process_can_be_reached() -> None:
+    assert machine_id.__wrapped__() is None
+    for machine in ("", "None", str(os.getpid())):
         assert attach(VectorAddress(machine, os.getpid(), 0, 1, "float32")) is None
-    # Lines ask for the id of the machine as it is here.
-    assert take_line(LineAddress(mine, os.getpid(), 0, 1)) is None
+        assert open_channel(ChannelAddress(machine, os.getpid(), 0, 1)) is None
 
 
 def test_without_mallopt_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from launch.cli import main
 from launch.machine.interrupts import Interrupts
 from launch.on_ray import cluster
 
@@ -27,3 +30,16 @@ def test_a_termination_goes_on_asking_once_ray_is_there(
         connect()
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.asked
+
+
+def test_a_ray_that_does_not_start_in_time_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def init(*_: Any, **__: Any) -> None:
+        raise Exception("The current node timed out during startup. This could happen because …")
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    assert main(["train", "cartpole", "--run-dir", str(tmp_path / "run")]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert "Ray did not start within its 30 seconds" in line
+    assert "--executor inline" in line

@@ -1,9 +1,10 @@
-"""Vectors shared by the processes of one machine, and what goes through them."""
+"""Channels and shared vectors of one machine, and the calls of an executor that go through them."""
 
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,109 @@ import ray
 
 from actors.environments import environment_spec
 from launch.loop.executor import Failed
-from launch.machine.shared_memory import SharedVector, VectorPool, attach
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
+from launch.on_ray.transport import (
+    Channel,
+    ChannelAddress,
+    LocalConnection,
+    LocalTransport,
+    SharedVector,
+    VectorPool,
+    attach,
+    open_channel,
+)
 from launch.presets import PRESETS
 from shared.config import RunConfig, TransferConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 
+# Echoes messages, and ends within a reply when it is requested.
+_ECHO = """
+import os, sys
+from launch.on_ray.transport import ChannelAddress, open_channel
+channel = open_channel(ChannelAddress(sys.argv[1], *map(int, sys.argv[2:])))
+if channel is None:
+    sys.exit(3)
+raw = os.open(f"/proc/{sys.argv[2]}/fd/{sys.argv[4]}", os.O_WRONLY)
+channel.send("opened")
+while True:
+    try:
+        message = channel.receive()
+    except EOFError:
+        sys.exit(4)
+    if message == "die":
+        # Half of the header of a message.
+        os.write(raw, b"ha")
+        os._exit(5)
+    channel.send(message)
+"""
+
+
+def echo(address: ChannelAddress) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", _ECHO, *map(str, address)], text=True)
+
+
+def opened(connection: LocalConnection) -> Channel:
+    """The near end, once another process has opened the far one."""
+    assert connection.near.receive() == "opened"
+    connection.accepted()
+    return connection.near
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_messages_go_both_ways_and_the_far_end_learns_of_the_close() -> None:
+    before = open_files()
+    connection = LocalConnection("float32")
+    with echo(connection.address) as process:
+        channel = opened(connection)
+        # The second does not fit into a pipe.
+        for message in ((1, None, "x"), b"0" * 300_000):
+            channel.send(message)
+            assert channel.receive() == message
+        connection.close()
+        assert process.wait(60) == 4
+    assert open_files() == before
+
+
+def test_a_process_that_ends_closes_its_end_even_within_a_message() -> None:
+    connection = LocalConnection("float32")
+    with echo(connection.address) as process:
+        channel = opened(connection)
+        channel.send("die")
+        with pytest.raises(EOFError):
+            channel.receive()
+        assert process.wait(60) == 5
+    # No process receives it, and none will reply.
+    channel.send("lost")
+    with pytest.raises(EOFError):
+        channel.receive()
+    connection.close()
+
+
+@pytest.mark.parametrize("change", [{"machine": "another boot"}, {"pid": 2**22 + 1}])
+def test_a_channel_of_another_machine_or_process_is_not_opened(change: dict) -> None:
+    connection = LocalConnection("float32")
+    before = open_files()
+    assert open_channel(connection.address._replace(**change)) is None
+    assert open_files() == before
+    connection.close()
+
+
+def test_a_descriptor_of_another_file_is_not_opened() -> None:
+    connection = LocalConnection("float32")
+    before = open_files()
+    with open(os.devnull) as other:
+        assert open_channel(connection.address._replace(writes=other.fileno())) is None
+    assert open_files() == before
+    connection.close()
+
+
 _ADD_ONE = """
 import sys
-from launch.machine.shared_memory import VectorAddress, attach
+from launch.on_ray.transport import VectorAddress, attach
 machine, pid, descriptor, size, dtype = sys.argv[1:]
 values = attach(VectorAddress(machine, int(pid), int(descriptor), int(size), dtype))
 if values is None:
@@ -56,7 +150,7 @@ def test_a_vector_of_another_machine_or_process_is_not_attached(vector: SharedVe
     assert attach(vector.address._replace(**change)) is None
 
 
-def test_a_number_that_went_to_another_file_is_not_attached(vector: SharedVector) -> None:
+def test_a_descriptor_of_another_file_is_not_attached(vector: SharedVector) -> None:
     vector.close()
     with open(os.devnull) as other:
         assert attach(vector.address._replace(descriptor=other.fileno())) is None
@@ -104,6 +198,20 @@ def local_ray():
     ray.shutdown()
 
 
+@pytest.fixture
+def local_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Versions of the weights of the calls that went through pipes."""
+    seen: list[int] = []
+    call = LocalTransport.call
+
+    def counted(transport: LocalTransport, connection: LocalConnection, snapshot: WeightSnapshot, target: Any) -> Any:
+        seen.append(snapshot.version)
+        return call(transport, connection, snapshot, target)
+
+    monkeypatch.setattr(LocalTransport, "call", counted)
+    return seen
+
+
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
     ("shared_memory", "precision"),
@@ -114,7 +222,7 @@ def local_ray():
     ],
 )
 def test_each_rollout_gets_the_weights_of_its_dispatch_and_each_gradient_arrives(
-    shared_memory: bool, precision: str
+    shared_memory: bool, precision: str, local_calls: list[int]
 ) -> None:
     config = PRESETS["cartpole"].config
     transfer = TransferConfig(shared_memory=shared_memory, precision=precision)
@@ -142,13 +250,9 @@ def test_each_rollout_gets_the_weights_of_its_dispatch_and_each_gradient_arrives
         if version < versions:
             dispatch(report.actor_id, version := version + 1)
     assert received == versions
-    assert actors_on_lines(executor) == (2 if shared_memory else 0)
+    # All but the first two of each actor, which go through Ray.
+    assert len(local_calls) == (versions - 4 if shared_memory else 0)
     executor.close()
-
-
-def actors_on_lines(executor: RayExecutor) -> int:
-    """How many actors take their calls over a line, and weights and gradients through shared memory."""
-    return sum(member.line is not None for member in executor._members.values())
 
 
 def completed(executor: RayExecutor) -> Any:
@@ -158,7 +262,7 @@ def completed(executor: RayExecutor) -> Any:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_target_is_sent_to_an_actor_once() -> None:
+def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
     config = PRESETS["cartpole"].config
     executor = RayExecutor(config, environment_spec(config.environment), 1, actor_process=EchoProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
@@ -169,14 +273,14 @@ def test_a_target_is_sent_to_an_actor_once() -> None:
             executor.publish_target(WeightSnapshot(2, np.full(10, 7, np.float32), 0))
         executor.dispatch(executor.actor_ids[0])
         seen.append(completed(executor).gradient[0])
-    # The first through Ray, the others over a line.
-    assert actors_on_lines(executor) == 1
+    # The first went through Ray.
+    assert len(local_calls) == 3
     executor.close()
     assert seen == [6.0, 1.0, 8.0, 1.0]
 
 
 class FailingProcess(ActorProcess):
-    """Fails at its third call, which comes over a line: its rollout raises, or its process dies."""
+    """Fails at its third call, which comes through a pipe: its rollout raises, or its process dies."""
 
     def make_runner(self, config: RunConfig, spec: object, actor_id: int) -> "FailingRunner":  # noqa: ARG002
         return FailingRunner(dies=config.seed == DIES)
@@ -202,7 +306,7 @@ RAISES, DIES = 1, 2
 @pytest.mark.parametrize(
     ("seed", "reason"), [(RAISES, "its rollout raised: ValueError: no such key"), (DIES, "its process died: ")]
 )
-def test_an_actor_that_fails_on_its_line_says_why(seed: int, reason: str) -> None:
+def test_an_actor_that_fails_in_a_local_call_gives_its_reason(seed: int, reason: str) -> None:
     config = PRESETS["cartpole"].config
     config = RunConfig(environment=config.environment, network=config.network, seed=seed)
     executor = RayExecutor(config, environment_spec(config.environment), 1, actor_process=FailingProcess)

@@ -1,0 +1,145 @@
+"""Summation of gradients on their node, so that an update needs one message to the learner in place of K.
+
+    node                                                     node of the learner
+    actor ─┐  shared memory
+    actor ─┼────────────────► NodeAggregator ─── one sum ───► NodesExecutor ──► coordinator, learner
+    actor ─┘                  (GradientAggregator over        (an actor id is an aggregator's)
+                              a RayExecutor of this node)
+
+The sum is the one that the learner would have made, ((g₁ + g₂) + g₃) …, in the order of arrival. The learner still
+admits and accounts for each gradient.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import ray
+
+from actors.environments import EnvironmentSpec
+from launch.loop.aggregator import GradientAggregator
+from launch.loop.executor import ChildEvent, Completion, Heartbeat
+from launch.on_ray.actor_process import ActorProcess
+from launch.on_ray.cluster import ClusterView, on_node
+from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, WorkerHandle
+from launch.on_ray.transport import Weights
+from shared.config import RunConfig
+from shared.types import AggregatedReport
+from shared.wire import decode, encode
+
+# An aggregator and its actors have a range of ids, so that no id is ever used twice.
+_IDS_PER_NODE = 1_000_000
+
+
+class NodeAggregator:
+    """A node's process that runs the node's actors and sums their gradients.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        actors: number of actors to start.
+        first_actor_id: ids count up from here.
+        node: id of this process's node, for its actors; empty on a single machine.
+        actor_process: class of the actors' processes.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int,
+        node: str,
+        actor_process: type[ActorProcess],
+    ) -> None:
+        # The evaluator is that of the learner's process.
+        config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
+        executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
+        self._precision = config.transfer.precision
+        self._aggregator = GradientAggregator(executor, config.learner.gradients_per_update, config.supervision)
+
+    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChildEvent | Heartbeat:
+        """See `GradientAggregator.collect`. The gradient of the sum is encoded."""
+        result = self._aggregator.collect(weights.snapshot(), None if target is None else target.snapshot())
+        if not isinstance(result, AggregatedReport):
+            return result
+        return result._replace(gradient=encode(result.gradient, self._precision))  # type: ignore[arg-type]
+
+
+class NodesExecutor(RayExecutor):
+    """An `Executor` whose actor ids are those of aggregators, one on each node.
+
+    Without a cluster there is one aggregator, with `actors` actors. For the other arguments see `RayExecutor`.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int,
+        cluster: ClusterView | None,
+        actor_process: type[ActorProcess] = ActorProcess,
+    ) -> None:
+        super().__init__(config, spec, 0, first_actor_id, actor_process, cluster)
+        self._next_id = first_actor_id
+        self._local_actors = actors
+        # Aggregators whose last call ended without a sum: gradients may wait in them.
+        self._unfinished: set[int] = set()
+        for _ in range(1 if cluster is None else self.free_slots()):
+            self.add()
+
+    def dispatch(self, actor_id: int) -> None:
+        collect = self._workers[actor_id].process.collect
+        self._calls[collect.remote(self._weights(), self._new_target_weights(actor_id))] = actor_id
+
+    def rollouts_under_way(self, actor_id: int) -> int:
+        # One a actor, but for the actor that completed the last sum. A sum of K is sent as soon as it is complete, so
+        # an incomplete one holds up to K - 1 gradients.
+        rollouts = self._workers[actor_id].actors - 1
+        if actor_id in self._unfinished or actor_id in self._calls.values():
+            rollouts += self._config.learner.gradients_per_update
+        return rollouts
+
+    def remove(self, actor_id: int) -> None:
+        super().remove(actor_id)
+        self._unfinished.discard(actor_id)
+
+    def add(self) -> int | None:
+        node, actors = "", self._local_actors
+        if self._cluster is not None:
+            free = self._free_nodes()
+            if not free:
+                return None
+            node, actors = max(free.items(), key=lambda item: item[1])
+        node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
+        options = PROCESS_OPTIONS | (on_node(node) if node else {})
+        remote = ray.remote(num_cpus=0, **options)(NodeAggregator).remote
+        process = remote(self._config, self._spec, actors, node_id + 1, node, self._actor_process)
+        self._workers[node_id] = WorkerHandle(process, node, actors)
+        return node_id
+
+    def free_slots(self) -> int:
+        return 0 if self._cluster is None else len(self._free_nodes())
+
+    def _completion(self, actor_id: int, result: Any) -> Completion:
+        result = result._replace(actor_id=actor_id)
+        if not isinstance(result, AggregatedReport):
+            self._unfinished.add(actor_id)
+            return result
+        self._unfinished.discard(actor_id)
+        gradient = result.gradient
+        assert isinstance(gradient, np.ndarray)
+        return result._replace(gradient=decode(gradient))
+
+    def _free_nodes(self) -> dict[str, int]:
+        """Number of actors for each node without an aggregator, by node id."""
+        assert self._cluster is not None
+        _, most = self._config.actor_range
+        left = None if most is None else most - self.actors
+        taken = Counter(worker.node for worker in self._workers.values())
+        free = {node: count for node, count in self._cluster.slots_by_node().items() if not taken[node]}
+        if left is not None:
+            free = {node: min(count, left) for node, count in free.items() if left > 0}
+        return free

@@ -1,0 +1,152 @@
+"""The executor over Ray, with processes that a test completes by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_ray import FakeCall, FakeRay
+from hand_driven import report
+from ray.exceptions import RayError, RayTaskError
+
+from actors.environments import environment_spec
+from launch.loop.executor import Failed
+from launch.on_ray import executor as ray_executor
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, EvaluatorProcess, Reply
+from launch.on_ray.executor import RayExecutor, failure_reason
+from shared.config import RunConfig, TransferConfig
+from shared.types import EpisodeStats, EvaluationResult, GradientReport, WeightSnapshot
+
+EVALUATED = EvaluationResult(1, 1, EpisodeStats(np.ones(1), np.ones(1, np.int64)), 1.0)
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setattr(ray_executor, "ray", fake)
+    return fake
+
+
+def made(config: RunConfig, actors: int, every_frames: int = 0) -> RayExecutor:
+    evaluation = replace(config.evaluation, every_frames=every_frames)
+    config = replace(config, transfer=TransferConfig(shared_memory=False), evaluation=evaluation)
+    executor = RayExecutor(config, environment_spec(config.environment), actors)
+    executor.publish(snapshot(1))
+    return executor
+
+
+def snapshot(version: int) -> WeightSnapshot:
+    return WeightSnapshot(version, np.full(2, version, np.float32), 0)
+
+
+def end(ray: FakeRay, call: FakeCall, actor_id: int, sequence: int) -> GradientReport:
+    reported = report(actor_id, sequence, 1)
+    ray.end(call, Reply(reported, reported.gradient, accepted=False))
+    return reported
+
+
+def completed(executor: RayExecutor) -> tuple[int, int] | None:
+    completion = executor.next_completion()
+    if completion is None:
+        return None
+    assert isinstance(completion, GradientReport)
+    return completion.actor_id, completion.sequence
+
+
+def test_calls_of_one_actor_are_taken_in_order_though_a_later_one_is_ready_first(
+    cartpole: RunConfig, ray: FakeRay
+) -> None:
+    executor = made(cartpole, 2)
+    for actor_id in (0, 0, 1):
+        executor.dispatch(actor_id)
+    first, later, other = ray.calls
+    end(ray, later, 0, 2)
+    end(ray, other, 1, 1)
+    assert executor.has_completed(1)
+    assert not executor.has_completed(0)
+    assert completed(executor) == (1, 1)
+    assert completed(executor) is None
+    end(ray, first, 0, 1)
+    assert [completed(executor), completed(executor)] == [(0, 1), (0, 2)]
+    assert executor.calls_in_flight == 0
+
+
+def test_a_call_that_failed_counts_as_under_way_until_its_actor_is_removed(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor = made(cartpole, 1)
+    executor.dispatch(0)
+    executor.dispatch(0)
+    ray.end(ray.calls[0], RayError("it is gone"))
+    assert executor.next_completion() == Failed(0, "its rollout raised: it is gone")
+    assert executor.rollouts_under_way(0) == 2
+    executor.remove(0)
+    assert (executor.calls_in_flight, executor.actor_ids) == (0, [])
+    assert ray.killed == [ray.processes[0]]
+
+
+def test_an_actor_that_could_not_be_made_is_told_from_one_that_raised(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor = made(cartpole, 2)
+    executor.dispatch(0)
+    executor.dispatch(1)
+    ray.end(ray.calls[0], RayTaskError("run", "ActorNotMadeError: no", ActorNotMadeError("could not be made: no")))
+    ray.end(ray.calls[1], RayTaskError("run", "ValueError: no", ValueError()))
+    assert executor.next_completion() == Failed(0, "could not be made: no", not_made=True)
+    executor.remove(0)
+    assert executor.next_completion() == Failed(1, "its rollout raised: ValueError: no", raised=True)
+
+
+def test_evaluations_that_are_dropped_leave_the_rollouts(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor = made(cartpole, 1)
+    executor.dispatch(0)
+    executor.evaluate(snapshot(1), "greedy")
+    executor.evaluate(snapshot(7), "greedy")
+    assert executor.calls_in_flight == 3
+    executor.drop_evaluations()
+    assert executor.calls_in_flight == 1
+    end(ray, ray.calls[0], 0, 1)
+    assert completed(executor) == (0, 1)
+
+
+@pytest.mark.parametrize("every_frames", [0, 1000])
+def test_an_evaluator_starts_after_the_actors_if_the_run_evaluates_and_else_with_the_first_evaluation(
+    every_frames: int, cartpole: RunConfig, ray: FakeRay
+) -> None:
+    executor = made(cartpole, 2, every_frames)
+    kinds = [process.kind for process in ray.processes]
+    assert kinds == [ActorProcess, ActorProcess, *([EvaluatorProcess] if every_frames else [])]
+    executor.publish(snapshot(2))
+    executor.evaluate(snapshot(1), "greedy")
+    assert [process.kind for process in ray.processes[2:]] == [EvaluatorProcess]
+    ray.end(ray.calls[0], RayError("it is gone"))
+    assert executor.next_completion() == Failed(None, "its evaluation raised: it is gone")
+    executor.replace_evaluator()
+    executor.evaluate(snapshot(1), "greedy")
+    ray.end(ray.calls[1], EVALUATED)
+    assert executor.next_completion() is EVALUATED
+    assert ray.killed == [ray.processes[2]]
+    assert len(ray.processes) == 4
+
+
+def test_a_target_is_sent_to_each_actor_once(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor = made(cartpole, 2)
+    executor.publish_target(snapshot(1))
+    for actor_id in (0, 0, 1):
+        executor.dispatch(actor_id)
+    executor.publish_target(snapshot(2))
+    executor.dispatch(0)
+    targets = [call.arguments[1] for call in ray.calls]
+    assert [target and target.version for target in targets] == [1, None, 1, 2]
+
+
+def test_an_error_in_the_users_code_is_told_with_its_place(tmp_path: Path) -> None:
+    """As it comes from a process: the message is the traceback there."""
+    traceback = f"""ray::ActorProcess.run() (pid=1, ip=10.0.0.1)
+  File "{tmp_path}/actors/rollout.py", line 90, in collect
+    result = environment.step(actions)
+  File "{tmp_path}/my_package.py", line 15, in step
+    self.t.foo
+AttributeError: 'int' object has no attribute 'foo'
+"""
+    assert failure_reason(RayTaskError("run", traceback, AttributeError())) == (
+        "its rollout raised: AttributeError: 'int' object has no attribute 'foo' (my_package.py:15, in step)"
+    )
+    assert failure_reason(RayTaskError("run", "ValueError: no", ValueError())) == "its rollout raised: ValueError: no"
