@@ -16,8 +16,7 @@ from launch.output import check_can_be_written, nearest
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.presets.settings_files import ConfigFile, for_another_run, read_config_file
 from launch.run.folder import RunFolder, check_imports
-from launch.run.seeds_note import SeveralSeeds, read_seeds
-from launch.run.status import check_exact_resume, check_unchanged, run_path
+from launch.run.status import SeveralSeeds, check_exact_resume, check_unchanged, read_seeds, run_path
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.registry import METHODS, NETWORKS, import_modules

@@ -16,8 +16,7 @@ from rich.console import Console
 from launch.machine.import_path import module_command, module_environment
 from launch.output import EXIT_DONE, EXIT_FAILED, make_folder, print_line
 from launch.run.folder import holder_of
-from launch.run.seeds_note import is_resumable
-from launch.run.status import RunPath
+from launch.run.status import RunPath, is_resumable
 from shared.errors import setting_error
 
 _POLL_SECONDS = 0.1

@@ -29,8 +29,7 @@ from launch.output import (
 from launch.presets.settings_files import set_of_one_run
 from launch.request import ResolvedRun
 from launch.run.folder import LOCK_FILE, FolderLock, RunFolder, read_object, read_summary
-from launch.run.seeds_note import FILES, SeveralSeeds, write_seeds
-from launch.run.status import reached_limit
+from launch.run.status import FILES, SeveralSeeds, reached_limit, write_seeds
 from launch.train import Result, TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error

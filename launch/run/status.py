@@ -1,6 +1,7 @@
-"""The status of a run, its summary, the conditions of a resume, and its name on the command line."""
+"""The status of a run, its summary, the conditions of a resume, and its name on the command line; several seeds."""
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cache
@@ -9,11 +10,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
 from launch.output import write_json
-from launch.run.folder import Holder, RunFolder, holder_of, last_row, read_summary
+from launch.run.folder import Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.saving import fetch
 from launch.run.stopping import ReturnTarget, Status, TrainingReturns, crossings
@@ -284,6 +286,55 @@ def check_exact_resume(before: RunConfig, config: RunConfig, actors: int, state:
             raise setting_error(setting, now, f"an exact resume goes on with {was}; {advice}")
     if actors < len(saved["actors"]):
         raise setting_error("actors", actors, f"an exact resume goes on with {len(saved['actors'])}; {advice}")
+
+
+# ---- Several seeds
+
+
+_SEEDS = "seeds.json"
+# Settings of all runs, in the format of --config.
+SETTINGS = "settings.json"
+FILES = (_SEEDS, SETTINGS)
+
+
+class SeveralSeeds(NamedTuple):
+    """Runs with the same settings and different seeds. `start_from` is the run whose weights all start from."""
+
+    config: RunConfig
+    seeds: tuple[int, ...]
+    preset: str
+    start_from: str | None
+
+
+def write_seeds(folder: Path, several: SeveralSeeds) -> None:
+    """Write seeds.json and settings.json."""
+    write_json(folder / SETTINGS, msgspec.to_builtins(several.config))
+    write_json(folder / _SEEDS, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from})
+
+
+def is_resumable(folder: Path) -> bool:
+    """Whether `tributary train --resume` accepts a folder: that of a run or of several seeds, not that of a study."""
+    return (folder / "config.json").is_file() or (folder / _SEEDS).is_file()
+
+
+def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[str] = ()) -> SeveralSeeds | None:
+    """The content of the files of `write_seeds`; None in a folder without them.
+
+    Raises:
+        ConfigurationError: a file cannot be read; or see `check_imports`.
+    """
+    if not (folder / _SEEDS).is_file():
+        return None
+    try:
+        kept: dict[str, Any] = json.loads((folder / _SEEDS).read_text())
+        settings = json.loads((folder / SETTINGS).read_text())
+        config = msgspec.convert(settings, RunConfig)
+        found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
+    except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
+        raise setting_error("resume", folder, f"{_SEEDS} or {SETTINGS} cannot be read: {error}") from error
+    if not trust_imports:
+        check_imports(config.environment, named_modules, "resume", str(folder))
+    return found
 
 
 # ---- Names of runs

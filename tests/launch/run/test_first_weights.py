@@ -98,7 +98,7 @@ MISTAKES = {
     "train breakout --start-from zoo:pong": "and zoo:pong was trained with observations of shape (84, 84, 4) and as "
     "actions 6 of them",
     "train --start-from zoo:pong --environment.screen-size 60": "has observations of shape (60, 60, 4)",
-    "train --start-from zoo:pong --resume zoo:pong": "goes on with one: use one",
+    "train --start-from zoo:pong --resume zoo:pong": "has its settings and its folder; leave it out",
     "train --start-from nowhere": "nowhere: is not the folder of a run",
     "train pendulum --start-from nowhere": "nowhere: is not the folder of a run",
 }

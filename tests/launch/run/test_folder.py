@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.run.folder import RunFolder
-from launch.run.seeds_note import is_resumable
+from launch.run.status import is_resumable
 from shared.errors import ConfigurationError
 
 
