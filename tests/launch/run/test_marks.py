@@ -3,11 +3,13 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from actors.environments import EnvironmentSpec, StepResult, VectorEnvironment, environment_spec
+from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
 from launch.run.session import TrainingSession
 from shared.config import ActorConfig, CheckpointConfig, EvaluationConfig, RunConfig
@@ -184,23 +186,30 @@ def test_a_confirmation_under_way_goes_on_after_an_exact_resume(
     asked = list(evaluator.asked)
     evaluator.asked.clear()
 
-    class LeftError(Exception):
-        """The process is gone."""
+    spec, folder = environment_spec(config.environment), tmp_path / "half"
+    folder.mkdir()
+    half: TrainingSession
 
-    half, events = session(config, tmp_path / "half", actors=3), 0
-    stop_if_due = half._stop_if_due
+    class Interrupting(InlineExecutor):
+        crossed, events = False, 0
 
-    def leave_after_the_crossing() -> None:
-        nonlocal events
-        stop_if_due()
-        events += bool(half._target is not None and half._target.first)
-        if events == stop_after:
-            half._save()
-            raise LeftError
+        def evaluate(self, *arguments: Any) -> None:
+            super().evaluate(*arguments)
+            self.crossed = True
+            self.count()
 
-    monkeypatch.setattr(half, "_stop_if_due", leave_after_the_crossing)
-    with pytest.raises(LeftError):
-        half._loop()
+        def next_completion(self) -> Completion | None:
+            if self.crossed:
+                self.count()
+            return super().next_completion()
+
+        def count(self) -> None:
+            self.events += 1
+            if self.events == stop_after:
+                half.interrupt()
+
+    half = TrainingSession(config, spec, folder, lambda first: Interrupting(config, spec, 3, first), resume=False)
+    assert half.run()["status"] == "interrupted"
     resumed = session(config, tmp_path / "half", actors=3, resume=True).run()
     assert evaluator.asked == asked
     timeless = lambda crossing: {name: value for name, value in crossing.items() if name != "seconds"}  # noqa: E731

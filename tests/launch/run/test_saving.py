@@ -2,10 +2,10 @@
 
 import errno
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ import pytest
 from actors.environments import environment_spec
 from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
+from launch.run.events import Row, Saved
 from launch.run.folder import RunFolder
-from launch.run.saving import BestWeights
+from launch.run.saving import BestWeights, Saving
 from launch.run.session import TrainingSession
 from shared.config import CheckpointConfig, RunConfig
 
@@ -24,9 +25,17 @@ def session(config: RunConfig, folder: Path, *, resume: bool = False) -> Trainin
     return TrainingSession(config, spec, folder, lambda first: InlineExecutor(config, spec, 1, first), resume=resume)
 
 
-def keep_if_best(run: TrainingSession, version: int, mean: float) -> None:
-    parameters = np.full_like(run.learner.snapshot().parameters, mean)
-    run._saving.best.keep_if_best(version, parameters, mean, "evaluation")
+def keep_if_best(best: BestWeights, version: int, mean: float) -> None:
+    best.keep_if_best(version, np.full(3, mean, np.float32), mean, "evaluation")
+
+
+def best_weights(folder: Path, state: dict[str, Any] | None = None) -> BestWeights:
+    """As a session makes them, after a checkpoint with this state."""
+    best = BestWeights(RunFolder(folder), lambda message: pytest.fail(message))
+    if state is not None:
+        best.restore(state, evaluates=True)
+    best.read_score()
+    return best
 
 
 def best_of(folder: Path) -> tuple[int, float, float]:
@@ -36,23 +45,20 @@ def best_of(folder: Path) -> tuple[int, float, float]:
         return int(best["version"]), float(best["mean_return"]), value
 
 
-def test_best_weights_survive_a_worse_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
-    run = session(cartpole, tmp_path)
+def test_best_weights_survive_a_worse_evaluation(tmp_path: Path) -> None:
+    best = best_weights(tmp_path)
     for version, mean in enumerate((-3.0, 20.0, 19.0)):
-        keep_if_best(run, version, mean)
+        keep_if_best(best, version, mean)
     assert best_of(tmp_path) == (1, 20.0, 20.0)
-    keep_if_best(run, 3, 20.5)
+    keep_if_best(best, 3, 20.5)
     assert best_of(tmp_path) == (3, 20.5, 20.5)
 
 
-def test_best_weights_survive_a_learner_that_died_before_its_next_checkpoint(
-    cartpole: RunConfig, tmp_path: Path
-) -> None:
-    died = session(cartpole, tmp_path)
-    died._save()
+def test_best_weights_survive_a_learner_that_died_before_its_next_checkpoint(tmp_path: Path) -> None:
+    died = best_weights(tmp_path)
+    checkpoint = died.state()
     keep_if_best(died, 5, 20.0)
-    # Here the process ends: no checkpoint knows of it.
-    resumed = session(cartpole, tmp_path, resume=True)
+    resumed = best_weights(tmp_path, checkpoint)
     keep_if_best(resumed, 6, 19.0)
     assert best_of(tmp_path) == (5, 20.0, 20.0)
     keep_if_best(resumed, 7, 21.0)
@@ -81,17 +87,18 @@ def test_weights_that_could_not_be_written_are_not_what_later_ones_have_to_beat(
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03"])
 def test_where_the_best_weights_cannot_be_read_the_checkpoint_says_how_good_they_were(
-    cartpole: RunConfig, tmp_path: Path, content: bytes | None
+    tmp_path: Path, content: bytes | None
 ) -> None:
-    run = session(cartpole, tmp_path)
-    keep_if_best(run, 5, 20.0)
-    run._save()
+    best = best_weights(tmp_path)
+    keep_if_best(best, 5, 20.0)
     (tmp_path / "best.npz").unlink()
     if content is not None:
         (tmp_path / "best.npz").write_bytes(content)
-    resumed = session(cartpole, tmp_path, resume=True)
-    keep_if_best(resumed, 6, 20.5)
-    assert best_of(tmp_path) == (6, 20.5, 20.5)
+    resumed = best_weights(tmp_path, best.state())
+    keep_if_best(resumed, 6, 19.0)
+    assert content is None or (tmp_path / "best.npz").read_bytes() == content
+    keep_if_best(resumed, 7, 20.5)
+    assert best_of(tmp_path) == (7, 20.5, 20.5)
 
 
 def test_an_evaluation_says_more_than_training_and_a_confirmation_more_than_luck(tmp_path: Path) -> None:
@@ -121,27 +128,27 @@ def test_a_checkpoint_of_an_older_version_has_no_measure(tmp_path: Path, evaluat
     assert best.state() == {"best_return": 3.0, "best_measure": measure}
 
 
-def test_a_checkpoint_is_due_by_time_or_by_updates(cartpole: RunConfig, tmp_path: Path) -> None:
-    config = replace(cartpole, checkpoint=CheckpointConfig(every_updates=3, every_seconds=60.0))
-    run = session(config, tmp_path)
-    saving = run._saving
+def test_a_checkpoint_is_due_by_time(tmp_path: Path) -> None:
+    learner: Any = SimpleNamespace(version=0, account=SimpleNamespace(frames=0), variables=dict)
+    config = RunConfig(checkpoint=CheckpointConfig(every_seconds=60.0))
+    saving = Saving(config, RunFolder(tmp_path), learner, dict, lambda _state: None, print)
     saving.count_from(100.0)
     assert not saving.is_due(159.9)
     assert saving.is_due(160.0)
-    due = []
-    for _ in run._coordinator.run():
-        due.append(saving.is_due(101.0))
-        if run.learner.version == 3:
-            break
-    assert due == [False, False, True]
-    saving.count_from(101.0)
-    assert not saving.is_due(102.0)
+    saving.count_from(160.0)
+    assert not saving.is_due(161.0)
 
 
-def test_a_row_comes_after_the_checkpoint_of_its_frames(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever sees in a row that a multiple was reached finds the weights of that moment."""
+def test_a_checkpoint_is_due_by_updates(cartpole: RunConfig, tmp_path: Path) -> None:
+    config = replace(cartpole, total_frames=700, checkpoint=CheckpointConfig(every_updates=3, every_seconds=1e9))
+    run = session(config, tmp_path)
+    updates = run.run()["updates"]
+    saved = [event.update for event in run.view().events if isinstance(event, Saved)]
+    assert saved == [*range(0, updates, 3), updates] if updates % 3 else [*range(0, updates + 1, 3), updates]
+
+
+def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
+    """The reader of a row in which a multiple was reached finds the weights of that moment."""
     every = 130
     config = replace(
         cartpole,
@@ -150,29 +157,22 @@ def test_a_row_comes_after_the_checkpoint_of_its_frames(
         checkpoint=CheckpointConfig(every_frames=every, every_seconds=1e9),
     )
     run = session(config, tmp_path)
-    happened: list[tuple[str, int]] = []
-
-    def noted(kind: str, called: Callable[[], None]) -> None:
-        happened.append((kind, run.learner.account.frames))
-        called()
-
-    monkeypatch.setattr(run, "_save", partial(noted, "saved", run._save))
-    monkeypatch.setattr(run._reporting, "log", partial(noted, "row", run._reporting.log))
     run.run()
-    saved = {frames // every: frames for kind, frames in reversed(happened) if kind == "saved"}
-    assert sorted(saved) == list(range(max(saved) + 1))
-    assert max(saved) >= 900 // every
-    for i, (kind, frames) in enumerate(happened[:-2]):
-        if kind == "row":
-            assert ("saved", saved[frames // every]) in happened[:i]
+    events = [event for event in run.view().events if isinstance(event, Saved | Row)]
+    frames_at = {event.values["updates"]: event.values["frames"] for event in events if isinstance(event, Row)}
+    reached = -1
+    for event in events:
+        if isinstance(event, Saved):
+            reached = max(reached, frames_at.get(event.update, 0) // every)
+        else:
+            assert reached == event.values["frames"] // every
+    assert reached >= 900 // every
 
 
 def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path: Path) -> None:
     run = session(cartpole, tmp_path)
     parameters = run.learner.variables()["parameters"]
     parameters.assign(np.full(parameters.shape, np.nan, np.float32))
-    with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
-        run._save()
     with pytest.raises(TrainingStoppedError, match="not finite any more at update 0"):
         run.run()
     assert not list(tmp_path.glob("checkpoints/*.index"))

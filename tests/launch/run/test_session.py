@@ -1,6 +1,8 @@
 """Whole runs in one process: determinism, the account, resume, and what a run folder holds."""
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,15 @@ from actors.environments import environment_spec, measure_observation_mean
 from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
+from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
 from launch.run.events import Progress
 from launch.run.metrics import Metrics
 from launch.run.session import TrainingSession
-from launch.run.status import RunCounts
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.registry import METHODS
-from shared.types import EvaluationResult, WeightSnapshot
+from shared.types import EvaluationResult
 
 
 def parameters_after(config: RunConfig, updates: int) -> bytes:
@@ -60,6 +62,24 @@ def session(config: RunConfig, folder: Path, actors: int = 1, resume: bool = Fal
         return InlineExecutor(config, spec, actors, first_actor_id)
 
     return TrainingSession(config, spec, folder, make_executor, resume=resume)
+
+
+def interrupted_at(
+    config: RunConfig, folder: Path, due: Callable[[TrainingSession], bool], *, actors: int, resume: bool = False
+) -> TrainingSession:
+    """A session that is interrupted before the first report at which `due` holds."""
+    spec = environment_spec(config.environment)
+    folder.mkdir(exist_ok=True)
+    run: TrainingSession
+
+    class Interrupting(InlineExecutor):
+        def next_completion(self) -> Completion | None:
+            if due(run):
+                run.interrupt()
+            return super().next_completion()
+
+    run = TrainingSession(config, spec, folder, lambda first: Interrupting(config, spec, actors, first), resume=resume)
+    return run
 
 
 def test_sampled_is_applied_plus_dropped_with_4_actors_and_k_3(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -111,7 +131,7 @@ def test_resume_goes_on_where_the_run_stopped(cartpole: RunConfig, tmp_path: Pat
     after = resumed.run()
     assert after["frames"] >= 900
     assert after["updates"] > before["updates"]
-    assert after["wall_seconds"] > earlier > first._saving._saved_seconds > 0
+    assert after["wall_seconds"] > earlier > 0
     assert after["agent_steps_sampled"] == after["agent_steps_applied"] + sum(after["agent_steps_dropped"].values())
 
 
@@ -120,11 +140,11 @@ def test_a_resume_with_another_k_counts_as_applied_only_what_was(
     now: int, kept: bool, cartpole: RunConfig, tmp_path: Path
 ) -> None:
     """Two gradients wait for a third when the run is saved."""
-    before = session(replace(cartpole, learner=LearnerConfig(gradients_per_update=3)), tmp_path)
-    for _ in before._coordinator.run():
-        if before.learner.version == 2 and before.learner.account.ledger.gradients_pending == 2:
-            break
-    before._save()
+    # Of one actor, 8 gradients are two updates and the two that wait.
+    config = replace(cartpole, learner=LearnerConfig(gradients_per_update=3))
+    before = interrupted_at(config, tmp_path, lambda run: run.learner.account.ledger.gradients_applied == 6, actors=1)
+    before.run()
+    assert (before.learner.version, before.learner.account.ledger.gradients_pending) == (2, 2)
     waiting = before.learner.account.ledger.pending
     after = session(
         replace(cartpole, total_frames=500, learner=LearnerConfig(gradients_per_update=now)), tmp_path, resume=True
@@ -160,15 +180,13 @@ def test_n_updates_save_resume_and_n_updates_are_bit_equal_to_2n(
     )
 
     def run_until(version: int, folder: Path, resume: bool) -> TrainingSession:
-        run = session(config, folder, actors=2, resume=resume)
-        for _ in run._coordinator.run():
-            if run.learner.version == version:
-                break
+        # The next report is the last update.
+        run = interrupted_at(config, folder, lambda run: run.learner.version == version - 1, actors=2, resume=resume)
+        assert run.run()["updates"] == version
         return run
 
     whole = run_until(2 * updates, tmp_path / "whole", resume=False)
-    half = run_until(updates, tmp_path / "half", resume=False)
-    half._save()
+    run_until(updates, tmp_path / "half", resume=False)
     resumed = run_until(2 * updates, tmp_path / "half", resume=True)
     for name, expected in whole.learner.variables().items():
         np.testing.assert_array_equal(resumed.learner.variables()[name].numpy(), expected.numpy(), err_msg=name)
@@ -186,16 +204,21 @@ def test_other_conditions_to_stop(cartpole: RunConfig, tmp_path: Path, changes: 
     assert session(replace(cartpole, **changes), tmp_path).run()["status"] == status
 
 
-def test_rates_after_a_resume_are_those_of_this_process(cartpole: RunConfig, tmp_path: Path) -> None:
+def test_rates_after_a_resume_are_those_of_this_process(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A row at the end, and none before.
-    once = replace(cartpole, total_frames=1_000, log_every_seconds=1e6)
-    session(once, tmp_path).run()
+    once, clock = replace(cartpole, total_frames=1_000, log_every_seconds=1e6), time.monotonic
+    with monkeypatch.context() as slow:
+        slow.setattr(time, "monotonic", lambda: 10_000.0 * clock())
+        session(once, tmp_path).run()
     resumed = session(replace(once, total_frames=2_000), tmp_path, resume=True)
-    before = resumed.learner.account.ledger.sampled
-    resumed._earlier += RunCounts(elapsed_seconds=3600.0)
+    agent_steps, seconds = resumed.learner.account.ledger.sampled, resumed.elapsed_seconds
+    assert seconds > 100.0
     resumed.run()
     row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert row["agent_steps_per_second"] >= (row["agent_steps"] - before) / (row["elapsed_seconds"] - 3600.0) > 0
+    rate = (row["agent_steps"] - agent_steps) / (row["elapsed_seconds"] - seconds)
+    assert row["agent_steps_per_second"] >= rate > 0
 
 
 def test_an_interrupt_finishes_and_saves(cartpole: RunConfig, tmp_path: Path) -> None:
@@ -215,17 +238,20 @@ def test_an_interrupt_drops_the_evaluation_that_has_not_begun_unless_it_is_saved
         checkpoint=CheckpointConfig(exact=exact),
         evaluation=EvaluationConfig(every_frames=100, episodes=1, environments=1),
     )
-    run = session(config, tmp_path, actors=2)
-    evaluate = run._coordinator.evaluate
+    spec = environment_spec(config.environment)
+    run: TrainingSession
 
-    def evaluate_and_interrupt(*arguments: Any) -> WeightSnapshot:
-        run.interrupt()
-        return evaluate(*arguments)
+    class Interrupting(InlineExecutor):
+        def evaluate(self, *arguments: Any) -> None:
+            run.interrupt()
+            super().evaluate(*arguments)
 
-    run._coordinator.evaluate = evaluate_and_interrupt
-    assert run.run()["evaluation"] is None
-    kept = [call.actor_id for call in run._executor._calls]
-    assert (None in kept) == exact
+    run = TrainingSession(config, spec, tmp_path, lambda first: Interrupting(config, spec, 2, first), resume=False)
+    stopped = run.run()
+    assert (stopped["status"], stopped["evaluation"]) == ("interrupted", None)
+    # The checkpoint has the evaluation, or a resume before the next one is due has none.
+    longer = replace(config, total_frames=stopped["frames"] + 40)
+    assert (session(longer, tmp_path, actors=2, resume=True).run()["evaluation"] is not None) == exact
 
 
 def test_an_evaluation_without_its_video_is_told(

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -59,6 +61,13 @@ def test_a_copy_drops_old_checkpoints_that_an_earlier_process_left(tmp_path: Pat
     assert names == {"checkpoints/update-2.index", "videos/update-1.gif"}
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,13 +75,13 @@ def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
     (here / "checkpoints").mkdir(parents=True)
     for number in (1, 2):
         (here / "checkpoints" / f"update-{number}.index").write_text("old")
-    copy = RemoteCopy(here, f"file://{there}")
+    copy, files = RemoteCopy(here, f"file://{there}"), fsspec.filesystem("file")
     copy.start()
-    assert copy._failure() is None
+    wait_until(lambda: len(list(there.glob("checkpoints/*.index"))) == 2)
     for file in (here / "checkpoints").iterdir():
         file.unlink()
     removed: list[str] = []
-    remove = copy._files.rm_file
+    remove = files.rm_file
 
     def fail_at_the_second(path: str) -> None:
         if removed:
@@ -81,9 +90,9 @@ def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
         remove(path)
 
     with monkeypatch.context() as failing:
-        failing.setattr(copy._files, "rm_file", fail_at_the_second)
-        copy.start()
-        assert copy._failure() == "OSError: the network is down"
+        failing.setattr(files, "rm_file", fail_at_the_second)
+        # A call while an update is under way does nothing; the first one after it has its error.
+        wait_until(lambda: copy.start() == "OSError: the network is down")
     assert copy.finish() is None
     assert list((there / "checkpoints").iterdir()) == []
 
@@ -178,7 +187,7 @@ def test_storage_that_fails_is_told_and_no_run_fails_by_it(tmp_path: Path, monke
     def refuse(*_: object) -> None:
         raise OSError("the network is down")
 
-    monkeypatch.setattr(copy._files, "pipe_file", refuse)
+    monkeypatch.setattr(fsspec.filesystem("memory"), "pipe_file", refuse)
     assert copy.start() is None
     assert copy.finish() == "OSError: the network is down"
 
