@@ -257,9 +257,15 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
     import ray
 
     from launch.loop.worker_pool import TrainingStoppedError
-    from launch.on_ray.cluster import cluster_nodes, connect, machines_requested, takes_gpu_here, total_gpus
-    from launch.on_ray.learner_run import run_learners
-    from launch.on_ray.probe import check_nodes
+    from launch.on_ray.cluster import (
+        check_nodes,
+        cluster_nodes,
+        connect,
+        machines_requested,
+        takes_gpu_here,
+        total_gpus,
+    )
+    from launch.on_ray.learner_process import run_learners
 
     config, budget, listener = run.config, run.budget, run.listener
     try:
@@ -352,7 +358,7 @@ def _watch(
                 return summary
             if listener.stop.asked and not passed_on:
                 passed_on = True
-                listener.message("finishing the rollouts under way and saving; Ctrl-C again leaves at once")
+                listener.message("finishing the gradients under way and saving; Ctrl-C again leaves at once")
                 interrupt()
         except KeyboardInterrupt as error:
             listener.interrupt(error)

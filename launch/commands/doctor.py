@@ -35,7 +35,7 @@ def doctor(arguments: DoctorArguments) -> int:
     if arguments.address == "local":
         reports = [probe() | {"node": "this machine"}]
     else:
-        from launch.on_ray.probe import probe_cluster
+        from launch.on_ray.cluster import probe_cluster
 
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())

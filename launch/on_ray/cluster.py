@@ -1,50 +1,61 @@
-"""Starts or joins a Ray cluster, and sees which of its nodes are alive."""
+"""A Ray cluster: starting or joining one, its nodes, and probes of them."""
 
 import os
+import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 # Read when ray is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-# The autoscaler's lines would come between those of the run, which says itself when actors join or go.
+# The run reports actors that join or go: the autoscaler's lines would only come between.
 os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
 
+import numpy as np
 import ray
 from ray.autoscaler.sdk import request_resources
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from rich.console import Console
 
+from launch.machine.doctor import check_reports, probe, quick_probe
 from launch.machine.import_path import worker_path
-from launch.on_ray.placement import Node, slots_by_node
+from launch.on_ray.placement import Node, learner_node, slots_by_node
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
+# Weights and gradients of one machine pass by shared memory of their own; the store holds a few snapshots.
 _LOCAL_OBJECT_STORE_BYTES = 2**30
-_ANSWER_SECONDS = 5.0
+_CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 _NODE_SECONDS = 1.0
-# Between two tries to reach a node that did not answer.
+# Between two attempts to reach a node that did not respond. An attempt takes up to a second of the learner's loop.
 _RETRY_SECONDS = 10.0
-# The custom resource of the node that the learner has to be on.
-LEARNER_RESOURCE = "learner"
+# The custom resource that marks the node of the learner.
+_LEARNER_RESOURCE = "learner"
+
+_TRANSFER_BYTES = 16 * 10**6
+# A node that is busy for a moment is neither late nor slow.
+_SAMPLES = 3
+# Enough for a process that imports TensorFlow on a busy machine.
+_PROBE_SECONDS = 120.0
 
 
 class _ProjectFirst(JobConfig):
-    """Has workers look for modules in the project's folder first, then in the driver's working directory.
+    """Makes workers look for modules in the project's folder before the driver's working directory.
 
-    Ray would put the driver's working directory first: a file `shared.py` there would be taken for our package.
+    Ray would look in the working directory first, and take a file `shared.py` there for this project's package.
     """
 
     def __init__(self) -> None:
         super().__init__(_py_driver_sys_path=worker_path())
 
     def _runtime_env_has_working_dir(self) -> bool:
-        # Ray asks this before it adds its own folders in front; True keeps it from that.
+        # True keeps Ray from adding its own folders in front.
         return True
 
 
@@ -56,14 +67,14 @@ def connect(config: RunConfig, actors: int) -> None:
         ConfigurationError: Ray did not start in time.
     """
     if config.address == "local":
-        # As many cores as the actors need, whatever the machine has: that was decided, and warned about, before.
+        # As many cores as the actors need, even beyond those of the machine: a warning has been shown before.
         start_here(max(1, int(actors * config.actor.cores + 0.999)))
     else:
         join(config.address)
 
 
 def start_here(cores: int) -> None:
-    """Start Ray on this machine, with so many cores, for this process alone.
+    """Start Ray on this machine, for this process alone.
 
     Raises:
         ConfigurationError: it did not start in time.
@@ -74,7 +85,7 @@ def start_here(cores: int) -> None:
         with _own_sigterm():
             ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
     except Exception as error:
-        # It has no type of its own.
+        # Ray raises a bare Exception for it.
         if "timed out during startup" not in str(error):
             raise
         raise ConfigurationError(
@@ -87,8 +98,8 @@ def join(address: str) -> None:
     """Join the cluster at an address.
 
     Raises:
-        ConfigurationError: nobody listens there, or the cluster runs another version of Ray or Python.
-        ConnectionError: something listens there, and it is no Ray cluster.
+        ConfigurationError: nothing listens there, or the cluster runs another version of Ray or Python.
+        ConnectionError: the listener is no Ray cluster.
     """
     check_address(address)
     try:
@@ -103,7 +114,7 @@ def join(address: str) -> None:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Ray sets a handler for SIGTERM, by which a process leaves at once. One that this process has set stays."""
+    """Restore this process's handler of SIGTERM: that of `ray.init` ends the process at once."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -113,10 +124,10 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def check_address(address: str) -> None:
-    """Refuse an address that nobody listens at: Ray would try for over a minute, and end the process.
+    """Refuse an address where nothing listens: Ray would try for over a minute, and end the process.
 
     Raises:
-        ConfigurationError: it is neither `auto` nor the HOST:PORT of something that answers.
+        ConfigurationError: it is neither `auto` nor the HOST:PORT of a listener.
     """
     if address == "auto":
         return
@@ -124,13 +135,13 @@ def check_address(address: str) -> None:
     if not host or not port.isdecimal():
         raise setting_error("address", address, "must be local, auto or HOST:PORT")
     try:
-        socket.create_connection((host, int(port)), _ANSWER_SECONDS).close()
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise setting_error("address", address, f"no Ray cluster answers there: {error}") from error
 
 
 def cluster_nodes() -> list[Node]:
-    """The machines of the cluster that was joined, those that are alive."""
+    """The live nodes of the cluster that was joined."""
     draining = _draining_nodes()
     return [
         Node(
@@ -139,7 +150,7 @@ def cluster_nodes() -> list[Node]:
             cores=node["Resources"].get("CPU", 0.0),
             bytes=int(node["Resources"].get("memory", 0)),
             gpus=node["Resources"].get("GPU", 0.0),
-            marked=node["Resources"].get(LEARNER_RESOURCE, 0.0) > 0,
+            marked=node["Resources"].get(_LEARNER_RESOURCE, 0.0) > 0,
             head="node:__internal_head__" in node["Resources"],
             draining=node["NodeID"] in draining,
             port=node["NodeManagerPort"],
@@ -149,9 +160,14 @@ def cluster_nodes() -> list[Node]:
     ]
 
 
+def on_node(node: str) -> dict[str, Any]:
+    """Ray's options for a process that must run on this node."""
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
 @contextmanager
 def machines_requested(config: RunConfig) -> Iterator[None]:
-    """Ask the cluster's autoscaler, if it has one, for the cores of as many actors as the run may have at most."""
+    """Request cores for the largest number of actors from the cluster's autoscaler, if it has one."""
     _, most = config.actor_range
     if config.address == "local" or most is None or isinstance(config.actors, int):
         yield
@@ -164,7 +180,7 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
 
 
 def total_gpus() -> float:
-    """GPUs of all nodes."""
+    """Number of GPUs of all nodes."""
     return float(ray.cluster_resources().get("GPU", 0.0))
 
 
@@ -172,7 +188,7 @@ def takes_gpu_here(config: RunConfig) -> bool:
     """Whether the learner takes a GPU of this machine.
 
     Raises:
-        ConfigurationError: it should, and Ray finds none.
+        ConfigurationError: the settings require one, and Ray finds none.
     """
     gpu = config.learner.may_use_gpu and total_gpus() >= 1
     if config.learner.device == "gpu" and not gpu:
@@ -181,12 +197,12 @@ def takes_gpu_here(config: RunConfig) -> bool:
 
 
 def _draining_nodes() -> set[str]:
-    # There is no public function for it; Ray Serve asks the same way.
+    # Ray has no public function for it; Ray Serve uses the same one.
     return set(ray._private.state.state.get_draining_nodes())
 
 
 class ClusterView:
-    """The nodes of the cluster and their places for actors, looked up again every two seconds.
+    """The nodes of the cluster and their slots for actors, looked up again every two seconds.
 
     Args:
         config: of the run.
@@ -196,47 +212,47 @@ class ClusterView:
     def __init__(self, config: RunConfig, learner: Node) -> None:
         self._config, self.learner = config, learner
         self._nodes: list[Node] = []
-        # When each node that Ray's server still takes for alive was last found not to answer.
+        # Nodes that Ray's server lists as alive and that do not respond, with the time of the last attempt.
         self._silent: dict[str, float] = {}
         self._looked_up = -_LOOKUP_SECONDS
 
     def nodes(self, *, fresh: bool = False) -> list[Node]:
-        """The nodes that Ray's server takes for alive, less those that were found not to answer."""
+        """The nodes that Ray's server lists as alive, without those that do not respond."""
         now = time.monotonic()
         if fresh or now - self._looked_up >= _LOOKUP_SECONDS:
             self._nodes = [node for node in cluster_nodes() if not self._is_silent(node, now)]
             self._looked_up = now
         return self._nodes
 
+    def slots_by_node(self) -> dict[str, int]:
+        """Number of actors that each node takes, by node id."""
+        return slots_by_node(self._config, self.nodes(), self.learner)
+
     def has_lost(self, node_id: str) -> bool:
-        """Whether this node is gone. It is asked itself: Ray's server may take half a minute to notice."""
+        """Whether this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""
         node = next((node for node in self.nodes(fresh=True) if node.id == node_id), None)
         if node is None:
             return True
-        if _answers(node):
+        if _responds(node):
             return False
         self._silent[node_id] = time.monotonic()
         self._nodes = [node for node in self._nodes if node.id != node_id]
         return True
 
     def _is_silent(self, node: Node, now: float) -> bool:
-        """A node that did not answer is tried again now and then: it may only have been busy."""
+        """Whether the node does not respond. It is tried again now and then: it may only have been busy."""
         since = self._silent.get(node.id)
         if since is None:
             return False
         if now - since >= _RETRY_SECONDS:
-            if _answers(node):
+            if _responds(node):
                 del self._silent[node.id]
                 return False
             self._silent[node.id] = now
         return True
 
-    def slots_by_node(self) -> dict[str, int]:
-        """How many actors each node takes, by its id."""
-        return slots_by_node(self._config, self.nodes(), self.learner)
 
-
-def _answers(node: Node) -> bool:
+def _responds(node: Node) -> bool:
     try:
         socket.create_connection((node.address, node.port), _NODE_SECONDS).close()
     except OSError:
@@ -244,6 +260,106 @@ def _answers(node: Node) -> bool:
     return True
 
 
-def on_node(node: str) -> dict[str, Any]:
-    """Ray's options for a process that runs on this node or not at all."""
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
+    """A full report of each node, with its clock skew and the transfer rate from the learner's node.
+
+    Raises:
+        ConfigurationError: nothing listens at the address, or the cluster runs another version of Ray or Python.
+    """
+    try:
+        join(address)
+        nodes = cluster_nodes()
+        console.print(f"{len(nodes)} nodes …", style="dim", highlight=False)
+        reports = _reports(nodes, probe)
+        learner, _ = learner_node(RunConfig(), nodes)
+        for node, report in zip(nodes, reports, strict=True):
+            if "error" in report:
+                continue
+            report["clock_skew_seconds"] = _clock_skew(node)
+            if node.id != learner.id:
+                report["transfer_bytes_per_second"] = _transfer_rate(learner, node)
+        return reports
+    finally:
+        ray.shutdown()
+
+
+def check_nodes() -> None:
+    """Compare the versions on every node of the joined cluster with those of this process. Takes seconds.
+
+    Raises:
+        ConfigurationError: names a node that differs, and the remedy.
+    """
+    check_reports(_reports(cluster_nodes(), quick_probe))
+
+
+def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run a probe on all nodes at once. One report each, in their order; that of a failed probe has an `error`."""
+    calls = [_on(node, function).remote() for node in nodes]
+    reports = []
+    deadline = time.monotonic() + _PROBE_SECONDS
+    for node, call in zip(nodes, calls, strict=True):
+        try:
+            report = ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
+        except ray.exceptions.GetTimeoutError:
+            report = {"error": f"no answer within {_PROBE_SECONDS:.0f} s", "advice": "see ray logs on that node"}
+        except ray.exceptions.RayError as error:
+            report = _failed_report(error)
+        reports.append(report | {"node": node.address})
+    return reports
+
+
+def _failed_report(error: Exception) -> dict[str, Any]:
+    text = one_line(error)
+    package = re.search(r"'(\w+)' is not a package", text)
+    if package is not None:
+        return {
+            "error": f"a file there takes the place of the project's package {package[1]}",
+            "advice": f"python -c 'import {package[1]}; print({package[1]})' names it there: rename it",
+        }
+    if "ModuleNotFoundError" in text or "No module named" in text:
+        missing = text.rpartition("No module named ")[2][:40].split("'")[1::2]
+        return {
+            "error": f"{', '.join(missing) or 'the project'} cannot be imported there",
+            "advice": "copy this folder there and run: pip install --editable .",
+        }
+    return {"error": text[-200:], "advice": "see ray logs on that node"}
+
+
+def _on(node: Node, function: Callable[..., Any]) -> Any:
+    options = {"num_cpus": 0, "max_retries": 0, **on_node(node.id)}
+    return ray.remote(function).options(**options)
+
+
+def _clock_skew(node: Node) -> float:
+    """Seconds by which a node's clock is ahead, by the quickest of several replies: others were delayed."""
+    samples = []
+    for _ in range(_SAMPLES):
+        sent = time.time()
+        there = ray.get(_on(node, _clock).remote())
+        received = time.time()
+        samples.append((received - sent, there - (sent + received) / 2))
+    return min(samples)[1]
+
+
+def _transfer_rate(source: Node, node: Node) -> float:
+    """Bytes per second from one node to another: the best of several transfers, each of fresh data."""
+    seconds = []
+    for _ in range(_SAMPLES):
+        data = _on(source, _put).remote(_TRANSFER_BYTES)
+        ray.wait([data], fetch_local=False)
+        seconds.append(ray.get(_on(node, _get_seconds).remote([data])))
+    return _TRANSFER_BYTES / min(seconds)
+
+
+def _put(size: int) -> np.ndarray:
+    return np.ones(size, np.uint8)
+
+
+def _get_seconds(refs: list[ray.ObjectRef]) -> float:
+    started = time.perf_counter()
+    ray.get(refs[0])
+    return time.perf_counter() - started
+
+
+def _clock() -> float:
+    return time.time()

@@ -1,59 +1,89 @@
-"""The learner's process: a training session over Ray actors, and how it is started.
+"""The learner's process, and the driver's side of it: start, progress, copies of the run folder, restarts.
 
-It imports TensorFlow, and what needs it, in its constructor: threads and devices are set first, and the driver, which
-only names this class, does without.
+    driver                                              learner's process (on the node of the placement)
+    run_learners ── LearnerStart, resume files ───────► LearnerProcess ── TrainingSession ── coordinator, executor
+    RemoteLearner ◄── progress, every second ─────────
+                  ◄── changes of the folder, every 10 s (if the learner has no access to the driver's folder)
+    process or node lost: a new placement, another learner from the last checkpoint
+
+The process imports TensorFlow, and modules that need it, in its constructor: after threads and devices have been set,
+and never in the driver.
 """
 
+import itertools
+import re
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
+from ray.exceptions import RayActorError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Executor
 from launch.machine.budget import ThreadBudget
+from launch.machine.interrupts import StopRequest
 from launch.machine.tensorflow_process import prepare_tensorflow
-from launch.on_ray.cluster import ClusterView, on_node, takes_gpu_here
-from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor
+from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu_here
+from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
-from launch.on_ray.placement import Aggregation, Node, Placement, aggregation
+from launch.on_ray.placement import Aggregation, Node, Placement, aggregation, place, placement_lines
 from launch.run.events import View
+from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from launch.run.status import LearnerDeath
 from shared.config import RunConfig
+from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from launch.run.session import TrainingSession
     from launch.run.trackers import OpenTracker
 
-# The learner's `run` occupies one thread; `view` and `interrupt` are answered beside it.
+# `run` occupies one thread; `view`, `interrupt` and `folder_changes` are served beside it.
 _LEARNER_THREADS = 3
 # A file in the run folder, by which the learner sees whether its folder is the driver's own.
-MARK = ".driver"
+_MARK = ".driver"
+# Films and TensorBoard's events: gigabytes in a long run, and a learner that goes on only adds to them. The driver's
+# copy keeps them.
+_NOT_SENT = re.compile(r"videos/.*|(.*/)?events\.out\.tfevents\..*")
+
+VIEW_SECONDS = 1.0
+_COPY_SECONDS = 10.0
+
+Summary = dict[str, Any]
+# Called with `wait`, `view` and `interrupt`: shows what `view` returns, calls `interrupt` when the user stops the run,
+# and returns the summary as soon as `wait` does.
+Watch = Callable[[Callable[[], Summary | None], Callable[[], View], Callable[[], None]], Summary]
 
 
 class SentFolder(NamedTuple):
-    """The driver's run folder, for a learner that may be on another machine; its file `MARK` holds `mark`."""
+    """The files of the driver's run folder that a learner on another machine resumes from.
+
+    `mark` is the content of the file `.driver` there.
+    """
 
     mark: str
-    folder: Changes
+    files: Changes
 
 
 class LearnerStart(NamedTuple):
-    """What a learner's process starts from.
+    """The arguments of a learner's process.
 
     Attributes:
         config: of the run.
         spec: of its environment.
-        folder: of the run.
-        budget: threads of the learner, and how many actors there are.
-        node: of the learner, on a cluster. None: everything is on this machine.
+        folder: path of the run's folder.
+        budget: threads of the learner, and the number of actors.
+        node: the learner's node on a cluster. None: all processes are on this machine.
         resume: go on from the newest checkpoint in `folder`.
-        gpu: whether the learner has one.
-        aggregation: where gradients are added before they reach the learner.
-        death: of the process before this one, if it is the same run that goes on.
-        sent: the run folder, for a learner that may be on another machine.
+        gpu: whether the learner has a GPU.
+        aggregation: where gradients are summed.
+        death: of the learner before this one in the same run.
+        sent: the files to resume from, unless all processes are on this machine.
     """
 
     config: RunConfig
@@ -69,10 +99,10 @@ class LearnerStart(NamedTuple):
 
 
 class LearnerProcess:
-    """A `TrainingSession` over Ray actors. `run` returns the summary; the other methods may be called meanwhile.
+    """A `TrainingSession` over Ray actors. `run` returns the summary; other methods may be called meanwhile.
 
-    What its constructor raises, each method raises: to Ray a constructor that raises is a process that died, which
-    would be started again, and Ray would print the traceback on the driver's terminal.
+    Each method raises what the constructor raised. To Ray, a constructor that raises is a process that died, and Ray
+    would print the traceback on the driver's terminal.
     """
 
     def __init__(self, start: LearnerStart) -> None:
@@ -85,9 +115,12 @@ class LearnerProcess:
             self._not_made = error
 
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
-        if start.sent is not None and not self._shares_folder(start.sent.mark):
-            # The driver is on another machine: its folder starts here as it is there.
-            apply_changes(start.folder, start.sent.folder)
+        if start.sent is not None:
+            mark = start.folder / _MARK
+            self._shared = mark.is_file() and mark.read_text() == start.sent.mark
+            if not self._shared:
+                # The driver is on another machine, without a file system in common.
+                apply_changes(start.folder, start.sent.files)
         prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
         from launch.run.session import TrainingSession
 
@@ -115,7 +148,7 @@ class LearnerProcess:
             trackers=trackers,
         )
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Summary:
         """See `TrainingSession.run`."""
         return self._made().run()
 
@@ -128,7 +161,7 @@ class LearnerProcess:
         self._made().interrupt()
 
     def folder_changes(self, known: dict[str, Stamp]) -> Changes:
-        """See `changes_since`. Nothing, where the driver sees the same folder."""
+        """See `changes_since`. Empty if the driver has access to the same folder."""
         return Changes({}, {}, {}) if self._shared else changes_since(self._folder, known, tails=True)
 
     def _made(self) -> "TrainingSession":
@@ -137,11 +170,49 @@ class LearnerProcess:
         assert self._session is not None
         return self._session
 
-    def _shares_folder(self, mark: str) -> bool:
-        """Whether the driver sees the same folder: then what it wrote there is here."""
-        file = self._folder / MARK
-        self._shared = file.is_file() and file.read_text() == mark
-        return self._shared
+
+def run_learners(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    folder: RunFolder,
+    budget: ThreadBudget,
+    placement: Placement | None,
+    *,
+    resume: bool,
+    watch: Watch,
+    say: Callable[[str], None],
+    stop: StopRequest,
+) -> Summary:
+    """Run a learner to its end. If its process dies, another one goes on from the last checkpoint.
+
+    Raises:
+        ConfigurationError: the run cannot start; nothing was learned.
+        RayError: the run failed, or its learner died more often than it may.
+        KeyboardInterrupt: the run was stopped while it waited for nodes. Its last checkpoint is its result.
+    """
+    death = None
+    for restarts in itertools.count():
+        sent = None if placement is None else sent_folder(folder.path)
+        process = start_learner(config, spec, folder.path, budget, placement, resume=resume, death=death, sent=sent)
+        learner = RemoteLearner(process, folder.path, say, copies=sent is not None)
+        try:
+            return watch(learner.wait, learner.view, learner.interrupt)
+        except (RayTaskError, RayActorError) as error:
+            if isinstance(error, RayTaskError):
+                # It raised and its process lives: another one would raise the same.
+                if restarts == 0 and isinstance(error.cause, ConfigurationError):
+                    raise error.cause from None
+                raise
+            if stop.asked or restarts == config.supervision.max_learner_restarts:
+                raise
+            say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
+            # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
+            ray.kill(process, no_restart=True)
+            resume = resume or folder.has_checkpoint
+            death = LearnerDeath(failure_reason(error), learner.agent_steps)
+            if placement is not None:
+                placement = _place_again(config, say, stop)
+    raise AssertionError("unreachable")
 
 
 def start_learner(
@@ -155,7 +226,7 @@ def start_learner(
     death: LearnerDeath | None,
     sent: SentFolder | None,
 ) -> Any:
-    """Start the learner's process where the placement has it; without one, on this machine. See `LearnerStart`."""
+    """Start the learner's process on the node of the placement; without one, on this machine. See `LearnerStart`."""
     if placement is None:
         gpu, where = takes_gpu_here(config), dict[str, Any]()
     else:
@@ -175,3 +246,102 @@ def start_learner(
         sent=sent,
     )
     return remote(LearnerProcess).remote(start)
+
+
+def sent_folder(folder: Path) -> SentFolder:
+    """The files that a learner resumes from, and a new mark in the folder."""
+    mark = secrets.token_hex(8)
+    (folder / _MARK).write_text(mark)
+    return SentFolder(mark, changes_since(folder, {}, leave_out=_NOT_SENT))
+
+
+def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
+    """Wait until the nodes have room for the run, and plan its placement."""
+    shown = ""
+    while True:
+        if stop.asked:
+            raise KeyboardInterrupt
+        nodes = cluster_nodes()
+        try:
+            placement = place(config, nodes)
+        except ConfigurationError as error:
+            if str(error) != shown:
+                say(f"waiting for nodes: {error}")
+                shown = str(error)
+            time.sleep(VIEW_SECONDS)
+            continue
+        for line in placement_lines(placement, nodes):
+            say(line)
+        return placement
+
+
+class RemoteLearner:
+    """The driver's view of a learner's process. It copies the learner's folder to this machine.
+
+    Args:
+        process: Ray's handle.
+        folder: path of the run's folder on this machine.
+        say: takes a line for the user.
+        copies: whether the learner may have a folder of its own.
+
+    Attributes:
+        agent_steps: the most that `view` has returned.
+    """
+
+    def __init__(self, process: Any, folder: Path, say: Callable[[str], None], *, copies: bool) -> None:
+        self._process = process
+        self._result = process.run.remote()
+        self._folder, self._copies = folder, copies
+        self._stamps: dict[str, Stamp] = {}
+        self._copied = time.monotonic()
+        self._say, self._copy_fails = say, False
+        self.agent_steps = 0
+
+    def wait(self) -> Summary | None:
+        """The summary, if the run ends within a moment."""
+        ready, _ = ray.wait([self._result], timeout=VIEW_SECONDS)
+        if ready:
+            # Before the result, which may be an error: a run that fails has saved. After the death of the process
+            # there is nothing to copy, and the result has the reason.
+            with suppress(RayActorError):
+                self._copy()
+            summary: Summary = ray.get(self._result)
+            return summary
+        if time.monotonic() - self._copied >= _COPY_SECONDS:
+            self._copy()
+        return None
+
+    def _copy(self) -> None:
+        """Update the copy. A full disk here ends no run elsewhere."""
+        if not self._copies:
+            return
+        self._copied = time.monotonic()
+        changes = ray.get(self._process.folder_changes.remote(self._stamps))
+        if not changes.stamps:
+            return
+        try:
+            apply_changes(self._folder, changes)
+        except OSError as error:
+            if not self._copy_fails:
+                self._say(
+                    f"warning: the copy of the run in {self._folder} cannot be written: {error.strerror}; the run goes "
+                    f"on, and the copy is tried again every {_COPY_SECONDS:.0f} seconds"
+                )
+            self._copy_fails = True
+            # Part of it may have been written: the next copy is of the whole folder.
+            self._stamps = {}
+            return
+        if self._copy_fails:
+            self._say(f"the copy of the run in {self._folder} is up to date again")
+        self._copy_fails = False
+        self._stamps = changes.stamps
+
+    def view(self) -> View:
+        """See `TrainingSession.view`."""
+        view: View = ray.get(self._process.view.remote())
+        self.agent_steps = max(self.agent_steps, view.progress.agent_steps)
+        return view
+
+    def interrupt(self) -> None:
+        """See `TrainingSession.interrupt`."""
+        ray.get(self._process.interrupt.remote())

@@ -57,11 +57,18 @@ class Changes(NamedTuple):
     stamps: dict[str, Stamp]
 
 
-def changes_since(folder: Path, known: dict[str, Stamp], *, tails: bool = False) -> Changes:
-    """The changes of a folder since it had the stamps `known`. With `tails`, of files that grew only the new ends."""
+def changes_since(
+    folder: Path, known: dict[str, Stamp], *, tails: bool = False, leave_out: re.Pattern[str] | None = None
+) -> Changes:
+    """The changes of a folder since it had the stamps `known`. With `tails`, of files that grew only the new ends.
+
+    Files whose relative path matches `leave_out` are ignored.
+    """
     changes = Changes({}, {}, {})
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
+        if leave_out is not None and leave_out.fullmatch(name):
+            continue
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())

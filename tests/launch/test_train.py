@@ -10,7 +10,7 @@ import pytest
 
 from launch.cli import main
 from launch.machine.interrupts import Interrupts
-from launch.on_ray import cluster, learner_run
+from launch.on_ray import cluster, learner_process
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
 from launch.run.events import Event, Message, Row, Started
@@ -109,7 +109,7 @@ def test_a_connection_that_breaks_while_it_trains_is_not_a_wrong_address(
     def breaks(*_: Any, **__: Any) -> None:
         raise BrokenPipeError("storage is gone")
 
-    monkeypatch.setattr(learner_run, "run_learners", breaks)
+    monkeypatch.setattr(learner_process, "run_learners", breaks)
     with pytest.raises(BrokenPipeError):
         train(quick(executor="ray"), tmp_path / "run", lambda _: None)
 
@@ -123,7 +123,7 @@ def test_a_closed_terminal_between_two_learners_stops_the_run(tmp_path: Path, mo
         assert stop.asked
         return {"status": "interrupted"}
 
-    monkeypatch.setattr(learner_run, "run_learners", run_learners)
+    monkeypatch.setattr(learner_process, "run_learners", run_learners)
     with Interrupts() as interrupts:
         assert train(quick(executor="ray"), tmp_path / "run", lambda _: None, stop=interrupts).status == "interrupted"
 

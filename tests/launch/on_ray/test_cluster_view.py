@@ -21,11 +21,11 @@ class Cluster:
         self.listed, self.answering, self.now = [HEAD, WORKER], {"h", "w"}, 100.0
         self.asked: list[str] = []
         monkeypatch.setattr(ray_cluster, "cluster_nodes", lambda: list(self.listed))
-        monkeypatch.setattr(ray_cluster, "_answers", self._answers)
+        monkeypatch.setattr(ray_cluster, "_responds", self._responds)
         monkeypatch.setattr(ray_cluster, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.view = ClusterView(RunConfig(), HEAD)
 
-    def _answers(self, node: Node) -> bool:
+    def _responds(self, node: Node) -> bool:
         self.asked.append(node.id)
         return node.id in self.answering
 

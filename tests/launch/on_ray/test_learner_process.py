@@ -13,8 +13,8 @@ from actors.environments import environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine.budget import thread_budget
 from launch.machine.interrupts import StopRequest
-from launch.on_ray import learner_process, learner_run
-from launch.on_ray.learner_process import LearnerProcess, LearnerStart, SentFolder
+from launch.on_ray import learner_process
+from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
 from launch.on_ray.placement import Node, Placement, aggregation
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
@@ -48,8 +48,8 @@ class Learners:
         self.starts: list[tuple[bool, tuple[str, int] | None]] = []
         self.killed = 0
         self.said: list[str] = []
-        monkeypatch.setattr(learner_run, "start_learner", self._start)
-        monkeypatch.setattr(learner_run, "ray", self)
+        monkeypatch.setattr(learner_process, "start_learner", self._start)
+        monkeypatch.setattr(learner_process, "ray", self)
         self.exceptions = ray.exceptions
 
     def _start(self, *_: object, resume: bool, death: tuple[str, int] | None, **__: object) -> SimpleNamespace:
@@ -83,7 +83,7 @@ class Learners:
 
         stop, say = StopRequest(), self.said.append
         spec, budget = environment_spec(config.environment), thread_budget(config)
-        return learner_run.run_learners(
+        return learner_process.run_learners(
             config, spec, RunFolder(self._folder), budget, None, resume=resume, watch=watch, say=say, stop=stop
         )
 
@@ -162,12 +162,12 @@ def test_a_run_that_waits_for_nodes_can_be_stopped(
     cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learners, stop = Learners(monkeypatch, tmp_path, (5, DIED)), StopRequest()
-    monkeypatch.setattr(learner_run, "cluster_nodes", list)
+    monkeypatch.setattr(learner_process, "cluster_nodes", list)
 
     def place(*_: object) -> None:
         raise ConfigurationError("no node has room")
 
-    monkeypatch.setattr(learner_run, "place", place)
+    monkeypatch.setattr(learner_process, "place", place)
 
     def say(message: str) -> None:
         stop.asked = message.startswith("waiting for nodes")
@@ -178,7 +178,7 @@ def test_a_run_that_waits_for_nodes_can_be_stopped(
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
     placement = Placement(Node("1", "head", 2.0, 8), False, {"1": 1}, ())
     with pytest.raises(KeyboardInterrupt):
-        learner_run.run_learners(
+        learner_process.run_learners(
             cartpole,
             spec,
             RunFolder(tmp_path),
@@ -238,8 +238,8 @@ def test_what_a_run_that_failed_elsewhere_has_saved_is_copied_before_its_error_i
 ) -> None:
     failed = ray.exceptions.RayTaskError("run", "raised: it stops", TrainingStoppedError("it stops"))
     elsewhere = Elsewhere({"summary.json": b"{}"}, failed.as_instanceof_cause())
-    monkeypatch.setattr(learner_run, "ray", elsewhere)
-    watched = learner_run._WatchedLearner(elsewhere, tmp_path, SentFolder("", Changes({}, {}, {})), print)
+    monkeypatch.setattr(learner_process, "ray", elsewhere)
+    watched = RemoteLearner(elsewhere, tmp_path, print, copies=True)
     with pytest.raises(TrainingStoppedError):
         watched.wait()
     assert (tmp_path / "summary.json").read_bytes() == b"{}"
@@ -249,9 +249,9 @@ def test_a_copy_that_cannot_be_written_ends_no_run_and_is_whole_when_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere, said = Elsewhere({"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
-    monkeypatch.setattr(learner_run, "ray", elsewhere)
-    monkeypatch.setattr(learner_run, "_COPY_SECONDS", 0.0)
-    watched = learner_run._WatchedLearner(elsewhere, tmp_path, SentFolder("", Changes({}, {}, {})), said.append)
+    monkeypatch.setattr(learner_process, "ray", elsewhere)
+    monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)
+    watched = RemoteLearner(elsewhere, tmp_path, said.append, copies=True)
     (tmp_path / "metrics.jsonl.part").mkdir()
     for _ in range(2):
         assert watched.wait() is None
@@ -263,3 +263,19 @@ def test_a_copy_that_cannot_be_written_ends_no_run_and_is_whole_when_it_can(
     assert watched.wait() is None
     assert said[1:] == [f"the copy of the run in {tmp_path} is up to date again"]
     assert (tmp_path / "metrics.jsonl").read_bytes() == b"1\n"
+
+
+def test_a_learner_elsewhere_gets_what_it_resumes_from_and_no_films(tmp_path: Path) -> None:
+    """Films and events are gigabytes in a long run."""
+    for name in (
+        "config.json",
+        "metrics.jsonl",
+        "best.npz",
+        "checkpoints/update-10.index",
+        "videos/update-10.gif",
+        "events.out.tfevents.1.host",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    sent = sent_folder(tmp_path)
+    assert set(sent.files.files) == {"config.json", "metrics.jsonl", "best.npz", "checkpoints/update-10.index"}
