@@ -100,14 +100,11 @@ def test_a_detached_run_on_a_cluster_is_a_ray_job(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("changed", "refusal"),
-    [
-        ({"machine": "another boot"}, f"runs on {socket.gethostname()}, process {os.getpid()}: stop it there"),
-        ({"machine": None, "host": "elsewhere"}, f"runs on elsewhere, process {os.getpid()}: stop it there"),
-    ],
+    ("changed", "host"),
+    [({"machine": "another boot"}, socket.gethostname()), ({"machine": None, "host": "elsewhere"}, "elsewhere")],
 )
 def test_a_run_of_another_machine_is_not_stopped(
-    changed: dict[str, Any], refusal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changed: dict[str, Any], host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Containers may share a host name, and a process id would name another process here."""
     assert main(["stop", str(tmp_path)]) == 2
@@ -116,7 +113,7 @@ def test_a_run_of_another_machine_is_not_stopped(
     file = tmp_path / ".lock"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     assert main(["stop", str(tmp_path)]) == 2
-    assert refusal in capsys.readouterr().err
+    assert f"runs on {host}, process {os.getpid()}: stop it there" in capsys.readouterr().err
     lock.release()
 
 
