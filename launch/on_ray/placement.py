@@ -1,4 +1,4 @@
-"""Where the processes of a run go on a cluster: the learner first, then as many actors as the cores that are left."""
+"""The placement of a run on a cluster: the learner first, then as many actors as cores are left. No Ray."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,16 +9,18 @@ from launch.machine.budget import ACTOR_BYTES
 from shared.config import RunConfig
 from shared.errors import setting_error
 
-# Ray's own processes are busy enough on large nodes to be left a core.
+# On nodes of this size and above a core is left to Ray's own processes.
 LARGE_NODE_CORES = 8
 
 
 @dataclass(frozen=True)
 class Node:
-    """What one machine of the cluster offers.
+    """One machine of the cluster.
 
-    `marked`: it has Ray's custom resource `learner`. `draining`: it will be taken away soon. `port` is that of Ray's
-    own process there.
+    Attributes:
+        marked: whether it has Ray's custom resource `learner`.
+        draining: whether it will be taken away soon.
+        port: of Ray's own process there.
     """
 
     id: str
@@ -33,7 +35,7 @@ class Node:
 
 
 class Placement(NamedTuple):
-    """Which node gets what. `actors` counts them by node id; `notes` say in words what has no place, and why."""
+    """The learner's node, the number of actors by node id, and a note for each node or actor without a place."""
 
     learner: Node
     gpu: bool
@@ -42,17 +44,17 @@ class Placement(NamedTuple):
 
     @property
     def total_actors(self) -> int:
-        """Number of actors on all nodes together."""
+        """Number of actors on all nodes."""
         return sum(self.actors.values())
 
 
 def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
-    """The node of the learner, and whether it gets a GPU there.
+    """The node of the learner, and whether the learner gets a GPU there.
 
-    A node that is marked comes first, then one with a GPU, then the head.
+    A marked node comes first, then one with a GPU, then the head.
 
     Raises:
-        ConfigurationError: a GPU is asked for, and there is none where the learner has to be.
+        ConfigurationError: the settings require a GPU, and the learner's node has none.
     """
     staying = [node for node in nodes if not node.draining] or list(nodes)
     wants_gpu = config.learner.may_use_gpu
@@ -70,10 +72,10 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
 
 
 def with_actor_device(config: RunConfig, gpus: float) -> RunConfig:
-    """The settings with `actor.device` decided, for a cluster with this number of GPUs in all.
+    """The settings with `actor.device` resolved, for a cluster with this total number of GPUs.
 
     Raises:
-        ConfigurationError: the actors shall have GPUs, and the learner leaves too few.
+        ConfigurationError: the settings require GPUs for actors, and the learner leaves too few.
     """
     left = gpus - (1.0 if gpus and config.learner.may_use_gpu else 0.0)
     if config.actor.device == "gpu" and left < config.actor.gpus:
@@ -87,8 +89,8 @@ def with_actor_device(config: RunConfig, gpus: float) -> RunConfig:
 
 
 def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
-    """How many actors each node takes, by node id. A node that is marked for the learner takes none."""
-    places = {}
+    """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
+    slots = {}
     for node in nodes:
         cores = node.cores
         if node.draining or (node.marked and len(nodes) > 1):
@@ -100,21 +102,21 @@ def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> di
             own = 1.0 if node.id == learner.id and config.learner.may_use_gpu else 0.0
             actors = min(actors, int(max(0.0, node.gpus - own) / config.actor.gpus))
         if actors > 0:
-            places[node.id] = actors
-    return places
+            slots[node.id] = actors
+    return slots
 
 
-def desired_actors(config: RunConfig, places: dict[str, int]) -> int:
-    """How many actors a run wants, given the places of each node: as many as fit, up to the most that is set."""
+def desired_actors(config: RunConfig, slots: dict[str, int]) -> int:
+    """Number of actors that a run should have: one per slot, up to the maximum of --actors."""
     _, most = config.actor_range
-    available = sum(places.values())
+    available = sum(slots.values())
     return available if most is None else min(most, available)
 
 
-def next_node(places: dict[str, int], running: Iterable[str]) -> str | None:
-    """The node that has the most places left, given the nodes of the actors that run; None if all are full."""
+def next_node(slots: dict[str, int], running: Iterable[str]) -> str | None:
+    """The node with the most free slots, given the nodes of the running actors; None if all are full."""
     taken = Counter(running)
-    free = {node: count - taken[node] for node, count in places.items() if count > taken[node]}
+    free = {node: count - taken[node] for node, count in slots.items() if count > taken[node]}
     return max(free, key=lambda node: free[node]) if free else None
 
 
@@ -122,24 +124,24 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     """Plan a run on a cluster.
 
     Raises:
-        ConfigurationError: fewer actors have a place than the run must have.
+        ConfigurationError: the nodes have fewer slots than the minimum of --actors.
     """
     if not nodes:
         raise setting_error("address", config.address, "the cluster has no node")
     learner, gpu = learner_node(config, nodes)
-    places = slots_by_node(config, nodes, learner)
+    slots = slots_by_node(config, nodes, learner)
     least, most = config.actor_range
-    available = sum(places.values())
+    available = sum(slots.values())
     if available < least:
-        reasons = "; ".join(_why_so_few(config, node, learner, places) for node in nodes)
+        reasons = "; ".join(_slot_note(config, node, learner, slots) for node in nodes)
         raise setting_error("actors", config.actors, f"there is room for {available} on the cluster's nodes: {reasons}")
     running: list[str] = []
-    for _ in range(desired_actors(config, places)):
-        node = next_node(places, running)
+    for _ in range(desired_actors(config, slots)):
+        node = next_node(slots, running)
         assert node is not None
         running.append(node)
     notes = [
-        _why_so_few(config, node, learner, places) for node in nodes if node.id not in places and node.id != learner.id
+        _slot_note(config, node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id
     ]
     if most is not None and most > len(running):
         notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
@@ -187,12 +189,12 @@ def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:
     return [*lines, *(f"note: {note}" for note in placement.notes)]
 
 
-def _why_so_few(config: RunConfig, node: Node, learner: Node, places: dict[str, int]) -> str:
+def _slot_note(config: RunConfig, node: Node, learner: Node, slots: dict[str, int]) -> str:
     if node.draining:
         return f"{node.address} is being drained"
     if node.marked and node.id == learner.id:
         return f"{node.address} is marked for the learner"
-    count = places.get(node.id, 0)
+    count = slots.get(node.id, 0)
     if not count and config.actor.device == "gpu" and node.gpus < config.actor.gpus:
         return f"{node.address} has {node.gpus:g} GPUs, and an actor needs {config.actor.gpus:g}"
     if not count and node.bytes < ACTOR_BYTES:

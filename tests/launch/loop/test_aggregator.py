@@ -1,4 +1,4 @@
-"""What whoever adds gradients does with actors that die, hang, or report what is not finite: no Ray, no processes."""
+"""The gradient aggregator of a node, over an executor that a test drives by hand."""
 
 from collections import deque
 from itertools import count
@@ -30,7 +30,7 @@ def report(actor_id: int, sequence: int, *gradient: float) -> GradientReport:
 
 
 class Actors:
-    """An executor that completes what the test says, in its order, and keeps a tape. Its clock is the test's too."""
+    """An executor with completions and a clock that the test sets. It keeps a tape of calls."""
 
     def __init__(self, actors: int) -> None:
         self.actor_ids = list(range(1, 1 + actors))
@@ -52,7 +52,7 @@ class Actors:
     def next_completion(self) -> Any:
         completion = self.completions.popleft()
         if isinstance(completion, float):
-            # Nothing happens for so many seconds.
+            # Time without a completion.
             self.seconds += completion
             return None
         return completion
@@ -81,7 +81,7 @@ class Actors:
 
 
 class Node:
-    """Whoever adds what such actors report, numbered from 1, with a clock that goes when the test says so."""
+    """An aggregator over such actors, with ids from 1."""
 
     def __init__(self, actors: int, k: int, **settings: Any) -> None:
         self.actors = Actors(actors)
@@ -106,7 +106,7 @@ def replaced(actor_id: int, reason: str, by: int) -> ChildEvent:
     return ChildEvent(0, Replaced(Failed(actor_id, reason), by))
 
 
-def test_a_sum_is_of_the_first_k_and_only_who_reported_starts_again() -> None:
+def test_a_sum_is_of_the_first_k_and_only_actors_that_reported_start_again() -> None:
     node = Node(actors=3, k=2)
     summed = node.collect(report(2, 1, 1.0, 2.0), report(1, 1, 10.0, 20.0))
     assert isinstance(summed, AggregatedReport)
@@ -125,7 +125,7 @@ def test_weights_are_published_once_per_version_and_those_of_the_target_network_
     assert node.actors.tape == ["dispatch 1"]
 
 
-def test_one_dead_actor_is_replaced_and_what_the_others_sent_is_kept() -> None:
+def test_a_dead_actor_is_replaced_and_the_sum_so_far_is_kept() -> None:
     node = Node(actors=3, k=3)
     assert node.collect(report(1, 1, 1.0, 0.0), Failed(2, "gone")) == lost(2)
     assert node.actors.tape[-4:] == ["dispatch 1", "remove 2", "add 4", "dispatch 4"]
@@ -139,7 +139,7 @@ def test_one_dead_actor_is_replaced_and_what_the_others_sent_is_kept() -> None:
     assert summed.finite == (True, True, True)
 
 
-def test_a_replacement_that_dies_unproven_is_waited_for_while_the_others_play() -> None:
+def test_the_others_work_while_a_replacement_waits_for_its_backoff() -> None:
     node = Node(actors=2, k=1, backoff_seconds=4.0)
     assert node.collect(Failed(2, "gone")) == lost(2)
     assert node.collect() == replaced(2, "gone", by=3)
@@ -157,7 +157,7 @@ def test_an_actor_that_hangs_is_replaced_though_the_others_report() -> None:
     assert "it hangs" in hung.reason
 
 
-def test_a_sum_that_takes_long_is_kept_and_a_sign_of_life_comes_instead() -> None:
+def test_a_slow_sum_is_kept_and_a_heartbeat_comes_instead() -> None:
     node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=20.0)
     assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == Heartbeat(0, expects_sum=True)
     assert node.collect(5.0, version=8) == Heartbeat(0, expects_sum=True)
@@ -167,7 +167,7 @@ def test_a_sum_that_takes_long_is_kept_and_a_sign_of_life_comes_instead() -> Non
     assert [r.actor_id for r in summed.reports] == [1, 2]
 
 
-def test_whoever_joins_or_drains_is_told_and_the_sum_is_kept() -> None:
+def test_actors_that_join_or_drain_are_reported_and_the_sum_is_kept() -> None:
     node = Node(actors=2, k=2)
     node.actors.places, node.actors.going = 3, [1]
     assert node.collect(2.0) == ChildEvent(0, Joined(3))
@@ -180,7 +180,7 @@ def test_whoever_joins_or_drains_is_told_and_the_sum_is_kept() -> None:
     assert [r.actor_id for r in summed.reports] == [1, 3]
 
 
-def test_an_actor_whose_node_drains_while_it_waits_for_weights_is_released() -> None:
+def test_an_idle_actor_on_a_draining_node_is_ended() -> None:
     node = Node(actors=2, k=1)
     node.actors.going, node.actors.places, node.actors.seconds = [2], 1, 2.0
     assert isinstance(node.collect(report(2, 1, 1.0, 1.0)), AggregatedReport)
@@ -188,7 +188,7 @@ def test_an_actor_whose_node_drains_while_it_waits_for_weights_is_released() -> 
     assert node.actors.tape == ["remove 2"]
 
 
-def test_a_gradient_that_is_not_finite_is_in_no_sum_and_counted() -> None:
+def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:
     node = Node(actors=2, k=2)
     summed = node.collect(
         report(1, 1, NAN, 1.0), report(2, 1, 1.0, 2.0), report(1, 2, 1.0, NAN), report(1, 3, 3.0, 4.0)

@@ -1,10 +1,10 @@
-"""Actors that die or hang, evaluators that die, and gradients that are not finite, in a loop driven by hand."""
+"""Actors that fail, hang, join and drain, and aggregators, in a coordinator's loop driven by hand."""
 
 import numpy as np
 import pytest
 from hand_driven import Clock, make, report
 
-from launch.loop.executor import ChildEvent, Failed, Replaced
+from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import RunConfig
@@ -35,7 +35,7 @@ def test_an_actor_that_dies_while_the_run_stops_does_not_fail_it(cartpole: RunCo
     assert failed in list(events)
 
 
-def test_an_actor_that_cannot_be_made_stops_a_run_that_nobody_has_reported_to(cartpole: RunConfig) -> None:
+def test_an_actor_that_cannot_be_made_stops_a_run_without_reports(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=2)
     executor.completions += [Failed(1, "does not know its environment", not_made=True)]
     with pytest.raises(ConfigurationError, match="actor 1 does not know its environment"):
@@ -218,7 +218,7 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
     assert learner.is_finite()
 
 
-def test_an_evaluator_that_dies_is_replaced_and_evaluation_can_be_asked_for_again(cartpole: RunConfig) -> None:
+def test_an_evaluator_that_dies_is_replaced_and_the_evaluation_can_be_requested_again(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=1)
     executor.completions += [report(0, 1, 0), Failed(None, "gone")]
     events = coordinator.run()
@@ -241,3 +241,146 @@ def test_an_evaluator_that_died_is_waited_for_no_more(cartpole: RunConfig) -> No
     assert coordinator.evaluations_under_way == 0
     coordinator.stop()
     assert [type(event) for event in events] == [Outcome]
+
+
+def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, actors=1, clock=clock)
+    executor.completions += [report(0, 1, 0), report(0, 2, 1)]
+    events = coordinator.run()
+    assert isinstance(next(events), Outcome)
+    executor.wanted, clock.now = 2, 5.0
+    assert next(events) == Joined(1)
+    assert executor.tape[-2:] == ["add 1", "dispatch 1"]
+    assert coordinator.actor_restarts == 0
+
+
+def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, learner, coordinator = make(cartpole, actors=2, calls=2, clock=clock)
+    executor.wanted, executor.going = 1, [1]
+    executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1), report(1, 2, 1)]
+    events = coordinator.run()
+    clock.now = 5.0
+    seen = [next(events) for _ in range(5)]
+    assert seen[-1] == Drained(1)
+    assert executor.actor_ids == [0]
+    # Asked for nothing after the notice, and its last two reports are in.
+    assert executor.tape.count("dispatch 1") == 2
+    assert learner.account.ledger.sampled == 4
+    assert coordinator.rollouts_lost == 0
+
+
+def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_others(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, actors=2, clock=clock, max_restarts=0)
+    executor.wanted = 0
+    executor.completions += [Failed(0, "its node died", node_lost=True), Failed(1, "its node died", node_lost=True)]
+    executor.completions += [None, None]
+    events = coordinator.run()
+    assert [next(events) for _ in range(4)][2:] == [None, None]
+    assert coordinator.rollouts_lost == 2
+    executor.wanted, clock.now = 1, 9.0
+    assert next(events) == Joined(2)
+    executor.completions += [report(2, 1, 0)]
+    assert isinstance(next(events), Outcome)
+    assert coordinator.actor_restarts == 0
+
+
+def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, actors=2, clock=clock)
+    executor.places, executor.wanted = 1, 2
+    executor.completions += [Failed(0, "it raised"), None, None]
+    events = coordinator.run()
+    assert isinstance(next(events), Failed)
+    clock.now = 5.0
+    assert next(events) is None
+    executor.places, clock.now = 2, 10.0
+    assert next(events) == Replaced(Failed(0, "it raised"), 2)
+
+
+def test_the_rollouts_lost_with_an_aggregator_are_counted(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2)
+    executor.completions += [Failed(1, "gone")]
+    events = coordinator.run()
+    # And the call that starts it: as a node has more rollouts under way than calls.
+    executor.under_way[1] = 6
+    assert next(events) == Failed(1, "gone")
+    assert coordinator.rollouts_lost == 7
+
+
+def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:
+    executor, _, coordinator = make(cartpole, actors=2, calls=2, max_restarts=1)
+    lost, replaced = Failed(1_000_001, "gone"), Replaced(Failed(1_000_001, "gone"), 1_000_009)
+    executor.completions += [ChildEvent(1, lost, 1), ChildEvent(1, replaced)]
+    events = coordinator.run()
+    assert [next(events), next(events)] == [lost, replaced]
+    assert executor.actor_ids == [0, 1]
+    assert executor.tape[-2:] == ["dispatch 1", "dispatch 1"]
+    assert (coordinator.rollouts_lost, coordinator.actor_restarts) == (1, 1)
+    # The limit is that of the run, wherever its actors are.
+    executor.completions += [ChildEvent(0, Failed(7, "gone too"))]
+    with pytest.raises(TrainingStoppedError, match="the last, actor 7: gone too"):
+        next(events)
+
+
+def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(
+    cartpole: RunConfig,
+) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor.completions += [report(0, 1, 0)]
+    events = coordinator.run()
+    assert isinstance(next(events), Outcome)
+    for _ in range(3):
+        clock.now += 4.0
+        executor.completions.append(Heartbeat(0, expects_sum=False))
+        assert next(events) is None
+        assert executor.tape[-1] == "dispatch 0"
+    # No heartbeat for six seconds.
+    clock.now += 6.0
+    executor.completions.append(None)
+    hung = next(event for event in events if event is not None)
+    assert isinstance(hung, Failed)
+    assert "no report for 6 s" in hung.reason
+
+
+@pytest.mark.parametrize("draining", [False, True])
+def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, draining: bool) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock)
+    executor.completions += [report(0, 1, 0)]
+    events = coordinator.run()
+    assert isinstance(next(events), Outcome)
+    if draining:
+        executor.going, executor.wanted = [0], 0
+        clock.now += 2.0
+        executor.completions.append(None)
+        assert next(events) is None
+    else:
+        coordinator.stop()
+    executor.tape.clear()
+    for _ in range(2):
+        executor.completions.append(Heartbeat(0, expects_sum=True))
+        assert next(events) is None
+    assert executor.tape == ["dispatch 0", "dispatch 0"]
+    executor.completions.append(Heartbeat(0, expects_sum=False))
+    if draining:
+        assert next(events) == Drained(0)
+        assert executor.tape[2:] == ["remove 0"]
+    else:
+        assert list(events) == [None]
+        assert executor.tape[2:] == []
+
+
+def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: RunConfig) -> None:
+    clock = Clock()
+    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor.completions += [report(0, 1, 0), ChildEvent(0, Failed(7, "gone")), None, report(0, 2, 1)]
+    events = coordinator.run()
+    next(events)
+    next(events)
+    clock.now = 59.0
+    assert next(events) is None
+    assert isinstance(next(events), Outcome)

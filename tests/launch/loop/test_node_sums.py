@@ -32,7 +32,7 @@ Part = Callable[[WeightSnapshot, WeightSnapshot | None], Any]
 
 
 class Parts:
-    """An executor of whatever is called with weights; which of those that were asked comes next is drawn by lot."""
+    """An executor of functions of weights. A seeded draw decides which call in flight ends next."""
 
     def __init__(self, parts: dict[int, Part], seed: int) -> None:
         self.parts, self._order = parts, np.random.default_rng(seed)
@@ -62,7 +62,7 @@ class Parts:
         self._asked.append((actor_id, self._snapshot, self._targets.pop(actor_id, None)))
 
     def next_completion(self) -> Any:
-        # Anybody but who was asked last: the others would wait for ever.
+        # Never the latest call: others would wait for ever.
         self._asked.rotate(-int(self._order.integers(max(1, len(self._asked) - 1))))
         actor_id, snapshot, target = self._asked.popleft()
         result = self.parts[actor_id](snapshot, target)
@@ -93,7 +93,7 @@ class Parts:
 
 
 class Player:
-    """An actor whose gradients depend on the weights that it was given, and are kept by who made them."""
+    """An actor whose gradients depend on its weights, and are kept by actor and sequence number."""
 
     def __init__(self, actor_id: int, made: dict[tuple[int, int], Float32Array], gradients_per_rollout: int) -> None:
         self._id, self._made, self._per_rollout = actor_id, made, gradients_per_rollout
@@ -212,7 +212,7 @@ def test_sums_of_nodes_equal_those_of_numpy_to_the_bit(
     assert max(learner.account.lag_counts) > 1
 
 
-def test_what_changes_below_is_counted_once_and_the_sums_go_on(cartpole: RunConfig) -> None:
+def test_changes_on_a_node_are_counted_once_and_the_sums_go_on(cartpole: RunConfig) -> None:
     """An actor dies, and then a node, in whose place another one joins."""
     nodes = Nodes()
     learner = Learner(settings(cartpole, "sum", K), LAYOUT, np.ones(LAYOUT.size, np.float32))
