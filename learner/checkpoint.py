@@ -1,4 +1,4 @@
-"""Checkpoints by TensorFlow's own library: tensors and JSON, atomic, nothing that can execute."""
+"""Checkpoints by `tf.train.CheckpointManager`: tensors and one JSON string, atomic, without executable content."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from shared.errors import ConfigurationError, one_line
 from shared.layout import ParameterLayout
 from shared.types import Float32Array
 
-# What TensorFlow's reader was seen to raise for files that are damaged in one way or another.
+# Every exception that TensorFlow's reader raised for the randomly damaged files of tests/learner/test_checkpoint.py.
 _DAMAGE = (tf.errors.OpError, ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 _STATE_KEY = "state/.ATTRIBUTES/py_state"
 _VARIABLE_KEY = "variables/{}/.ATTRIBUTES/VARIABLE_VALUE"
@@ -26,7 +26,7 @@ class CheckpointError(Exception):
 
 
 class Contents(NamedTuple):
-    """What a checkpoint holds: the version of its weights, some of its tensors, and all else as plain values."""
+    """The contents of a checkpoint: the version of its weights, some of its tensors, and its plain values."""
 
     version: int
     tensors: dict[str, npt.NDArray[Any]]
@@ -34,7 +34,7 @@ class Contents(NamedTuple):
 
 
 class _JsonState(tf.train.experimental.PythonState):
-    """Plain values that ride in a checkpoint as one JSON string."""
+    """Plain values, saved in a checkpoint as one JSON string."""
 
     def __init__(self, save: Callable[[], dict[str, Any]], restore: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ class _JsonState(tf.train.experimental.PythonState):
 
 
 class Checkpoints:
-    """The newest checkpoints of a run, in one folder. One is visible to `restore` only after it is written whole.
+    """The newest checkpoints of a run, in one folder. A checkpoint is visible to `restore` once it is complete.
 
     Args:
-        folder: made if it is missing.
-        keep: how many stay.
+        folder: created if it is missing.
+        keep: number of checkpoints to keep.
         variables: the tensors, by name.
-        save_state, restore_state: give and take everything else, as plain values that JSON can hold. They contain
-            what `read_checkpoint` looks for: `layout_fingerprint`, and `updates` in `ledger`.
+        save_state, restore_state: getter and setter of everything else, as values that JSON can represent.
+            `read_checkpoint` needs `layout_fingerprint`, and `updates` in `ledger`.
     """
 
     def __init__(
@@ -77,21 +77,21 @@ class Checkpoints:
         """Write a checkpoint, numbered by the version of its weights. Returns its path.
 
         Raises:
-            CheckpointError: it could not be written; those before it are as they were.
+            CheckpointError: the write failed. Earlier checkpoints are unchanged.
         """
         before = self._files()
         try:
             return self._manager.save(checkpoint_number=version)
         except (tf.errors.OpError, OSError) as error:
-            # So that a full disk has room again for what goes on. One of the same version may have been there before.
+            # Frees a full disk. Files of an earlier checkpoint of the same version stay.
             _remove(self._files() - before)
             raise CheckpointError(f"checkpoint of update {version} could not be written: {_in_short(error)}") from error
 
     def restore(self) -> list[str]:
-        """Restore the newest checkpoint that is whole. Returns one line for each that was not.
+        """Restore the newest intact checkpoint. Returns one message for each damaged one that is newer.
 
         Raises:
-            ConfigurationError: there is none.
+            ConfigurationError: no checkpoint is intact.
         """
         damaged = []
         for path in checkpoint_paths(Path(self._manager.directory)):
@@ -112,14 +112,14 @@ class Checkpoints:
 
 
 def _remove(parts: set[Path]) -> None:
-    """Delete what a failed save has left."""
+    """Delete the files of a failed save."""
     for part in parts:
         with suppress(OSError):
             shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 def _remove_damaged_list(folder: Path) -> None:
-    """Delete TensorFlow's list of the checkpoints if it cannot be read: it only says which ones are old."""
+    """Delete TensorFlow's list of checkpoints if it cannot be read. It serves only to delete old ones."""
     try:
         tf.train.get_checkpoint_state(str(folder))
     except _DAMAGE:
@@ -127,7 +127,7 @@ def _remove_damaged_list(folder: Path) -> None:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first, by the numbers in their names: a list of them may be damaged too."""
+    """The checkpoints in a folder, newest first, by the numbers in their names: TensorFlow's list may be damaged."""
     versions = [
         found for file in folder.glob("update-*.index") if (found := file.stem.removeprefix("update-")).isdigit()
     ]
@@ -135,7 +135,7 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 
 def _verify(path: Path) -> None:
-    """Read all of a checkpoint: TensorFlow checks a sum for every tensor, but only when it reads it."""
+    """Read all of a checkpoint: TensorFlow verifies the checksum of a tensor only when it reads the tensor."""
     reader = tf.train.load_checkpoint(str(path))
     for name in reader.get_variable_to_shape_map():
         value = reader.get_tensor(name)
@@ -144,20 +144,20 @@ def _verify(path: Path) -> None:
 
 
 def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32Array]:
-    """The version and parameters float32 [P] of the newest checkpoint in `folder` that can be read.
+    """The version and parameters float32 [P] of the newest readable checkpoint in `folder`.
 
     Raises:
-        ConfigurationError: there is none, or it holds the weights of another network.
+        ConfigurationError: no checkpoint is readable, or it is of another network.
     """
     contents = read_contents(folder, layout, ["parameters"])
     return contents.version, contents.tensors["parameters"]
 
 
 def read_contents(folder: Path, layout: ParameterLayout, names: Collection[str]) -> Contents:
-    """The newest checkpoint in `folder` that can be read, with the tensors of these names, `parameters` among them.
+    """The newest readable checkpoint in `folder`, with the tensors `names`, which include `parameters`.
 
     Raises:
-        ConfigurationError: there is none, it holds the weights of another network, or not these tensors.
+        ConfigurationError: no checkpoint has all these tensors and is readable, or it is of another network.
     """
     errors = []
     for path in checkpoint_paths(folder):
@@ -182,7 +182,7 @@ def read_contents(folder: Path, layout: ParameterLayout, names: Collection[str])
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """All but the tensors of the newest checkpoint in `folder` that can be read; nothing if there is none."""
+    """The plain values of the newest readable checkpoint in `folder`; empty without one."""
     for path in checkpoint_paths(folder):
         with suppress(*_DAMAGE):
             state: dict[str, Any] = json.loads(tf.train.load_checkpoint(str(path)).get_tensor(_STATE_KEY))
@@ -191,5 +191,5 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def _in_short(error: Exception) -> str:
-    # TensorFlow's messages may name a file for each of many tensors.
+    # TensorFlow's messages can name a file for each of many tensors.
     return one_line(error, 300)

@@ -12,16 +12,14 @@ class Optimizer(Protocol):
     """Updates a parameter vector in place."""
 
     variables: dict[str, tf.Variable]
-    """What it remembers between updates, by name; a checkpoint holds it."""
-    common: tuple[str, ...]
-    """Names of those variables that all parameters have in common: the others have an entry for each, or none."""
+    """Slots and step counters, by their names in a checkpoint."""
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         """Update `parameters` float32 [P] in place by `gradient` float32 [P] and η, a float32 scalar. Graph code."""
 
 
 def make_optimizer(size: int, config: OptimizerConfig) -> Optimizer:
-    """The optimizer that the settings name, for a vector of `size` parameters."""
+    """The optimizer of `config.name`, for a vector of `size` parameters."""
     kinds: dict[str, Callable[[int, OptimizerConfig], Optimizer]] = {"rmsprop": RMSProp, "adam": Adam, "sgd": SGD}
     return kinds[config.name](size, config)
 
@@ -35,18 +33,16 @@ class RMSProp:
     m ← μm + ηΔθ/√(g + ε), θ ← θ - m. Centred, the root is √(g - ḡ² + ε) with ḡ ← αḡ + (1-α)Δθ (Graves 2013,
     arXiv 1308.0850, eq. 38-45).
 
-    With bias correction g is divided by 1 - α^t at update t, as in Adam. Without it, and with g starting at 0 and
-    ε small, the first update moves every weight by η/√(1-α), ten times η for α = 0.99; on Pong that has been seen
-    to kill most of the ReLU units of the hidden layer within 70 updates.
+    With bias correction g is divided by 1 - α^t at update t, as in Adam. Without it, with an initial g of 0 and a small
+    ε, the first update moves every weight by η/√(1-α): ten times η for α = 0.99. On Pong that killed most ReLU units of
+    the hidden layer within 70 updates.
     """
-
-    common: tuple[str, ...] = ("decay_power",)
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config
         self._mean_square = tf.Variable(tf.fill([size], float(config.initial_mean_square)), name="mean_square")
         self._momentum = tf.Variable(tf.zeros([size]), name="momentum")
-        # α^t, kept as a running product so that it is saved and restored with the rest.
+        # α^t as a running product: a checkpoint then needs no step counter.
         self._decay_power = tf.Variable(1.0, dtype=tf.float64, name="decay_power")
         self._mean = tf.Variable(tf.zeros([size if config.centred else 0]), name="mean")
         self.variables = {
@@ -61,7 +57,7 @@ class RMSProp:
         decay, epsilon = self._config.decay, tf.constant(self._config.epsilon)
         if self._config.bias_correction:
             correction = tf.cast(1.0 - self._decay_power.assign(self._decay_power * decay), tf.float32)
-            # Δθ/√(g/c + ε) = √c · Δθ/√(g + cε): the fused operation takes the corrected form as it is.
+            # With c = 1 - α^t: Δθ/√(g/c + ε) = √c · Δθ/√(g + cε), which the fused operation can compute.
             learning_rate = learning_rate * tf.sqrt(correction)
             epsilon = epsilon * correction
         arguments = {
@@ -88,13 +84,11 @@ class Adam:
     ε̂ is outside the root and not corrected; PyTorch corrects v first, which makes the same ε larger at the start.
     """
 
-    common: tuple[str, ...] = ("decay_powers",)
-
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config
         self._mean = tf.Variable(tf.zeros([size]), name="mean")
         self._mean_square = tf.Variable(tf.zeros([size]), name="mean_square")
-        # β^t, kept as running products so that they are saved and restored with the rest.
+        # β₁^t and β₂^t as running products: a checkpoint then needs no step counter.
         self._powers = tf.Variable([1.0, 1.0], dtype=tf.float64, name="decay_powers")
         self.variables = {"mean": self._mean, "mean_square": self._mean_square, "decay_powers": self._powers}
 
@@ -120,11 +114,9 @@ class Adam:
 class SGD:
     """Stochastic gradient descent with momentum: m ← μm + Δθ, θ ← θ - ηm, as in TensorFlow and PyTorch.
 
-    The paper's momentum SGD (arXiv 1602.01783, eq. 7) averages, m ← αm + (1 - α)Δθ: with μ = α it takes the steps of
-    this one at a rate of (1 - α)η.
+    The paper's momentum SGD (arXiv 1602.01783, eq. 7) averages, m ← αm + (1 - α)Δθ: with μ = α its steps are those of
+    this one at a learning rate of (1 - α)η.
     """
-
-    common: tuple[str, ...] = ()
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         self._config = config
