@@ -13,6 +13,7 @@ from actors.policy import Acted, Policy, carried
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.moments import Moments
+from shared.seeds import SeedRule, actor_seeds
 from shared.types import GradientReport, Rollout, StageSeconds, WeightSnapshot
 
 
@@ -21,7 +22,8 @@ class ActorState(NamedTuple):
 
     `next_actions` is None, or the actions that the next rollout begins with. `gradients` is what is left to do with the
     last rollout, see `Gradients.state`; None where each gives one gradient. `memory` are the network's states by
-    number: that which the next rollout begins with, then, with `next_actions`, that which these led to.
+    number: that which the next rollout begins with, then, with `next_actions`, that which these led to. `seed_rule` is
+    that of its environments.
     """
 
     sequence: int
@@ -30,6 +32,8 @@ class ActorState(NamedTuple):
     exploration: dict[str, npt.NDArray[np.generic]]
     gradients: dict[str, npt.NDArray[np.generic]] | None = None
     memory: dict[str, npt.NDArray[np.generic]] | None = None
+    # Checkpoints that have none are of the rule of that time.
+    seed_rule: SeedRule = "blocks"
 
 
 class PutAside(NamedTuple):
@@ -54,23 +58,24 @@ class Actor:
         config: of the run.
         spec: of its environment.
         actor_id: unique in the run; it separates the random streams of actors too.
+        seed_rule: how its seeds are derived; exact checkpoints of before version 0.2 have another one.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int, seed_rule: SeedRule = "hashed") -> None:
         self.actor_id = actor_id
         self._sequence = 0
         actor = config.actor
         self._environments = VectorEnvironment(config.environment, actor.environments, actor.environment_threads)
-        # Each actor takes a block of consecutive seeds: environment i of a block has seed + i.
-        seed = (config.seed * 1_000_003 + actor_id * actor.environments) % 2**31
+        self.seed_rule: SeedRule = seed_rule
+        seeds = actor_seeds(config.seed, actor_id, actor.environments, seed_rule)
         self._policy = Policy(
-            config, spec, environments=actor.environments, seed=seed, unroll_length=actor.unroll_length
+            config, spec, environments=actor.environments, seed=seeds.actions, unroll_length=actor.unroll_length
         )
         self._gradients: Gradients
         if config.actor.gradients_per_rollout == 1:
             self._gradients = RolloutGradient(config, spec, self._policy)
         else:
-            self._gradients = Minibatches(config, spec, self._policy, seed)
+            self._gradients = Minibatches(config, spec, self._policy, seeds.actions)
         self._builder = RolloutBuilder(
             actor.unroll_length,
             actor.environments,
@@ -89,7 +94,7 @@ class Actor:
         self._memory = self._policy.first_state(actor.environments)
         # What the next rollout begins with, where it was acted already.
         self._next_acted: Acted | None = None
-        self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seed)
+        self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
         self._finished_at = time.perf_counter()
         # Environments cannot be saved; what they were given can be given to them again.
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
@@ -107,6 +112,7 @@ class Actor:
             self._policy.exploration_state(),
             self._gradients.state(),
             {str(i): part for i, part in enumerate(memory)},
+            self.seed_rule,
         )
 
     def restore(self, state: ActorState) -> None:

@@ -1,4 +1,8 @@
-"""Seeds of episodes that are played apart from training: hashed from the run's, with a tag for what they are for."""
+"""Seeds of the environments and of the sampled actions, hashed from the seed of the run.
+
+Sums like seed + constant + i are not used: runs with near seeds would share most of their environments, and an
+evaluation would replay the starts by which the weights were chosen.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -6,29 +10,42 @@ import numpy as np
 import numpy.typing as npt
 
 Purpose = Literal["training_evaluation", "training_video", "evaluation", "recording"]
+SeedRule = Literal["blocks", "hashed"]
+"""How the seeds of an actor are derived; `blocks` is the rule of exact checkpoints of before version 0.2."""
 
 SEEDS_ARE = (
     "numpy.random.SeedSequence([seed, *purpose.encode()]).generate_state(1 + environments) // 2: the first of the "
     "actions, then one of each environment"
 )
-"""How `episode_seeds` makes them, in the words that a manifest or a result keeps."""
+"""The rule of `episode_seeds`, for a manifest or a result."""
+ACTOR_SEEDS_ARE = SEEDS_ARE.replace("*purpose.encode()", "actor id")
+"""The rule of `actor_seeds`, for a manifest."""
 
 
 class EpisodeSeeds(NamedTuple):
-    """A seed of the sampled actions, and one of each environment int64 [B]; all of them in [0, 2^31)."""
+    """The seed of the sampled actions, and those of the environments int64 [B]; all in [0, 2^31)."""
 
     actions: int
     environments: npt.NDArray[np.int64]
 
 
 def episode_seeds(run_seed: int, purpose: Purpose, environments: int) -> EpisodeSeeds:
-    """The seeds of `environments` environments for a purpose.
+    """Seeds of episodes outside training. Each purpose has its own."""
+    return _hashed([run_seed, *purpose.encode()], environments)
 
-    Sums like seed + constant + i are not used: runs with near seeds would share most of their environments, and what
-    evaluates a run would replay the starts by which its weights were chosen. The actors of a run have such sums, and
-    keep them: exact checkpoints replay their episodes.
-    """
-    hashed = np.random.SeedSequence([run_seed, *purpose.encode()]).generate_state(1 + environments)
+
+def actor_seeds(run_seed: int, actor_id: int, environments: int, rule: SeedRule = "hashed") -> EpisodeSeeds:
+    """Seeds of one actor: independent of those of other actors, nodes and runs."""
+    if rule == "hashed":
+        return _hashed([run_seed, actor_id], environments)
+    # Blocks of consecutive seeds. They coincide where nodes sum their gradients and number their actors from multiples
+    # of 1,000,000 on: with 32 environments an actor of run 1 on the second node is an actor of run 33 on the first.
+    first = (run_seed * 1_000_003 + actor_id * environments) % 2**31
+    return EpisodeSeeds(first, first + np.arange(environments, dtype=np.int64))
+
+
+def _hashed(entropy: list[int], environments: int) -> EpisodeSeeds:
+    hashed = np.random.SeedSequence(entropy).generate_state(1 + environments)
     # Libraries take signed 32-bit integers, and some of them a negative one for none.
     seeds = (hashed // 2).astype(np.int64)
     return EpisodeSeeds(int(seeds[0]), seeds[1:])

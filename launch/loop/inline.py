@@ -106,10 +106,15 @@ class InlineExecutor:
         """See `Executor.restore`."""
         if state.get("evaluator") is not None:
             self._started_evaluator().restore_exploration(_from_json(state["evaluator"]))
-        for actor_id, saved in state["actors"].items():
-            self._actors[int(actor_id)].restore(ActorState(**_from_json(saved)))
+        for actor_id, saved in ((int(actor_id), saved) for actor_id, saved in state["actors"].items()):
+            actor_state = ActorState(**_from_json(saved))
+            if actor_state.seed_rule != self._actors[actor_id].seed_rule:
+                # Its environments were reset with other seeds: the saved actions would play other episodes.
+                self._actors[actor_id].close()
+                self._actors[actor_id] = Actor(self._config, self._spec, actor_id, actor_state.seed_rule)
+            self._actors[actor_id].restore(actor_state)
         for actor_id, snapshot, target, *policy in state["calls"]:
-            weights = [None if w is None else WeightSnapshot(**_from_json(w)) for w in (snapshot, target)]
+            weights = [None if w is None else _snapshot(w) for w in (snapshot, target)]
             assert weights[0] is not None
             self._calls.append(_Call(actor_id, weights[0], weights[1], *policy))
         return [actor_id for actor_id, *_ in state["calls"] if actor_id is not None]
@@ -234,6 +239,11 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.name, "shape": value.shape, "base64": b64encode(value.tobytes()).decode()}
     return value
+
+
+def _snapshot(saved: dict[str, Any]) -> WeightSnapshot:
+    # Checkpoints of before version 0.2 have a further field, which was empty in one process.
+    return WeightSnapshot(**{name: _from_json(saved[name]) for name in WeightSnapshot._fields if name in saved})
 
 
 def _from_json(value: Any) -> Any:

@@ -32,7 +32,7 @@ from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.layout import ParameterLayout
-from shared.seeds import SEEDS_ARE, Purpose
+from shared.seeds import ACTOR_SEEDS_ARE, SEEDS_ARE, Purpose
 from shared.types import WeightSnapshot
 
 WeightsName = Literal["auto", "best", "latest"]
@@ -430,7 +430,7 @@ def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan:
         "threads": thread_plan,
         "seeds": {
             "run": config.seed,
-            "actor_blocks": "actor i seeds its environments from seed * 1000003 + i * environments on",
+            "actors": ACTOR_SEEDS_ARE,
             "other_episodes": f"purposes {', '.join(get_args(Purpose))}: {SEEDS_ARE}",
         },
         "environment_protocol": protocol,

@@ -1,9 +1,11 @@
-"""Seeds of episodes apart from training's: none is shared between purposes, near runs, or with the actors."""
+"""Seeds: none is shared between purposes, actors, nodes and near runs."""
 
 import itertools
 from typing import get_args
 
-from shared.seeds import Purpose, episode_seeds
+import numpy as np
+
+from shared.seeds import Purpose, actor_seeds, episode_seeds
 
 
 def test_no_two_purposes_and_no_two_near_seeds_share_an_environment() -> None:
@@ -16,8 +18,24 @@ def test_no_two_purposes_and_no_two_near_seeds_share_an_environment() -> None:
     everything = set().union(*drawn.values())
     assert all(len(seeds) == 100 for seeds in drawn.values())
     assert len(everything) == 100 * len(drawn)
-    actors = {seed * 1_000_003 + i for seed in range(6) for i in range(1_000)}
-    assert not everything & actors
+    for rule in ("hashed", "blocks"):
+        actors = [actor_seeds(seed, i, 32, rule).environments for seed in range(6) for i in range(30)]
+        assert not everything & set(np.concatenate(actors).tolist())
+
+
+def test_actors_share_no_seed_across_runs_and_nodes() -> None:
+    """Nodes that sum their gradients number their actors from multiples of 1,000,000 on."""
+    runs, ids = (*range(4), 33, 65), [node * 1_000_000 + i for node in range(4) for i in range(8)]
+    drawn = [(run, i, *actor_seeds(run, i, 32)) for run in runs for i in ids]
+    environments = {seed for *_, seeds in drawn for seed in seeds.tolist()}
+    assert len(environments) == 32 * len(drawn)
+    assert len({actions for _, _, actions, _ in drawn}) == len(drawn)
+    assert all(0 <= seed < 2**31 for seed in environments)
+
+
+def test_the_rule_of_old_exact_checkpoints_is_a_block_of_consecutive_seeds() -> None:
+    seeds = actor_seeds(2, 3, 4, "blocks")
+    assert (seeds.actions, seeds.environments.tolist()) == (2_000_018, [2_000_018, 2_000_019, 2_000_020, 2_000_021])
 
 
 def test_seeds_are_the_same_everywhere_and_fit_every_library() -> None:
