@@ -1,1 +1,1 @@
-"""The asynchronous loop: who is sent on its way when, without Ray and without files."""
+"""The asynchronous loop: dispatch, supervision and event traces, without Ray and without files of a run."""

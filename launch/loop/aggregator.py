@@ -85,6 +85,7 @@ class GradientAggregator:
                 self._record(self._pool.on_failure(completion))
             self._record(*self._pool.supervise())
             if not self._events and not self._is_complete() and self._clock() - began >= self._patience:
+                # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
                 return Heartbeat(0, expects_sum=bool(self._executor.actor_ids))
         if self._events:
             return self._events.popleft()

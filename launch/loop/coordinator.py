@@ -55,8 +55,10 @@ class Coordinator:
         self._executor = executor
         self._pool = WorkerPool(executor, calls_per_actor, supervision, clock)
         self._max_non_finite = supervision.max_non_finite
+        # The versions that the executor has: a publish costs a copy, so each is published once.
         self._published_version: int | None = None
         self._published_target_version: int | None = None
+        # Non-finite gradients in a row. One may come from a single bad environment step, a series of them does not end.
         self._non_finite = 0
         self.evaluations_under_way = 0
         self.messages = 0
@@ -124,6 +126,7 @@ class Coordinator:
                 case Failed():
                     yield self._on_failure(completion)
                 case None:
+                    # The caller looks at its clock: for rows, checkpoints, and limits of time.
                     yield None
             yield from self._pool.supervise()
         self._pool.end()
@@ -151,6 +154,7 @@ class Coordinator:
 
     def _on_failure(self, failed: Failed) -> Failed | Replaced:
         if failed.actor_id is None:
+            # The evaluator. Its restarts are not limited here: an evaluation is requested anew by the caller or not.
             self._executor.replace_evaluator()
             self.evaluations_under_way = 0
             return Replaced(failed, None)

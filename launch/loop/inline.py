@@ -51,6 +51,7 @@ class InlineExecutor:
             # Not by a subclass's `add`, whose slots may depend on more.
             InlineExecutor.add(self)
         self._evaluator: Evaluator | None = None
+        # First in, first out: with one actor after another, the order of completions is fixed by that of dispatches.
         self._calls: deque[_Call] = deque()
         self._snapshot: WeightSnapshot | None = None
         self._target: WeightSnapshot | None = None
@@ -167,6 +168,7 @@ class ReplayExecutor(InlineExecutor):
         super().__init__(config, spec, actors, first_actor_id)
         assert config.replay_arrivals is not None
         self._trace = TraceReader(config.replay_arrivals)
+        # The line before which one pass without a completion was made.
         self._paused_before = 0
 
     def drop_evaluations(self) -> None:

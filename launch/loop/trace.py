@@ -40,6 +40,7 @@ class TraceWriter:
     """
 
     def __init__(self, file: Path, actor_ids: Sequence[int]) -> None:
+        # Line by line: a run that is killed leaves a trace up to its end.
         self._file = file.open("w", buffering=1)
         self._file.write(f"{_VERSION}\nactors {' '.join(map(str, actor_ids))}\n")
 
@@ -95,6 +96,8 @@ class TraceReader:
         self._replacements_missing = 0
         self.has_replacements = self._trace.has_replacements
         drained = {event.actor_id for event in self._trace.events if event.kind == "released"}
+        # The trace has no line for the moment at which a node began to drain. It follows from the number of reports
+        # that are left, since a draining actor gets no further dispatch.
         self.reports_before_drained = Counter({actor_id: 0 for actor_id in drained if actor_id is not None})
         self.reports_before_drained.update(
             event.actor_id

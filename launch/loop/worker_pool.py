@@ -188,6 +188,7 @@ class WorkerPool:
     def _count_death(self, failed: Failed, now: float) -> float:
         """Count a death against the limit. Returns the backoff of the replacement in seconds."""
         assert failed.actor_id is not None
+        # Limit and backoff are separate: many actors of one node may die at once, and all come back at once.
         wait = self._restarts.died(failed.actor_id, now)
         if wait is None:
             raise TrainingStoppedError(
@@ -217,6 +218,7 @@ class WorkerPool:
 
     def _replace_due(self, now: float) -> Iterator[Replaced]:
         if self.stopping:
+            # A run that stops waits for calls in flight only.
             self._due = []
         for due in [due for due in self._due if due[0] <= now]:
             replacement_id = self._add()
@@ -250,6 +252,7 @@ class Watchdog:
 
     def __init__(self, config: SupervisionConfig) -> None:
         self._config = config
+        # Dispatch times of the calls in flight. An actor works on the oldest, so one start time an actor suffices.
         self._waiting: dict[int, deque[float]] = {}
         self._working_since: dict[int, float] = {}
         self._longest: dict[int, float] = {}

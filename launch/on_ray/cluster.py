@@ -142,6 +142,7 @@ def check_address(address: str) -> None:
 
 def cluster_nodes() -> list[Node]:
     """The live nodes of the cluster that was joined."""
+    # Ray drains a node before a planned end, for example a preemption that was announced or `ray drain-node`.
     draining = _draining_nodes()
     return [
         Node(
@@ -235,6 +236,7 @@ class ClusterView:
             return True
         if _responds(node):
             return False
+        # From now on its slots are not offered, before Ray's server has noticed.
         self._silent[node_id] = time.monotonic()
         self._nodes = [node for node in self._nodes if node.id != node_id]
         return True

@@ -112,6 +112,7 @@ class LearnerProcess:
         try:
             self._session = self._make_session(start)
         except Exception as error:
+            # Raised by `run`, `view` and `interrupt` with its type, which the driver reads.
             self._not_made = error
 
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
@@ -307,6 +308,7 @@ class RemoteLearner:
                 self._copy()
             summary: Summary = ray.get(self._result)
             return summary
+        # Ten seconds of metrics and log are what the death of the learner's machine costs the copy.
         if time.monotonic() - self._copied >= _COPY_SECONDS:
             self._copy()
         return None

@@ -112,8 +112,10 @@ class NodesExecutor(RayExecutor):
             free = self._free_nodes()
             if not free:
                 return None
+            # The largest node first: under a maximum of actors, fewer aggregators serve them.
             node, actors = max(free.items(), key=lambda item: item[1])
         node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
+        # It takes no core from the actors' count: it adds a few vectors a rollout.
         options = PROCESS_OPTIONS | (on_node(node) if node else {})
         remote = ray.remote(num_cpus=0, **options)(NodeAggregator).remote
         process = remote(self._config, self._spec, actors, node_id + 1, node, self._actor_process)

@@ -1,4 +1,4 @@
-"""A run's numbers as Ray's own metrics, for a Prometheus that scrapes the cluster."""
+"""Metrics of a run as Ray's own metrics, for a Prometheus that scrapes the cluster."""
 
 from collections import Counter as Counts
 
@@ -9,10 +9,9 @@ from shared.types import Video
 
 
 class RayMetrics:
-    """A `Tracker` that writes to Ray's metrics agent, whose names for them start with `ray_tributary_`.
+    """A `Tracker` that writes to Ray's metrics agent, which prefixes the names with `ray_`.
 
-    Args:
-        run: the name of the run's folder, as a tag.
+    `run`, the name of the run's folder, is a tag of each.
     """
 
     def __init__(self, run: str) -> None:
@@ -54,7 +53,7 @@ class RayMetrics:
         """Nothing to close."""
 
     def _add(self, counter: Counter, name: str, now: int, tags: dict[str, str]) -> None:
-        # After a learner's death the count goes back to its checkpoint, and what is played again is counted once.
+        # A restarted learner counts from its checkpoint; a counter must not fall, and repeated steps count once.
         if now > self._before[name]:
             counter.inc(now - self._before[name], tags=tags)
             self._before[name] = now

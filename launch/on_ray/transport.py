@@ -147,6 +147,7 @@ class LocalTransport:
         reply_in = connection.replies.free(
             snapshot.parameters.size, [call.reply_in for call in self._calls if call.connection is connection]
         )
+        # Its vectors stay reserved until the report is received: the actor reads weights in place during the rollout.
         call = LocalCall(connection, vector, target_vector, reply_in)
         self._calls.append(call)
         connection.near.send(Request(weights, target_weights, reply_in.address))
@@ -160,6 +161,8 @@ class LocalTransport:
         """
         report: GradientReport = call.connection.near.receive()
         self._calls.remove(call)
+        # Not copied where the precision is float32: the learner adds it before the next call of this actor is sent,
+        # which is the first that may write to the vector.
         return report._replace(gradient=decode(call.reply_in.values))
 
     def disconnect(self, connection: "LocalConnection") -> None:
