@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Literal
 
 import msgspec
 
@@ -44,29 +44,17 @@ class _Call(msgspec.Struct, frozen=True, tag=True):
     command: list[str]
 
 
-class _Ended(msgspec.Struct, frozen=True, tag=True):
-    """What `train` returned."""
+class _Outcome(msgspec.Struct, frozen=True, tag=True):
+    """What `train` returned, or the message of the error that it raised."""
 
-    folder: str
-    summary: dict[str, object]
-    trained: bool
-
-
-class _Refused(msgspec.Struct, frozen=True, tag=True):
-    """The message of a ConfigurationError."""
-
-    reason: str
+    kind: Literal["returned", "refused", "failed"]
+    error: str = ""
+    folder: str = ""
+    summary: dict[str, Any] = {}
+    trained: bool = True
 
 
-class _Failed(msgspec.Struct, frozen=True, tag=True):
-    """The message of a TrainingFailedError, or of an error that nobody expected."""
-
-    reason: str
-
-
-_DECODER: msgspec.msgpack.Decoder[Event | _Ended | _Refused | _Failed] = msgspec.msgpack.Decoder(
-    Event | _Ended | _Refused | _Failed
-)
+_DECODER: msgspec.msgpack.Decoder[Event | _Outcome] = msgspec.msgpack.Decoder(Event | _Outcome)
 
 
 def train_in_process(
@@ -133,14 +121,14 @@ class _Child:
 
     def follow(self) -> Result:
         """Pass its events on until it has ended. Returns or raises its outcome."""
-        outcome: _Ended | _Refused | _Failed | None = None
+        outcome: _Outcome | None = None
         while True:
             try:
                 self._pass_stop_on()
                 if not self._connection.poll(_POLL_SECONDS):
                     continue
                 message = _DECODER.decode(self._connection.recv_bytes())
-                if isinstance(message, _Ended | _Refused | _Failed):
+                if isinstance(message, _Outcome):
                     outcome = message
                 elif self._error is None and self._on_event(message) is False:
                     self._stop.asked = True
@@ -167,14 +155,11 @@ class _Child:
             self._leave_sent = True
             self.send(_LEAVE)
 
-    def _result(self, outcome: _Ended | _Refused | _Failed | None, code: int) -> Result:
-        match outcome:
-            case _Ended():
-                return Result(Path(outcome.folder), outcome.summary, outcome.trained)
-            case _Refused():
-                raise ConfigurationError(outcome.reason)
-            case _Failed():
-                raise TrainingFailedError(outcome.reason)
+    def _result(self, outcome: _Outcome | None, code: int) -> Result:
+        if outcome is not None and outcome.kind == "returned":
+            return Result(Path(outcome.folder), outcome.summary, outcome.trained)
+        if outcome is not None:
+            raise (ConfigurationError if outcome.kind == "refused" else TrainingFailedError)(outcome.error)
         if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
@@ -194,7 +179,7 @@ def main(descriptor: str) -> int:
     with Interrupts() as interrupts:
         threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
 
-        def send(message: Event | _Ended | _Refused | _Failed) -> None:
+        def send(message: Event | _Outcome) -> None:
             # Nobody may be there any more: the run is saved all the same.
             with suppress(OSError):
                 connection.send_bytes(msgspec.msgpack.encode(message))
@@ -211,17 +196,17 @@ def main(descriptor: str) -> int:
                 trust_imports=call.trust_imports,
                 stop=interrupts,
             )
-            send(_Ended(str(result.folder), result.summary, result.trained))
+            send(_Outcome("returned", "", str(result.folder), result.summary, result.trained))
         except ConfigurationError as error:
-            send(_Refused(str(error)))
+            send(_Outcome("refused", str(error)))
         except TrainingFailedError as error:
-            send(_Failed(str(error)))
+            send(_Outcome("failed", str(error)))
         except KeyboardInterrupt:
             # At once: a thread that trains would be waited for.
             os._exit(EXIT_INTERRUPTED)
         except Exception as error:
             traceback.print_exc()
-            send(_Failed(f"{type(error).__name__}: {error}"))
+            send(_Outcome("failed", f"{type(error).__name__}: {error}"))
             return EXIT_FAILED
     return EXIT_DONE
 

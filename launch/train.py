@@ -4,8 +4,8 @@ The command line calls `train`; `tributary_rl`, several seeds, sweeps and benchm
 `launch.driver.train_in_process`, which takes the same arguments and runs it in a process of its own.
 """
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -219,37 +219,22 @@ def _train_inline(run: _Run) -> dict[str, Any]:
             lambda first_id: kind(config, spec, budget.actors, first_id),
             resume=run.resume,
         )
-        ended = _InThread(session.run)
+        # Not as a context: a program that leaves at once does not wait for the thread.
+        thread = futures.ThreadPoolExecutor(1)
         try:
             with run.listener.stop.training():
                 _start(run, budget)
-                return _watch(run.listener, kept, ended.wait, session.view, session.interrupt)
+                result = thread.submit(session.run)
+
+                def wait() -> dict[str, Any] | None:
+                    done, _ = futures.wait([result], _VIEW_SECONDS)
+                    return result.result() if done else None
+
+                return _watch(run.listener, kept, wait, session.view, session.interrupt)
         except TrainingStoppedError as error:
             raise TrainingFailedError(str(error)) from error
-
-
-class _InThread:
-    """A call in a thread of its own. A daemon, so that a program that leaves at once does not wait for it."""
-
-    def __init__(self, call: Callable[[], dict[str, Any]]) -> None:
-        self._call = call
-        self._result: dict[str, Any] | None = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def wait(self) -> dict[str, Any] | None:
-        """The result; None if the call takes longer than a moment."""
-        self._thread.join(_VIEW_SECONDS)
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def _run(self) -> None:
-        try:
-            self._result = self._call()
-        except BaseException as error:
-            self._error = error
+        finally:
+            thread.shutdown(wait=False)
 
 
 def _train_on_ray(run: _Run) -> dict[str, Any]:
