@@ -65,7 +65,7 @@ class Actor:
         self.actor_id = actor_id
         self._sequence = 0
         actor = config.actor
-        self._environments = VectorEnvironment(config.environment, actor.environments, actor.environment_threads)
+        self._environments = VectorEnvironment(config.environment, actor.environments)
         self.seed_rule: SeedRule = seed_rule
         seeds = actor_seeds(config.seed, actor_id, actor.environments, seed_rule)
         self._policy = Policy(

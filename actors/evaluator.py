@@ -23,7 +23,8 @@ class Evaluator:
         config: of the run: environment, network and seed.
         spec: of its environment.
         evaluation: how many episodes, how many at a time, and by which policy.
-        purpose: what for: another one plays other episodes. Every `run` starts from the same ones.
+        purpose: selects the seeds of the episodes, which are the same in every `run`.
+        threads: of ale-py's vector environment.
     """
 
     def __init__(
@@ -32,11 +33,12 @@ class Evaluator:
         spec: EnvironmentSpec,
         evaluation: EvaluationConfig,
         purpose: Purpose = "training_evaluation",
+        threads: int = 1,
     ) -> None:
         self._evaluation = evaluation
         self._count = min(evaluation.environments, evaluation.episodes)
         self._seeds = episode_seeds(config.seed, purpose, self._count)
-        self._environments = VectorEnvironment(config.environment, self._count, config.actor.environment_threads)
+        self._environments = VectorEnvironment(config.environment, self._count, threads)
         self._policy = Policy(config, spec, environments=self._count, seed=self._seeds.actions, training=False)
 
     @property

@@ -16,7 +16,7 @@ from shared.layout import ParameterLayout
 from shared.methods.method import Method, make_explorer, method_class
 from shared.networks import KerasNetwork, Network, NetworkOutput, ObservationScale
 from shared.networks.multi_input import MultiInputNetwork
-from shared.networks.recurrent import RecurrentNetwork
+from shared.networks.recurrent import LSTM_UNITS, RecurrentNetwork
 from shared.registry import NETWORKS, class_of, import_modules
 from shared.types import Float32Array
 
@@ -200,7 +200,7 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
         seen_by = spec.observation_mean if spec.images else _observation_scale(config, spec)
         network = made(settings, spec.observation_shape, of_the_trunk, seed, seen_by)
     if settings.recurrent == "lstm":
-        network = RecurrentNetwork(network, heads, settings.recurrent_units, seed)
+        network = RecurrentNetwork(network, heads, LSTM_UNITS, seed)
     network.add_parameters(method.parameters(network.feature_size))
     return network
 

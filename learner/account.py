@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shared.config import RunConfig
-from shared.schedules import exponential_decay, linear_anneal
+from shared.schedules import linear_anneal
 from shared.types import GradientReport
 
 # Episodes of the running mean return.
@@ -100,18 +100,10 @@ class Account:
         return agent_steps * self._config.frames_per_agent_step
 
     def learning_rate_at(self, frames: int) -> float:
-        """η at a number of global frames. A schedule by updates uses the current number of updates instead."""
+        """The learning rate η at a number of global frames."""
         optimizer = self._config.optimizer
         if optimizer.schedule == "linear":
             return linear_anneal(optimizer.learning_rate, 0.0, frames, self._config.annealing_frames)
-        if optimizer.schedule == "exponential":
-            return exponential_decay(
-                optimizer.learning_rate,
-                self.ledger.updates,
-                rate=optimizer.exponential_rate,
-                decay_updates=optimizer.exponential_updates,
-                staircase=optimizer.exponential_staircase,
-            )
         return optimizer.learning_rate
 
     def record(self, report: GradientReport, dropped: DropReason | None, policy_lag: int) -> None:

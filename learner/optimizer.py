@@ -29,9 +29,7 @@ class RMSProp:
 
         g ← αg + (1-α)Δθ²        θ ← θ - η Δθ / √(g + ε)
 
-    ε is inside the root, as in the paper and in Keras; PyTorch puts it outside. With momentum μ the step is
-    m ← μm + ηΔθ/√(g + ε), θ ← θ - m. Centred, the root is √(g - ḡ² + ε) with ḡ ← αḡ + (1-α)Δθ (Graves 2013,
-    arXiv 1308.0850, eq. 38-45).
+    ε is inside the root, as in the paper and in Keras; PyTorch puts it outside.
 
     With bias correction g is divided by 1 - α^t at update t, as in Adam. Without it, with an initial g of 0 and a small
     ε, the first update moves every weight by η/√(1-α): ten times η for α = 0.99. On Pong that killed most ReLU units of
@@ -44,7 +42,8 @@ class RMSProp:
         self._momentum = tf.Variable(tf.zeros([size]), name="momentum")
         # α^t as a running product: a checkpoint then needs no step counter.
         self._decay_power = tf.Variable(1.0, dtype=tf.float64, name="decay_power")
-        self._mean = tf.Variable(tf.zeros([size if config.centred else 0]), name="mean")
+        # Empty, and momentum all zeros: the fused operation and older checkpoints have both.
+        self._mean = tf.Variable(tf.zeros([0]), name="mean")
         self.variables = {
             "mean_square": self._mean_square,
             "momentum": self._momentum,
@@ -60,20 +59,20 @@ class RMSProp:
             # With c = 1 - α^t: Δθ/√(g/c + ε) = √c · Δθ/√(g + cε), which the fused operation can compute.
             learning_rate = learning_rate * tf.sqrt(correction)
             epsilon = epsilon * correction
-        arguments = {
-            "var": parameters.handle,
-            "ms": self._mean_square.handle,
-            "mom": self._momentum.handle,
-            "lr": learning_rate,
-            "rho": tf.constant(decay),
-            "momentum": tf.constant(self._config.momentum),
-            "epsilon": epsilon,
-            "grad": gradient,
-        }
-        if self._config.centred:
-            tf.raw_ops.ResourceApplyCenteredRMSProp(mg=self._mean.handle, **arguments)
-        else:
-            tf.raw_ops.ResourceApplyRMSProp(**arguments)
+        tf.raw_ops.ResourceApplyRMSProp(
+            var=parameters.handle,
+            ms=self._mean_square.handle,
+            mom=self._momentum.handle,
+            lr=learning_rate,
+            rho=tf.constant(decay),
+            momentum=tf.constant(0.0),
+            epsilon=epsilon,
+            grad=gradient,
+        )
+
+
+# Decay of the mean and of the mean square: the values of the paper, of TensorFlow and of PyTorch.
+_BETA_1, _BETA_2 = 0.9, 0.999
 
 
 class Adam:
@@ -95,7 +94,7 @@ class Adam:
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         """See `Optimizer.apply`."""
         config = self._config
-        betas = tf.constant([config.beta_1, config.beta_2], tf.float64)
+        betas = tf.constant([_BETA_1, _BETA_2], tf.float64)
         powers = tf.cast(self._powers.assign(self._powers * betas), tf.float32)
         tf.raw_ops.ResourceApplyAdam(
             var=parameters.handle,
@@ -104,31 +103,19 @@ class Adam:
             beta1_power=powers[0],
             beta2_power=powers[1],
             lr=learning_rate,
-            beta1=tf.constant(config.beta_1),
-            beta2=tf.constant(config.beta_2),
+            beta1=tf.constant(_BETA_1),
+            beta2=tf.constant(_BETA_2),
             epsilon=tf.constant(config.epsilon),
             grad=gradient,
         )
 
 
 class SGD:
-    """Stochastic gradient descent with momentum: m ← μm + Δθ, θ ← θ - ηm, as in TensorFlow and PyTorch.
+    """Stochastic gradient descent: θ ← θ - ηΔθ."""
 
-    The paper's momentum SGD (arXiv 1602.01783, eq. 7) averages, m ← αm + (1 - α)Δθ: with μ = α its steps are those of
-    this one at a learning rate of (1 - α)η.
-    """
-
-    def __init__(self, size: int, config: OptimizerConfig) -> None:
-        self._config = config
-        self._momentum = tf.Variable(tf.zeros([size]), name="momentum")
-        self.variables = {"momentum": self._momentum}
+    def __init__(self, size: int, config: OptimizerConfig) -> None:  # noqa: ARG002
+        self.variables: dict[str, tf.Variable] = {}
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         """See `Optimizer.apply`."""
-        tf.raw_ops.ResourceApplyMomentum(
-            var=parameters.handle,
-            accum=self._momentum.handle,
-            lr=learning_rate,
-            grad=gradient,
-            momentum=tf.constant(self._config.momentum),
-        )
+        tf.raw_ops.ResourceApplyGradientDescent(var=parameters.handle, alpha=learning_rate, delta=gradient)

@@ -62,7 +62,7 @@ class EpsilonGreedy(RandomStream):
         self._actions = actions
         if training:
             self.final = final_epsilons(config, environments, seed)
-            initial = np.full(environments, config.initial_epsilon)
+            initial = np.ones(environments)
         else:
             self.final = initial = np.full(environments, min(config.final_epsilons))
         self._initial = initial
@@ -82,15 +82,21 @@ class EpsilonGreedy(RandomStream):
         return tf.where(self.generator.uniform(tf.shape(greedy)) < self.epsilon, anything, greedy)
 
 
+# Mnih et al. 2016 (arXiv 1602.01783, section 5.1), of the final values 0.1, 0.01 and 0.5.
+_PROBABILITIES = (0.4, 0.3, 0.3)
+
+
 def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> np.ndarray:
     """Draw a final ε for each environment: float64 [B].
 
-    Each has the configured probabilities; drawn by systematic sampling, so that the shares hold as nearly as they
-    can in a small batch too.
+    The probabilities are those of the paper for three values, else equal. Systematic sampling keeps the shares as close
+    to them as a small batch allows.
     """
     points = (np.random.default_rng(seed).random() + np.arange(environments)) / environments
-    choice = np.searchsorted(np.cumsum(config.final_epsilon_probabilities), points, side="right")
-    return np.array(config.final_epsilons)[np.minimum(choice, len(config.final_epsilons) - 1)]
+    count = len(config.final_epsilons)
+    probabilities = _PROBABILITIES if count == len(_PROBABILITIES) else (1.0 / count,) * count
+    choice = np.searchsorted(np.cumsum(probabilities), points, side="right")
+    return np.array(config.final_epsilons)[np.minimum(choice, count - 1)]
 
 
 class GaussianNoise(RandomStream):

@@ -141,22 +141,19 @@ def action_value_loss(
     returns: tf.Tensor,
     mask: tf.Tensor,
     *,
-    error: Literal["squared", "huber"],
     reduction: Reduction,
 ) -> ActionValueLoss:
     """n-step Q-learning and Sarsa (Mnih et al. 2016, arXiv 1602.01783, Algorithm S2).
 
         loss = Σ_t (R_t - Q(s_t, a_t))²
 
-    with R_t held constant. "huber" is (R - Q)² up to an error of 1 and 2|R - Q| - 1 beyond it, so that the gradient
-    by Q stays within [-2, 2]; it is twice the usual form, to be the squared error where errors are small.
+    with R_t held constant.
 
     Args:
         action_values: float32 [T, B, A], Q(s_t, ·; θ).
         actions: int32 [T, B].
         returns: float32 [T, B], from `shared.returns`, bootstrapped from the target network.
         mask: float32 [T, B].
-        error: "squared" (the paper's) or "huber".
         reduction: "sum" (the paper's) or "mean" over agent steps.
 
     Returns:
@@ -167,12 +164,7 @@ def action_value_loss(
     """
     values = chosen(action_values, actions)
     _refuse_other_shapes(values, returns=returns, mask=mask)
-    difference = tf.stop_gradient(returns) - values
-    if error == "squared":
-        errors = tf.square(difference)
-    else:
-        size = tf.abs(difference)
-        errors = tf.where(size <= 1.0, tf.square(difference), 2.0 * size - 1.0)
+    errors = tf.square(tf.stop_gradient(returns) - values)
     mean = masked_mean(errors, mask)
     return ActionValueLoss(tf.reduce_sum(mask * errors) if reduction == "sum" else mean, mean)
 

@@ -11,15 +11,6 @@ def linear_anneal(initial: float, final: float, frames: int, annealing_frames: i
     return (1.0 - share) * initial + share * final
 
 
-def exponential_decay(initial: float, updates: int, *, rate: float, decay_updates: int, staircase: bool) -> float:
-    """`initial` · rate^(updates / decay_updates), with the exponent rounded down if `staircase`.
-
-    The unit is applied updates: the learning rate of an update does not depend on how many gradients were dropped.
-    """
-    exponent = updates // decay_updates if staircase else updates / decay_updates
-    return initial * rate**exponent
-
-
 def crossed_multiple(before: int, after: int, interval: int) -> bool:
     """Whether a counter that went from `before` to `after` reached or passed a multiple of `interval`.
 

@@ -358,8 +358,10 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec, times: int) -> "ker
     x = keras.layers.Rescaling(1 / 255, dtype=policy)(images)
     x = (_residual if config.network.name == "impala_resnet" else _convolutional)(x, config, policy)
     if sequence:
+        from shared.networks.recurrent import LSTM_UNITS
+
         steps = keras.ops.reshape(x, (-1, times, x.shape[-1]))
-        units = config.network.recurrent_units
+        units = LSTM_UNITS
         states = keras.layers.LSTM(units, return_sequences=True, dtype="float32")(steps)
         x = keras.ops.reshape(states, (-1, units))
     heads = [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)]
@@ -468,7 +470,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     stages, settings = result["stage_seconds_per_step"], result["settings"]
     network = settings["network.name"]
     if settings["network.recurrent"] != "none":
-        network += f" + {settings['network.recurrent']} {settings['network.recurrent_units']}"
+        network += f" + {settings['network.recurrent']}"
     title = (
         f"{settings['environment.id']}, {network}, {settings['network.precision']}: {settings['actors']} actors x "
         f"{settings['actor.environments']} environments, unroll {settings['actor.unroll_length']}"

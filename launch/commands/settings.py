@@ -111,6 +111,9 @@ def _in_words(annotation: ast.expr) -> str:
 
     And `tuple[int, int]` as `int int`.
     """
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        assert isinstance(annotation.slice, ast.Tuple)
+        return _in_words(annotation.slice.elts[0])
     if isinstance(annotation, ast.BinOp):
         return f"{_in_words(annotation.left)} or {_in_words(annotation.right)}"
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":

@@ -18,9 +18,9 @@ The life of an actor:
       rollout raised      (Failed)
                             ├── node lost ───► a free slot, if the run has one elsewhere (Joined)
                             ├── otherwise ───► a replacement under a new id, after a backoff (Replaced)
-                            └── more than max_restarts in restart_window_seconds ──► TrainingStoppedError
+                            └── more than max_restarts in ten minutes ─────────► TrainingStoppedError
 
-    * or hang_factor × its longest rollout, or 3 × the work of its first one, if that is longer.
+    * or 20 × its longest rollout, or 3 × the work of its first one, if that is longer.
 
 Failed actors are never revived under their id: a late report of the old process must not be taken for one of the new.
 """
@@ -38,6 +38,9 @@ _CHECK_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 60.0
 # The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
 _FIRST_FACTOR = 3.0
+# An actor counts as hung after this multiple of its longest rollout.
+_HANG_FACTOR = 20.0
+_RESTART_WINDOW_SECONDS = 600.0
 
 
 class TrainingStoppedError(Exception):
@@ -192,7 +195,7 @@ class WorkerPool:
         wait = self._restarts.died(failed.actor_id, now)
         if wait is None:
             raise TrainingStoppedError(
-                f"more actors died within {self._supervision.restart_window_seconds:.0f} s than "
+                f"more actors died within {_RESTART_WINDOW_SECONDS:.0f} s than "
                 f"--supervision.max-restarts {self._supervision.max_restarts}; the last, actor {failed.actor_id}: "
                 f"{failed.reason}"
             )
@@ -247,7 +250,7 @@ class Watchdog:
     All times are seconds of one monotonic clock, given by the caller.
 
     Args:
-        config: `hang_factor`, `hang_seconds` and `start_seconds`.
+        config: `hang_seconds` and `start_seconds`.
     """
 
     def __init__(self, config: SupervisionConfig) -> None:
@@ -316,7 +319,7 @@ class Watchdog:
             return self._config.start_seconds
         return max(
             self._config.hang_seconds,
-            self._config.hang_factor * self._longest[actor_id],
+            _HANG_FACTOR * self._longest[actor_id],
             _FIRST_FACTOR * self._first[actor_id],
         )
 
@@ -327,7 +330,7 @@ class RestartPolicy:
     Then it doubles with each death, so that a lasting cause is not met again every second.
 
     Args:
-        config: `max_restarts`, `restart_window_seconds` and `backoff_seconds`.
+        config: `max_restarts` and `backoff_seconds`.
     """
 
     def __init__(self, config: SupervisionConfig) -> None:
@@ -352,7 +355,7 @@ class RestartPolicy:
 
     def died(self, actor_id: int, now: float) -> float | None:
         """Seconds to wait before its replacement starts; None if too many actors died."""
-        window = self._config.restart_window_seconds
+        window = _RESTART_WINDOW_SECONDS
         self._deaths.append(now)
         while self._deaths[0] < now - window:
             self._deaths.popleft()

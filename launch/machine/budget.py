@@ -12,29 +12,22 @@ ACTOR_BYTES = 950 * 2**20
 
 @dataclass(frozen=True)
 class ThreadBudget:
-    """Threads of each process. The two kinds of an actor take turns, and need the larger number of both."""
+    """Threads of each process. An actor has one: TensorFlow and its environments take turns."""
 
     cores: int
     actors: int
-    tensorflow_threads: int
-    environment_threads: int
     learner_threads: int
-
-    @property
-    def busy_threads(self) -> int:
-        """Threads that compete for cores while the learner is idle, as it mostly is."""
-        return self.actors * max(self.tensorflow_threads, self.environment_threads)
 
     @property
     def oversubscribed(self) -> bool:
         """Whether the actors alone need more cores than the machine has."""
-        return self.busy_threads > self.cores
+        return self.actors > self.cores
 
     def describe(self) -> str:
         """The budget in one line."""
         return (
-            f"{self.actors} actor{'s' * (self.actors > 1)} x (TensorFlow {self.tensorflow_threads}, environments "
-            f"{self.environment_threads}) + learner {self.learner_threads} threads on {self.cores} cores"
+            f"{self.actors} actor{'s' * (self.actors > 1)} x 1 + learner {self.learner_threads} threads on "
+            f"{self.cores} cores"
         )
 
     def warning(self) -> str | None:
@@ -42,7 +35,7 @@ class ThreadBudget:
         if not self.oversubscribed:
             return None
         return (
-            f"{self.busy_threads} actor threads share {self.cores} cores: more actors will not be faster; "
+            f"{self.actors} actors share {self.cores} cores: more actors will not be faster; "
             f"--actors auto would start {automatic_actors(self.cores)}"
         )
 
@@ -81,8 +74,6 @@ def budget_for(config: RunConfig, actors: int, cores: int) -> ThreadBudget:
     return ThreadBudget(
         cores=cores,
         actors=actors,
-        tensorflow_threads=config.actor.tensorflow_threads,
-        environment_threads=config.actor.environment_threads,
         # The fused update is bound by memory; a second thread helps only where a core is free for it.
         learner_threads=2 if cores > actors and config.executor == "ray" else 1,
     )

@@ -60,7 +60,7 @@ class ActorProcess:
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
         """Construct the actor, after TensorFlow's threads and device are set. Benchmarks override it."""
-        prepare_tensorflow(config.actor.tensorflow_threads, gpu=config.actor.device == "gpu")
+        prepare_tensorflow(1, gpu=config.actor.device == "gpu")
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id)
@@ -101,7 +101,7 @@ class EvaluatorProcess:
     """An `Evaluator` in a process of its own."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        prepare_tensorflow(config.actor.tensorflow_threads, gpu=False)
+        prepare_tensorflow(1, gpu=False)
         from actors.evaluator import Evaluator
 
         self._config, self._spec = config, spec

@@ -53,6 +53,8 @@ _NOT_SENT = re.compile(r"videos/.*|(.*/)?events\.out\.tfevents\..*")
 
 VIEW_SECONDS = 1.0
 _COPY_SECONDS = 10.0
+# A learner that dies again and again has a lasting cause, which another one would meet too.
+_MOST_RESTARTS = 3
 
 Summary = dict[str, Any]
 # Called with `wait`, `view` and `interrupt`: shows what `view` returns, calls `interrupt` when the user stops the run,
@@ -204,7 +206,7 @@ def run_learners(
                 if restarts == 0 and isinstance(error.cause, ConfigurationError):
                     raise error.cause from None
                 raise
-            if stop.asked or restarts == config.supervision.max_learner_restarts:
+            if stop.asked or restarts == _MOST_RESTARTS:
                 raise
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.

@@ -41,9 +41,27 @@ REMOVED_SETTINGS: dict[str, tuple[Any, str]] = {
     "learner.tuned_gradients_per_update": (1, "0.2"),
     "nodes_per_group": (None, "0.2"),
     "nodes": ([], "0.2"),
+    "method.double_q": (False, "0.2"),
+    "method.error": ("squared", "0.2"),
+    "exploration.initial_epsilon": (1.0, "0.2"),
+    "exploration.final_epsilon_probabilities": ([0.4, 0.3, 0.3], "0.2"),
+    "optimizer.exponential_rate": (0.96, "0.2"),
+    "optimizer.exponential_updates": (10_000, "0.2"),
+    "optimizer.exponential_staircase": (False, "0.2"),
+    "optimizer.centred": (False, "0.2"),
+    "optimizer.momentum": (0.0, "0.2"),
+    "optimizer.beta_1": (0.9, "0.2"),
+    "optimizer.beta_2": (0.999, "0.2"),
+    "network.recurrent_units": (256, "0.2"),
+    "actor.environment_threads": (1, "0.2"),
+    "actor.tensorflow_threads": (1, "0.2"),
+    "supervision.restart_window_seconds": (600.0, "0.2"),
+    "supervision.hang_factor": (20.0, "0.2"),
+    "supervision.max_learner_restarts": (3, "0.2"),
+    "tracking.name": (None, "0.2"),
 }
 """Default of each removed setting, and the version that removed it."""
-_REMOVED_VALUES = {("aggregation", "group"): "0.2"}
+_REMOVED_VALUES = {("aggregation", "group"): "0.2", ("optimizer.schedule", "exponential"): "0.2"}
 
 
 class ConfigFile(NamedTuple):

@@ -86,9 +86,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     environment = by_protocol(config.environment, arguments.protocol)
-    # All cores: no actors run beside this evaluation.
-    actor = replace(config.actor, environment_threads=min(usable_cores(), arguments.episodes))
-    config = replace(config, environment=environment, actor=actor)
+    config = replace(config, environment=environment)
     policy = policy_of(config, arguments.policy)
     evaluation = EvaluationConfig(
         episodes=arguments.episodes, environments=config.evaluation.environments, policy=policy
@@ -96,7 +94,8 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     prepare_tensorflow(1, gpu=False)
     from actors.evaluator import Evaluator
 
-    evaluator = Evaluator(config, spec, evaluation, "evaluation")
+    # All cores: no actors run beside this evaluation.
+    evaluator = Evaluator(config, spec, evaluation, "evaluation", threads=min(usable_cores(), arguments.episodes))
     snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
     print_line(console, f"playing {arguments.episodes} episodes of {environment.id} with {source}")
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

@@ -236,7 +236,7 @@ def _best_return(summary: dict[str, Any]) -> float | None:
 
 # They determine the shapes of the weights, and the task.
 _GROUPS = ("network.", "environment.")
-_FIXED = ("method.name", "method.target_network", "optimizer.name", "optimizer.centred")
+_FIXED = ("method.name", "method.target_network", "optimizer.name")
 
 
 def may_change(setting: str) -> bool:

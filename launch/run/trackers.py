@@ -165,7 +165,7 @@ class WeightsAndBiases:
         self._run = wandb.init(
             project=config.tracking.project,
             group=tracked_group(folder, config),
-            name=tracked_name(folder, config),
+            name=tracked_name(folder),
             dir=str(folder),
             config=flat_settings(config),
             id=run_id,
@@ -206,7 +206,7 @@ class MLflow:
             experiment = mlflow.set_experiment(config.tracking.project)
             group = tracked_group(folder, config)
             tags = {} if group is None else {"group": group}
-            name = tracked_name(folder, config)
+            name = tracked_name(folder)
             run_id = self._client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
             _keep_id(folder, "mlflow", run_id)
         self._run_id = run_id
@@ -274,10 +274,10 @@ def _check_store_of_mlflow() -> None:
         )
 
 
-def tracked_name(folder: Path, config: RunConfig) -> str:
+def tracked_name(folder: Path) -> str:
     """The run's name in W&B and MLflow: seeds and trials have the name of their parent folder before their own."""
     group = _folder_of_several(folder)
-    return config.tracking.name or (folder.name if group is None else f"{group}/{folder.name}")
+    return folder.name if group is None else f"{group}/{folder.name}"
 
 
 def tracked_group(folder: Path, config: RunConfig) -> str | None:

@@ -1,35 +1,78 @@
-"""What a number of one setting may be. Each check raises a `ConfigurationError` that names the setting."""
+"""The range of a setting, written beside its type, and the one check of all ranges."""
 
 import math
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from shared.errors import setting_error
 
 
-def at_least(setting: str, value: float | None, minimum: float) -> None:
-    """Refuse a number below `minimum`, and one that is not finite. None is a setting left out, and passes.
+class Range(NamedTuple):
+    """The finite numbers that a setting accepts: `number: Annotated[int, Range(minimum=1)] = 3`.
+
+    Each element of a tuple must be in the range. None is a setting that is left out, and passes.
+    """
+
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    """An excluded lower bound."""
+    below: float | None = None
+    """An excluded upper bound."""
+
+    def accepts(self, value: float) -> bool:
+        """Whether `value` is in the range."""
+        return (
+            math.isfinite(value)
+            and (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        if self.minimum is not None and self.maximum is not None:
+            return f"between {_number(self.minimum)} and {_number(self.maximum)}"
+        bounds = {
+            "at least": self.minimum,
+            "greater than": self.above,
+            "at most": self.maximum,
+            "less than": self.below,
+        }
+        known = [f"{words} {_number(bound)}" for words, bound in bounds.items() if bound is not None]
+        return " and ".join(known) or "a finite number"
+
+
+def check_ranges(section: str, settings: Any) -> None:
+    """Check each setting of a dataclass against the range that its annotation declares.
+
+    Args:
+        section: prefix of the names in messages, like "actor."; empty for the settings of the run itself.
+        settings: instance of the dataclass.
 
     Raises:
-        ConfigurationError: it is such a number.
+        ConfigurationError: a number is out of its range, or not finite.
     """
-    if value is not None and not (math.isfinite(value) and value >= minimum):
-        raise setting_error(setting, value, f"must be at least {minimum:g}")
+    for name, range_ in ranges(settings.__class__).items():
+        value = getattr(settings, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and not range_.accepts(number):
+                raise setting_error(section + name, number, f"must be {range_}")
 
 
-def positive(setting: str, value: float | None) -> None:
-    """Refuse 0, a negative number, and one that is not finite. None is a setting left out, and passes.
+@cache
+def ranges(settings: type) -> dict[str, Range]:
+    """The ranges that the fields of a dataclass declare, by field name."""
+    hints = get_type_hints(settings, include_extras=True)
+    return {
+        field.name: mark
+        for field in fields(settings)
+        if get_origin(hints[field.name]) is Annotated
+        for mark in get_args(hints[field.name])[1:]
+        if isinstance(mark, Range)
+    }
 
-    Raises:
-        ConfigurationError: it is such a number.
-    """
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise setting_error(setting, value, "must be greater than 0")
 
-
-def between(setting: str, value: float, low: float, high: float) -> None:
-    """Refuse a number below `low` or above `high`, and one that is not a number.
-
-    Raises:
-        ConfigurationError: it is such a number.
-    """
-    if not low <= value <= high:
-        raise setting_error(setting, value, f"must be between {low:g} and {high:g}")
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"

@@ -1,11 +1,10 @@
-"""One run: all its settings, and the checks that need more than one part of them."""
+"""All settings of a run, and the checks that involve more than one section."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from shared.config.checks import at_least, between, positive
+from shared.config.checks import Range, check_ranges
 from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
 from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig, TransferConfig
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig
@@ -17,42 +16,42 @@ class RunConfig:
     """Train with an asynchronous n-step method."""
 
     actors: int | str = "auto"
-    """Actor processes: a number, auto, or MIN:MAX. auto: one per core, less one where there are four or more; on a
-    cluster as many as it has room for, now and when nodes join or leave. MIN:MAX: the same within these bounds."""
-    total_frames: int = 40_000_000
+    """Number of actor processes, auto, or MIN:MAX. auto: one per core, minus one on four or more cores; on a cluster,
+    as many as fit, also when nodes join or leave. MIN:MAX: auto within these bounds."""
+    total_frames: Annotated[int, Range(1)] = 40_000_000
     """Global frames (agent steps x frame skip) after which training stops."""
-    stop_at_return: float | None = None
-    """Stop when the mean unclipped return, of what --stop-measure says, reaches this."""
+    stop_at_return: Annotated[float | None, Range()] = None
+    """Mean unclipped return at which training stops; see --stop-measure."""
     stop_measure: Literal["training", "evaluation"] = "training"
-    """training: of the last 100 training episodes, and then of an evaluation of the weights of that moment too;
-    evaluation: of one of the regular evaluations. The one that confirms training plays --evaluation.episodes, with
-    sampled actions. The 100 count once every environment has ended an episode; after a failed evaluation the next one
-    waits for 100 new episodes."""
-    stop_after_seconds: float | None = None
-    """Stop after this many seconds of training, those before a resume included."""
-    seed: int = 1
+    """training: the mean return of the last 100 training episodes, confirmed by an evaluation of the current weights
+    with --evaluation.episodes and sampled actions. evaluation: the mean return of a regular evaluation. The 100
+    episodes count once every environment has finished one; after a failed confirmation the next one waits for 100 new
+    episodes."""
+    stop_after_seconds: Annotated[float | None, Range(above=0)] = None
+    """Seconds of training after which it stops, including those before a resume."""
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 1
     """Seed of weights, environments and actions."""
     executor: Literal["ray", "inline"] = "ray"
-    """ray: actors as processes. inline: all in one process, one after another, deterministic for a seed."""
+    """ray: each actor is a process. inline: all actors run in one process, in turn; deterministic for a seed."""
     lockstep: bool = False
-    """Take reports in the order in which they were asked for: a run of processes is then reproducible, and slower."""
+    """Accept reports in the order of their requests, which makes a run of processes reproducible, and slower."""
     record_arrivals: str | None = None
-    """File to write the order to in which reports arrive, and actors fail and join. Not with --resume."""
+    """File to which the event trace of the run is written: arrivals of reports, failures and joins of actors. Not with
+    --resume."""
     replay_arrivals: str | None = None
-    """With --executor inline: file of such an order. Takes reports in it, and so repeats that run with the same
-    settings to the bit, until the order ends, however long it takes. Not with --resume."""
+    """Event trace to replay, with --executor inline. Repeats the recorded run to the bit, with the same settings, until
+    the trace ends, whatever the time it takes. Not with --resume."""
     address: str = "local"
-    """Ray cluster to join: local starts one for this run, auto finds a running one, or HOST:PORT."""
+    """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
     aggregation: Literal["auto", "node", "none"] = "auto"
     """node: sum the K gradients of an update on their node and send one message to the learner. none: send each
     gradient by itself. auto: node on a cluster where every node has K actors or more."""
-    log_every_seconds: float = 10.0
+    log_every_seconds: Annotated[float, Range(above=0)] = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points."""
     storage: str | None = None
-    """URL to keep a copy of the run folder at, like s3://bucket/run: a run can be resumed from it when its machine is
-    lost."""
+    """URL of a copy of the run folder, like s3://bucket/run, from which the run can resume when its machine is lost."""
     trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
-    """Trackers to write to besides: wandb, mlflow. Each is an extra to install."""
+    """Trackers to log to: wandb, mlflow. Each is an extra to install."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
@@ -67,7 +66,8 @@ class RunConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     def __post_init__(self) -> None:
-        _check_lengths(self)
+        check_ranges("", self)
+        _check_actors(self)
         _check_method_and_network(self)
         _check_replay(self)
         _check_aggregation(self)
@@ -76,10 +76,10 @@ class RunConfig:
 
     @property
     def actor_range(self) -> tuple[int, int | None]:
-        """The fewest and the most actors; None: as many as there is room for.
+        """The minimum and maximum number of actors; a maximum of None means as many as fit.
 
         Raises:
-            ConfigurationError: `actors` is neither a number, nor auto, nor MIN:MAX.
+            ConfigurationError: `actors` is not a number, auto, or MIN:MAX.
         """
         if isinstance(self.actors, int):
             return self.actors, self.actors
@@ -92,26 +92,21 @@ class RunConfig:
 
     @property
     def annealing_frames(self) -> int:
-        """Frames at which a linear learning rate reaches 0, and the weight of the entropy its final value."""
+        """Frames at which a linear learning rate reaches 0 and the entropy cost its final value."""
         return self.optimizer.annealing_frames or self.total_frames
 
     @property
     def frames_per_agent_step(self) -> int:
-        """Frames that one agent step takes."""
+        """Frames per agent step."""
         return self.environment.frame_skip
 
 
-def _check_lengths(config: RunConfig) -> None:
+def _check_actors(config: RunConfig) -> None:
     least, most = config.actor_range
-    at_least("actors", least, 1)
+    if least < 1:
+        raise setting_error("actors", least, "must be at least 1")
     if most is not None and most < least:
         raise setting_error("actors", config.actors, "must have its bounds in order")
-    at_least("total_frames", config.total_frames, 1)
-    if config.stop_at_return is not None and not math.isfinite(config.stop_at_return):
-        raise setting_error("stop_at_return", config.stop_at_return, "must be a finite number")
-    positive("stop_after_seconds", config.stop_after_seconds)
-    between("seed", config.seed, 0, 2**31 - 1)
-    positive("log_every_seconds", config.log_every_seconds)
 
 
 def _check_method_and_network(config: RunConfig) -> None:
@@ -182,7 +177,7 @@ def _check_stopping(config: RunConfig) -> None:
 
 
 def flat_settings(config: RunConfig) -> dict[str, str | int | float | bool]:
-    """All settings by their names on the command line; what is no number, text or choice is text."""
+    """All settings by name. Values that are not numbers or text are converted to text."""
     return dict(_flat(asdict(config), ""))
 
 

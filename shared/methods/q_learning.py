@@ -23,8 +23,7 @@ class QLearning(Method):
 
         R = 0 at a terminal, else max_a Q(s, a; θ⁻);    backwards R ← r + γR;    gradient of (R - Q(s, a; θ))²
 
-    Actions are ε-greedy. With `double_q` the online network chooses the action of the bootstrap and the target
-    network values it (van Hasselt et al. 2016, arXiv 1509.06461). `n_step` = 1 is Algorithm 1 of the paper.
+    Actions are ε-greedy. `n_step` = 1 is Algorithm 1 of the paper.
 
     Without a target network θ⁻ are the weights that acted (Gallici et al. 2024, arXiv 2407.04811): what acting computed
     is what targets bootstrap from.
@@ -58,7 +57,7 @@ class QLearning(Method):
         if target_network is None:
             bootstrap_values = self._acting_values(network, rollout, values)
         else:
-            bootstrap_values = self._target_values(network, target_network, rollout)
+            bootstrap_values = self._target_values(target_network, rollout)
         returns = lambda_returns(
             rollout.rewards,
             rollout.discounts,
@@ -78,7 +77,6 @@ class QLearning(Method):
             samples.actions,
             samples.returns,
             samples.mask,
-            error=settings.error,
             reduction=settings.reduction,
         )
         of_actions = chosen(action_values, samples.actions)
@@ -95,16 +93,16 @@ class QLearning(Method):
         last = self.value(network(rollout.observations[-1], rollout.last_state))
         return tf.stop_gradient(tf.concat([values, last[None]], axis=0))
 
-    def _target_values(self, network: Network, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
+    def _target_values(self, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
         """The same by the target network; zeros where no target bootstraps."""
         settings = self.config.method
         unroll_length = rollout.rewards.shape[0]
 
         def at_all_times() -> tf.Tensor:
-            return self._values(network, target_network, rollout.observations, rollout)
+            return self._values(target_network, rollout.observations, rollout)
 
         def at_the_end() -> tf.Tensor:
-            last = self._values(network, target_network, rollout.observations[-1:], rollout)
+            last = self._values(target_network, rollout.observations[-1:], rollout)
             return tf.concat([tf.zeros_like(rollout.rewards), last], axis=0)
 
         bootstraps_on_the_way = settings.return_lambda < 1.0 or (settings.n_step or unroll_length) < unroll_length
@@ -115,19 +113,9 @@ class QLearning(Method):
         # masked, and stands for the last observation. Most rollouts have none, and save T evaluations.
         return tf.stop_gradient(tf.cond(tf.reduce_all(rollout.mask > 0.5), at_the_end, at_all_times))
 
-    def _values(
-        self,
-        network: Network,
-        target_network: Network,
-        observations: tf.Tensor,
-        rollout: RolloutTensors,
-    ) -> tf.Tensor:
+    def _values(self, target_network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
         """V(s) for the last N observations of the rollout: float32 [N, B]."""
-        targets = _action_values(target_network, observations, rollout)
-        if self.config.method.double_q:
-            best = tf.argmax(_action_values(network, observations, rollout), axis=-1, output_type=tf.int32)
-            return chosen(targets, best)
-        return tf.reduce_max(targets, axis=-1)
+        return tf.reduce_max(_action_values(target_network, observations, rollout), axis=-1)
 
 
 class Sarsa(QLearning):
@@ -137,15 +125,9 @@ class Sarsa(QLearning):
 
     def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:  # noqa: ARG002
         # Those of acting are of the best actions, not of the ones that were taken.
-        return self._target_values(network, network, rollout)
+        return self._target_values(network, rollout)
 
-    def _values(
-        self,
-        network: Network,  # noqa: ARG002
-        target_network: Network,
-        observations: tf.Tensor,
-        rollout: RolloutTensors,
-    ) -> tf.Tensor:
+    def _values(self, target_network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
         actions = tf.concat([rollout.actions, rollout.next_actions[None]], axis=0)
         targets = _action_values(target_network, observations, rollout)
         return chosen(targets, actions[-observations.shape[0] :])

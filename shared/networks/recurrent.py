@@ -10,6 +10,8 @@ import tensorflow as tf
 from shared.networks.base import Head, Network, NetworkOutput, orthogonal_seeds
 from shared.networks.layers import as_dense, initial_weights
 
+LSTM_UNITS = 256
+
 # The trunk draws its seeds from the run's upwards.
 _AFTER_THE_TRUNK = 1_000
 

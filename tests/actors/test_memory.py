@@ -18,14 +18,14 @@ from shared.types import Rollout, WeightSnapshot
 
 METHODS = {
     "actor_critic": MethodConfig(return_lambda=0.9),
-    "q_learning": MethodConfig(name="q_learning", double_q=True),
+    "q_learning": MethodConfig(name="q_learning"),
     "sarsa": MethodConfig(name="sarsa"),
     "without a target network": MethodConfig(name="q_learning", target_network=False, return_lambda=0.65),
 }
 
 
 def remembering(config: RunConfig, unroll_length: int = 24, **reuse: int) -> RunConfig:
-    network = replace(config.network, recurrent="lstm", recurrent_units=6)
+    network = replace(config.network, recurrent="lstm")
     return replace(config, network=network, actor=ActorConfig(environments=4, unroll_length=unroll_length, **reuse))
 
 

@@ -66,22 +66,6 @@ def test_learning_rate_falls_with_global_frames(cartpole: RunConfig) -> None:
     np.testing.assert_allclose(rates, [1e-3, 7.5e-4, 5e-4, 2.5e-4, 0.0], atol=1e-12)
 
 
-def test_learning_rate_falls_with_updates_not_with_dropped_reports(cartpole: RunConfig) -> None:
-    schedule = OptimizerConfig(
-        learning_rate=1e-3,
-        schedule="exponential",
-        exponential_rate=0.5,
-        exponential_updates=2,
-        exponential_staircase=True,
-    )
-    learner = make_learner(replace(cartpole, optimizer=schedule))
-    rates = []
-    for sequence in range(1, 6):
-        rates.append(learner.submit(report(sequence, version=sequence - 1)).learning_rate)
-        learner.submit(report(sequence, version=sequence - 1))
-    np.testing.assert_allclose(rates, [1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4])
-
-
 SCALED = ParameterLayout(("w", RUNNING_MEAN, RUNNING_VARIANCE), ((2,), (3,), (3,)))
 
 

@@ -1,6 +1,8 @@
 """The settings: what one of them may be, and what two of them may not be together."""
 
 import math
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 
@@ -16,33 +18,40 @@ from shared.config import (
     TransferConfig,
     flat_settings,
 )
-from shared.config.checks import at_least, between, positive
+from shared.config.checks import Range, check_ranges
 from shared.errors import ConfigurationError
 
 
+@dataclass(frozen=True)
+class Settings:
+    some: Annotated[float | None, Range(minimum=1)] = None
+    other: Annotated[tuple[float, ...], Range(above=0)] = ()
+    third: Annotated[float, Range(0, 1)] = 0.0
+    fourth: Annotated[float, Range(minimum=0, below=1)] = 0.0
+    fifth: Annotated[int, Range(0, 1_000_000)] = 0
+    last: Annotated[float | None, Range()] = None
+
+
 @pytest.mark.parametrize("value", [1, 1.5, 1e300, None])
-def test_a_number_within_its_bound_passes(value: float | None) -> None:
-    at_least("some", value, 1)
-    positive("some", value)
-
-
-@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, -math.inf])
-def test_a_number_out_of_its_bound_is_refused_by_name(value: float) -> None:
-    with pytest.raises(ConfigurationError, match=f"--some.number {value}: must be at least 1"):
-        at_least("some.number", value, 1)
-    with pytest.raises(ConfigurationError, match=f"--some.number {value}: must be greater than 0"):
-        positive("some.number", value)
+def test_a_number_within_its_range_passes(value: float | None) -> None:
+    check_ranges("a.", Settings(some=value, other=(1e-9,), third=1.0, last=value))
 
 
 @pytest.mark.parametrize(
-    ("value", "passes"), [(0.0, True), (1.0, True), (-1e-9, False), (1.1, False), (math.nan, False)]
+    ("settings", "problem"),
+    [
+        *((Settings(some=value), f"--a.some {value}: must be at least 1") for value in (0, math.nan, math.inf)),
+        (Settings(other=(1.0, 0.0)), "--a.other 0.0: must be greater than 0"),
+        (Settings(third=1.1), "--a.third 1.1: must be between 0 and 1"),
+        (Settings(third=math.nan), "must be between 0 and 1"),
+        (Settings(fourth=1.0), "must be at least 0 and less than 1"),
+        (Settings(fifth=2_000_000), "must be between 0 and 1,000,000"),
+        (Settings(last=-math.inf), "--a.last -inf: must be a finite number"),
+    ],
 )
-def test_a_number_between_two_others_may_be_either(value: float, passes: bool) -> None:
-    if passes:
-        between("some", value, 0.0, 1.0)
-        return
-    with pytest.raises(ConfigurationError, match="must be between 0 and 1"):
-        between("some", value, 0.0, 1.0)
+def test_a_number_out_of_its_range_is_refused_by_name(settings: Settings, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        check_ranges("a.", settings)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,7 @@ def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: s
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"gradients_per_update": 2**31}, "--learner.gradients-per-update 2147483648: must be at most 1,000,000"),
+        ({"gradients_per_update": 2**31}, "--learner.gradients-per-update 2147483648: must be between 1 and 1,000,000"),
     ],
 )
 def test_a_learner_that_cannot_be_is_refused_in_one_line(settings: dict, problem: str) -> None:

@@ -111,7 +111,7 @@ def test_final_epsilons_have_the_papers_shares() -> None:
     values, counts = np.unique(final_epsilons(config, 10, seed=3), return_counts=True)
     assert dict(zip(values, counts, strict=True)) == {0.1: 4, 0.01: 3, 0.5: 3}
     drawn = np.concatenate([final_epsilons(config, 1, seed) for seed in range(4_000)])
-    for value, probability in zip(config.final_epsilons, config.final_epsilon_probabilities, strict=True):
+    for value, probability in zip(config.final_epsilons, (0.4, 0.3, 0.3), strict=True):
         assert (drawn == value).mean() == pytest.approx(probability, abs=0.03)
 
 
@@ -127,7 +127,7 @@ def test_epsilon_is_annealed_by_frames_for_each_environment() -> None:
 
 
 def test_epsilon_greedy_takes_the_best_action_but_for_its_share() -> None:
-    config = ExplorationConfig(final_epsilons=(0.4,), final_epsilon_probabilities=(1.0,), annealing_frames=1)
+    config = ExplorationConfig(final_epsilons=(0.4,), annealing_frames=1)
     explorer = EpsilonGreedy(config, 30_000, 4, seed=1, training=True)
     explorer.begin(10)
     values = tf.constant(np.tile([0.0, 3.0, 1.0, 2.0], (30_000, 1)), tf.float32)

@@ -78,13 +78,6 @@ def test_one_step_q(cartpole: RunConfig) -> None:
     assert total == pytest.approx(mean_square(returns, [1.0, 3.0, 5.0]))
 
 
-def test_double_q_values_the_online_networks_choice(cartpole: RunConfig) -> None:
-    """The online network prefers 0, 1, 0 at times 1, 2, 3, where the target network gives 30, 40, 60."""
-    returns = [1 + 0.5 * 30, 2 + 0.5 * 40, 3 + 0.5 * 60]
-    total, _ = loss("q_learning", cartpole, rollout(), n_step=1, double_q=True)
-    assert total == pytest.approx(mean_square(returns, [1.0, 3.0, 5.0]))
-
-
 def test_sarsa_bootstraps_from_the_action_that_was_taken(cartpole: RunConfig) -> None:
     one_step = [1 + 0.5 * 25, 2 + 0.5 * 50, 3 + 0.5 * 70]
     total, _ = loss("sarsa", cartpole, rollout(), n_step=1)
@@ -189,7 +182,7 @@ def test_a_wholly_masked_rollout_has_no_loss(name: str, cartpole: RunConfig) -> 
 
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
 def test_targets_receive_no_gradient_and_the_taken_actions_do(name: str, cartpole: RunConfig) -> None:
-    method = method_class(name)(replace(cartpole, method=MethodConfig(name=name, double_q=True)), ActionSpec(2))
+    method = method_class(name)(replace(cartpole, method=MethodConfig(name=name)), ActionSpec(2))
     online, target = Scripted(ONLINE), Scripted(TARGET)
     with tf.GradientTape() as tape:
         total = method.loss(online, target, rollout()).total
@@ -214,24 +207,8 @@ def test_where_the_acting_network_gives_the_targets_they_receive_no_gradient_eit
     np.testing.assert_allclose(tf.convert_to_tensor(tape.gradient(total, online.table)), expected, rtol=1e-5)
 
 
-def test_huber_is_the_square_within_1_and_has_gradient_2_beyond() -> None:
-    values = tf.constant([[[0.0]], [[0.0]]])
-    with tf.GradientTape() as tape:
-        tape.watch(values)
-        total = action_value_loss(
-            values,
-            tf.zeros((2, 1), tf.int32),
-            tf.constant([[0.5], [-3.0]]),
-            tf.ones((2, 1)),
-            error="huber",
-            reduction="sum",
-        ).total
-    assert float(total) == pytest.approx(0.25 + 2 * 3 - 1)
-    np.testing.assert_allclose(np.ravel(tape.gradient(total, values)), [-1.0, 2.0])
-
-
 def test_actions_of_another_shape_are_refused_with_both_shapes() -> None:
-    arguments = {"error": "squared", "reduction": "mean"}
+    arguments = {"reduction": "mean"}
     with pytest.raises(ValueError, match=r"actions of shape \(3, 1, 1\) do not fit action values of shape \(3, 1, 2\)"):
         action_value_loss(tf.zeros((3, 1, 2)), tf.zeros((3, 1, 1), tf.int32), tf.zeros(3), tf.zeros(3), **arguments)
     with pytest.raises(ValueError, match=r"returns of shape \(3,\) do not fit values of shape \(3, 1\)"):

@@ -97,7 +97,7 @@ def test_q_methods_have_action_values_and_gaussians_nothing_to_weigh(cartpole: R
 
 
 def test_a_memory_goes_from_step_to_step(cartpole: RunConfig) -> None:
-    config = replace(cartpole, network=replace(cartpole.network, recurrent="lstm", recurrent_units=4))
+    config = replace(cartpole, network=replace(cartpole.network, recurrent="lstm"))
     policy = Policy(config, environment_spec(config.environment), seed=3, training=False)
     stage = make_stage(config.environment)
     given: list[tuple] = []

@@ -49,10 +49,10 @@ def test_an_actor_that_cannot_be_made_stops_a_run_without_reports(cartpole: RunC
 
 def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
     clock = Clock()
-    executor, _, coordinator = make(cartpole, 2, clock=clock, max_restarts=1, restart_window_seconds=100.0)
+    executor, _, coordinator = make(cartpole, 2, clock=clock, max_restarts=1, start_seconds=1e9)
     events = coordinator.run()
     for actor_id in (0, 1):
-        clock.now += 101.0
+        clock.now += 601.0
         executor.completions.append(Failed(actor_id, "gone"))
         assert isinstance(next(events), Failed)
         assert isinstance(next(events), Replaced)
@@ -106,7 +106,7 @@ def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
 
 def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
     clock = Clock()
-    executor, _, coordinator = make(cartpole, 2, clock=clock, hang_factor=10.0, hang_seconds=5.0, start_seconds=60.0)
+    executor, _, coordinator = make(cartpole, 2, clock=clock, hang_seconds=5.0, start_seconds=60.0)
     events = coordinator.run()
     sequence = 0
 
@@ -128,13 +128,13 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
         clock.now += 2.0 * (number - 1)
         next(events)
     at = clock.now
-    assert not any(isinstance(event, Failed) for event in reports_until(at + 20.0))
+    assert not any(isinstance(event, Failed) for event in reports_until(at + 40.0))
     failed = Failed(
         1,
-        "no report for 21 s, its longest rollout took 2.0 s: it hangs; where rollouts take so long, raise "
+        "no report for 41 s, its longest rollout took 2.0 s: it hangs; where rollouts take so long, raise "
         "--supervision.hang-seconds",
     )
-    assert [event for event in reports_until(at + 25.0) if not isinstance(event, Outcome)] == [
+    assert [event for event in reports_until(at + 45.0) if not isinstance(event, Outcome)] == [
         failed,
         Replaced(failed, 2),
     ]

@@ -135,14 +135,14 @@ def test_weights_and_biases(tmp_path: Path, wandb: "FakeWandb") -> None:
         ("runs/pong-1", TrackingConfig(), "pong-1", None),
         ("runs/pong-1/seed-3", TrackingConfig(), "pong-1/seed-3", "pong-1"),
         ("runs/sweep/trial-03", TrackingConfig(), "sweep/trial-03", "sweep"),
-        ("runs/pong-1/seed-3", TrackingConfig(name="mine", group="ours"), "mine", "ours"),
+        ("runs/pong-1/seed-3", TrackingConfig(group="ours"), "pong-1/seed-3", "ours"),
     ],
 )
 def test_runs_of_several_seeds_are_told_apart_in_trackers(
     folder: str, tracking: TrackingConfig, name: str, group: str | None
 ) -> None:
     config = RunConfig(tracking=tracking)
-    assert (tracked_name(Path(folder), config), tracked_group(Path(folder), config)) == (name, group)
+    assert (tracked_name(Path(folder)), tracked_group(Path(folder), config)) == (name, group)
 
 
 class Store:
@@ -196,14 +196,14 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_mlflow(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
-    config = RunConfig(tracking=TrackingConfig(project="games", group="ours", name="mine"))
+    config = RunConfig(tracking=TrackingConfig(project="games", group="ours"))
     tracker = MLflow(tmp_path, config)
     tracker.write(EVALUATED)
     tracker.write_video(VIDEO, 320)
     assert mlflow_runs["run0"].status == "RUNNING"
     tracker.close()
     run = mlflow_runs["run0"]
-    assert (run.experiment, run.name, run.tags) == ("games", "mine", {"group": "ours"})
+    assert (run.experiment, run.name, run.tags) == ("games", tmp_path.name, {"group": "ours"})
     assert run.params == {name: str(value) for name, value in flat_settings(config).items()}
     metrics = [(name, value, step) for name, value, _, step in run.metrics]
     assert ("return/training_mean_100", 12.5, 400) in metrics
