@@ -237,8 +237,8 @@ class TrainingSession:
         if not self._replays:
             return False
         # The end of a trace can leave no actor to wait for, and an interrupted replay needs none of its next events.
-        nobody_left = not (self._executor.actor_ids or self._executor.calls_in_flight or self._executor.free_slots())
-        return self._stopping.interrupted or nobody_left
+        no_actor_left = not (self._executor.actor_ids or self._executor.calls_in_flight or self._executor.free_slots())
+        return self._stopping.interrupted or no_actor_left
 
     def _stop_if_due(self) -> None:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):

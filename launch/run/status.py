@@ -108,7 +108,7 @@ class RunCounts:
         return RunCounts(**{name: count + others[name] for name, count in asdict(self).items()})
 
     def state(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
+        """Plain values for a checkpoint."""
         return asdict(self)
 
     @classmethod
@@ -138,10 +138,7 @@ def run_summary(
     returns: TrainingReturns,
     evaluation: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The content of summary.json.
-
-    `evaluation` is the entry of the last evaluation.
-    """
+    """The content of summary.json. `evaluation` is the entry of the last evaluation."""
     ledger = learner.account.ledger
     lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
     return {

@@ -208,6 +208,7 @@ class StoppingRules:
         """Whether a running run stops after `frames` and `seconds` of training."""
         if not self.running:
             return False
+        # A user's interrupt comes first, and a confirmed target before the limits that it made unnecessary.
         if self._interrupted.is_set():
             self.status = "interrupted"
         elif self._target is not None and self._target.confirmed is not None:
@@ -261,9 +262,12 @@ def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
     return None if values is None else TrainingPoint(*values)
 
 
+# ---- Evaluations
+
+
 _LONGEST_WAIT_SECONDS = 60.0
 
-# As `Coordinator.evaluate`.
+# The signature of `Coordinator.evaluate`.
 Evaluate = Callable[[EvaluationPolicy, WeightSnapshot | None], WeightSnapshot]
 
 
@@ -292,6 +296,7 @@ class EvaluationSchedule:
 
     def is_due(self, frames: int) -> bool:
         """Whether a regular evaluation is due. None is due while another one is under way or will be repeated."""
+        # One evaluation at a time: a slow evaluator must not collect a queue of old weights.
         busy = bool(self._under_way) or self._repeat_at is not None
         return bool(self._every_frames) and not busy and frames - self._since_frames >= self._every_frames
 
@@ -335,7 +340,7 @@ class EvaluationSchedule:
         }
 
     def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
-        """The inverse of `state`, from a checkpoint that holds other things too, after so many frames."""
+        """The inverse of `state`; other keys are ignored. `frames` of the run are the default of older versions."""
         # Checkpoints of older versions do not have them.
         self._since_frames = state.get("evaluated_frames", frames)
         if exact:
@@ -421,7 +426,7 @@ class Evaluations:
         }
 
     def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
-        """The inverse of `state`, from a checkpoint that holds other things too, after so many frames."""
+        """The inverse of `state`; other keys are ignored. `frames` of the run are the default of older versions."""
         self._schedule.restore(state, frames, exact=exact)
         self.last = state.get("last_evaluation")
         if self._target is not None and state.get("return_mark") is not None:

@@ -1,23 +1,41 @@
-"""What a run keeps for later: best weights that a death leaves as they are, checkpoints when they are due."""
+"""Best weights, checkpoints when they are due, and copies of a run's folder."""
 
 import errno
 import json
+import shutil
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from actors.environments import environment_spec
+from launch.cli import main
 from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Row, Saved
 from launch.run.folder import RunFolder
-from launch.run.saving import BestWeights, Saving
+from launch.run.saving import (
+    BestWeights,
+    Changes,
+    RemoteCopy,
+    Saving,
+    Tail,
+    apply_changes,
+    changes_since,
+    check_storage,
+    fetch,
+)
 from launch.run.session import TrainingSession
+from launch.run.status import run_path
 from shared.config import CheckpointConfig, RunConfig
+from shared.errors import ConfigurationError
 
 
 def session(config: RunConfig, folder: Path, *, resume: bool = False) -> TrainingSession:
@@ -179,3 +197,247 @@ def test_weights_that_are_not_finite_are_not_saved(cartpole: RunConfig, tmp_path
     # The run fails in its first checkpoint, and in its last one again.
     assert (tmp_path / "log.txt").read_text().count("not finite any more") == 1
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
+
+
+SMALL = "--executor inline --log-every-seconds 0.05 --stop-at-return None --stop-measure training"
+
+
+def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url, run = f"file://{tmp_path}/remote/run", tmp_path / "local"
+    command = f"train cartpole {SMALL} --total-frames 1000 --evaluation.every-frames 0 --storage {url} --run-dir {run}"
+    assert main(command.split()) == 0
+    before = json.loads((run / "summary.json").read_text())
+    shutil.rmtree(run)
+    assert main(["train", "--resume", url, *f"{SMALL} --total-frames 1500".split()]) == 0
+    (resumed,) = (tmp_path / "runs").iterdir()
+    after = json.loads((resumed / "summary.json").read_text())
+    assert before["frames"] < after["frames"]
+    assert after["updates"] > before["updates"]
+    assert json.loads((tmp_path / "remote" / "run" / "summary.json").read_text()) == after
+
+
+def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "update-1.index").write_text("one")
+    (tmp_path / "config.json").write_text("{}")
+    copy = RemoteCopy(tmp_path, "memory://copy/run")
+    copy.start()
+    (tmp_path / "checkpoints" / "update-1.index").unlink()
+    (tmp_path / "checkpoints" / "update-2.index").write_text("two")
+    (tmp_path / "summary.json.part").write_text("unfinished")
+    assert copy.finish() is None
+    names = {name.rpartition("/copy/run/")[2] for name in files.find("/copy/run")}
+    assert names == {"config.json", "checkpoints/update-2.index"}
+    fetch("memory://copy/run", tmp_path / "fetched")
+    assert (tmp_path / "fetched" / "checkpoints" / "update-2.index").read_text() == "two"
+
+
+def test_a_copy_drops_old_checkpoints_that_an_earlier_process_left(tmp_path: Path) -> None:
+    files = fsspec.filesystem("memory")
+    for name in ("checkpoints/update-1.index", "videos/update-1.gif"):
+        files.pipe_file(f"/copy/resumed/{name}", b"one")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "update-2.index").write_text("two")
+    assert RemoteCopy(tmp_path, "memory://copy/resumed").finish() is None
+    names = {name.rpartition("/copy/resumed/")[2] for name in files.find("/copy/resumed")}
+    assert names == {"checkpoints/update-2.index", "videos/update-1.gif"}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "checkpoints").mkdir(parents=True)
+    for number in (1, 2):
+        (here / "checkpoints" / f"update-{number}.index").write_text("old")
+    copy, files = RemoteCopy(here, f"file://{there}"), fsspec.filesystem("file")
+    copy.start()
+    wait_until(lambda: len(list(there.glob("checkpoints/*.index"))) == 2)
+    for file in (here / "checkpoints").iterdir():
+        file.unlink()
+    removed: list[str] = []
+    remove = files.rm_file
+
+    def fail_at_the_second(path: str) -> None:
+        if removed:
+            raise OSError("the network is down")
+        removed.append(path)
+        remove(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(files, "rm_file", fail_at_the_second)
+        # A call while an update is under way does nothing; the first one after it has its error.
+        wait_until(lambda: copy.start() == "OSError: the network is down")
+    assert copy.finish() is None
+    assert list((there / "checkpoints").iterdir()) == []
+
+
+def test_a_new_run_is_refused_where_another_one_is_kept() -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/copy/other/config.json", b"{}")
+    with pytest.raises(ConfigurationError, match="holds a run: train --resume memory://copy/other goes on"):
+        check_storage("memory://copy/other", new=True)
+    check_storage("memory://copy/other", new=False)
+
+
+class _WithBuckets(MemoryFileSystem):
+    """As object storage is: folders need no making, and making one makes the bucket."""
+
+    protocol = ("s3", "s3a")
+
+    def makedirs(self, *_: object, **__: object) -> None:
+        raise AssertionError("it would make a bucket")
+
+
+def test_no_bucket_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: (_WithBuckets(), "/bucket/run"))
+    (tmp_path / "config.json").write_text("{}")
+    check_storage("s3://bucket/run", new=True)
+    assert RemoteCopy(tmp_path, "s3://bucket/run").finish() is None
+
+
+def test_what_storage_raises_is_one_line_and_leaves_no_part_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("memory")
+    for name in ("config.json", "summary.json"):
+        files.pipe_file(f"/copy/whole/{name}", b"{}")
+
+    class TheirError(Exception):
+        """Of a library, and no OSError."""
+
+    def fail(remote: str, local: str, **_: object) -> None:
+        if remote.endswith("summary.json"):
+            raise TheirError("Could not connect\nto the endpoint")
+        Path(local).parent.mkdir(exist_ok=True)
+        Path(local).write_text("{}")
+
+    monkeypatch.setattr(files, "get_file", fail)
+    with pytest.raises(ConfigurationError, match="cannot be read: Could not connect to the endpoint"):
+        fetch("memory://copy/whole", tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+
+
+@pytest.mark.parametrize("key", ["../../outside.txt", "checkpoints/../../outside.txt"])
+def test_a_key_outside_of_the_folder_is_refused_and_nothing_is_written(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fsspec.filesystem("memory")
+    monkeypatch.setattr(files, "find", lambda _root: ["/copy/evil/config.json", f"/copy/evil/{key}"])
+    monkeypatch.setattr(files, "get_file", lambda _remote, local, **_: Path(local).write_text("written"))
+    monkeypatch.setattr(files, "cat_file", lambda _name: b"written")
+    with pytest.raises(ConfigurationError, match=r"RUN memory.*cannot be read: .*outside of the run's folder"):
+        fetch("memory://copy/evil", tmp_path / "runs" / "fetched", setting="run")
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize("name", ["../outside.txt", "a/../../outside.txt", "/tmp/outside.txt"])
+def test_changes_of_files_outside_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for changes in (Changes({"config.json": b"{}", name: b""}, {}, {}), Changes({}, {name: Tail(0, b"")}, {})):
+        with pytest.raises(ValueError, match="outside of the run's folder"):
+            apply_changes(folder, changes)
+    assert list(tmp_path.rglob("*")) == [folder]
+
+
+def test_a_url_stands_where_a_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = fsspec.filesystem("memory")
+    for run in ("a/seed-1", "b/seed-1"):
+        files.pipe_file(f"/urls/{run}/config.json", run.encode())
+    folders = [run_path(f"memory://urls/{run}") for run in ("a/seed-1", "b/seed-1")]
+    assert [(folder / "config.json").read_text() for folder in folders] == ["a/seed-1", "b/seed-1"]
+    assert [folder.parent for folder in folders] == [tmp_path / "runs"] * 2
+    # Once in a process.
+    assert run_path("memory://urls/a/seed-1") == folders[0]
+    with pytest.raises(ConfigurationError, match="RUN memory://urls/a: holds no run"):
+        run_path("memory://urls/a")
+
+
+def test_storage_that_fails_is_told_and_no_run_fails_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    copy = RemoteCopy(tmp_path, "memory://copy/failing")
+
+    def refuse(*_: object) -> None:
+        raise OSError("the network is down")
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), "pipe_file", refuse)
+    assert copy.start() is None
+    assert copy.finish() == "OSError: the network is down"
+
+
+def test_changes_of_a_folder_make_another_one_equal(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        (folder / "checkpoints").mkdir(parents=True)
+    (here / "metrics.jsonl").write_text("1\n")
+    (here / "checkpoints" / "update-2.index").write_text("two")
+    (there / "checkpoints" / "update-1.index").write_text("one")
+    (there / ".lock").write_text("")
+    (there / "report.html").write_text("only here")
+    changes = changes_since(here, {})
+    apply_changes(there, changes)
+    assert sorted(str(p.relative_to(there)) for p in there.rglob("*") if p.is_file()) == [
+        ".lock",
+        "checkpoints/update-2.index",
+        "metrics.jsonl",
+        "report.html",
+    ]
+    assert changes_since(here, changes.stamps) == Changes({}, {}, changes.stamps)
+    with (here / "metrics.jsonl").open("a") as file:
+        file.write("2\n")
+    assert list(changes_since(here, changes.stamps).files) == ["metrics.jsonl"]
+
+
+def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    grows = ("metrics.jsonl", "log.txt", "events.out.tfevents.1.host")
+    for name in (*grows, "summary.json"):
+        (here / name).write_text("one")
+    first = changes_since(here, {}, tails=True)
+    assert first.tails == {}
+    apply_changes(there, first)
+    for name in (*grows, "summary.json"):
+        with (here / name).open("a") as file:
+            file.write(" two")
+    changes = changes_since(here, first.stamps, tails=True)
+    assert changes.tails == dict.fromkeys(grows, Tail(3, b" two"))
+    assert list(changes.files) == ["summary.json"]
+    for _ in range(2):
+        # The second time stands for an attempt after one that failed on the way.
+        apply_changes(there, changes)
+        assert {file.name: file.read_text() for file in there.iterdir()} == dict.fromkeys(
+            (*grows, "summary.json"), "one two"
+        )
+    # Written anew, and not added to; and cut.
+    (here / "new").write_text("other, and longer")
+    (here / "new").replace(here / "log.txt")
+    (here / "metrics.jsonl").write_text("on")
+    assert set(changes_since(here, changes.stamps, tails=True).files) == {"log.txt", "metrics.jsonl"}
+
+
+def test_files_under_way_are_not_copied_and_others_are_whatever_is_in_their_names(tmp_path: Path) -> None:
+    copied = ["events.out.tfevents.1.box.partner.org.2.0.v2", "best.npz", "my.tmp.txt"]
+    left_out = [".lock", "config.json.part", "best.part.npz", "update-1.index.tempstate77", "checkpoint.tmp0f3a"]
+    for name in (*copied, *left_out):
+        (tmp_path / name).write_text("")
+    assert set(changes_since(tmp_path, {}).files) == set(copied)
+
+
+@pytest.mark.parametrize("url", ["nowhere://bucket/run", "s3://bucket/run", "file:///proc/no/such/run"])
+def test_storage_that_cannot_be_written_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="--storage") as raised:
+        check_storage(url, new=True)
+    assert "\n" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Whole runs to a mark, inline: a crossing is confirmed by an evaluation, and counts once every environment has."""
+"""Whole runs to a target: an evaluation confirms a crossing, once every environment has ended an episode."""
 
 import json
 from dataclasses import replace

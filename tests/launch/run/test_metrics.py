@@ -1,0 +1,142 @@
+"""Rows, views and messages of a run, and the learning rate that reaches 0 before its end."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from launch.cli import main
+from launch.presets import PRESETS
+from launch.run.events import Message, Progress
+from launch.run.folder import RunFolder
+from launch.run.metrics import DroppedReports, Messages, Metrics, NewLines, Reporting
+from launch.run.trackers import Trackers
+from shared.config import OptimizerConfig, RunConfig
+
+
+def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None:
+    now, began, spans = 0.0, 0.0, set[float]()
+
+    def begin(row: Progress) -> None:
+        nonlocal began
+        began = row.elapsed_seconds
+
+    metrics: Any = SimpleNamespace(next_interval=begin, empty=False)
+    config = RunConfig(log_every_seconds=10.0)
+    messages = Messages(tmp_path / "log.txt")
+    reporting = Reporting(
+        config,
+        RunFolder(tmp_path),
+        cast(Metrics, metrics),
+        lambda: Progress(elapsed_seconds=now),
+        Trackers({}, print),
+        messages,
+    )
+    for tick in range(1, 105):
+        # Updates come when they come: views and rows drift past each other.
+        now, before = tick * 0.3, reporting.latest
+        reporting.report_if_due(now)
+        if reporting.latest is not before and reporting.latest.elapsed_seconds > began:
+            spans.add(round(now - began, 2))
+    assert spans
+    assert min(spans) >= 1.0
+    reporting.write_last_row()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
+def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tmp_path: Path) -> None:
+    """It would say that nothing was played in no time, and a terminal would keep that."""
+    metrics: Any = SimpleNamespace(next_interval=lambda _row: None, empty=empty)
+    messages = Messages(tmp_path / "log.txt")
+    reporting = Reporting(
+        RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, Trackers({}, print), messages
+    )
+    reporting.write_row()
+    shown = reporting.latest
+    reporting.write_last_row()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == rows
+    assert (reporting.latest is shown) == empty
+
+
+def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> None:
+    messages = Messages(tmp_path / "log.txt")
+    messages.log("actor 3 joins")
+    messages.log("actor 4 joins")
+    assert messages.take() == [Message("actor 3 joins"), Message("actor 4 joins")]
+    assert messages.take() == []
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d actor \d joins", line) for line in lines)
+    assert len(lines) == 2
+
+
+def test_a_log_that_cannot_be_written_keeps_no_message_from_being_shown(tmp_path: Path) -> None:
+    messages = Messages(tmp_path / "no" / "such" / "folder" / "log.txt")
+    messages.log("warning: the disk is full")
+    assert messages.take() == [Message("warning: the disk is full")]
+
+
+def test_the_first_dropped_report_of_each_reason_is_told_and_then_every_tenfold() -> None:
+    dropped = DroppedReports()
+    told = {count: message for count in range(1, 1001) if (message := dropped.message("too_old", 7))}
+    assert list(told) == [1, 10, 100, 1000]
+    assert told[1] == "dropped a report for the reason too_old, of actor 7"
+    assert told[100] == "dropped the 100th report for the reason too_old, of actor 7"
+    assert dropped.message("not_finite", 8) == "dropped a report for the reason not_finite, of actor 8"
+
+
+def test_lines_that_were_there_before_are_not_new(tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_text("an earlier process\n")
+    lines = NewLines(file)
+    assert lines.take() == []
+    with file.open("a") as more:
+        more.write("näher\n\nhal")
+    assert lines.take() == ["näher", ""]
+    with file.open("a") as more:
+        more.write("f\n")
+    assert lines.take() == ["half"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_learn_until_they_end(name: str) -> None:
+    config = PRESETS[name].config
+    assert config.annealing_frames >= config.total_frames
+    # Somebody who asks for more frames of a preset gets learning in all of them.
+    longer = replace(config, total_frames=2 * config.total_frames)
+    assert longer.annealing_frames >= longer.total_frames
+
+
+COMMON = (
+    "train cartpole --executor inline --actors 1 --total-frames 2000 --log-every-seconds 0.01 --network.hidden-sizes 8 "
+    "--stop-at-return None --stop-measure training --evaluation.every-frames 0"
+)
+
+
+def test_a_rate_that_ends_before_the_run_is_warned_of_and_logged_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert main(f"{COMMON} --optimizer.annealing-frames 1000 --run-dir {folder}".split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--optimizer.annealing-frames 1,000 is before --total-frames 2,000" in shown
+    assert (folder / "log.txt").read_text().count("the learning rate has reached 0") == 1
+
+
+def test_a_rate_that_ends_with_the_run_is_not_spoken_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    assert main(f"{COMMON} --run-dir {folder}".split()) == 0
+    assert "annealing" not in capsys.readouterr().out
+    log = folder / "log.txt"
+    assert not log.exists() or "learning rate" not in log.read_text()
+
+
+def test_a_constant_rate_has_no_end() -> None:
+    from launch.run.metrics import annealing_warning
+
+    config = replace(PRESETS["pong"].config, optimizer=OptimizerConfig(schedule="constant", annealing_frames=1_000))
+    assert annealing_warning(config) is None
+    assert annealing_warning(replace(config, optimizer=OptimizerConfig(annealing_frames=1_000))) is not None

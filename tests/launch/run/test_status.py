@@ -1,0 +1,258 @@
+"""The status of a run, its name on the command line, the limits of a resume, and counts over its processes."""
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from launch.cli import main
+from launch.output import write_json
+from launch.run.events import Progress
+from launch.run.folder import FolderLock, Holder, RunFolder, holder_of
+from launch.run.metrics import progress_of, row_values
+from launch.run.status import RunCounts, newest_run, reached_limit, run_folders, run_path, run_status, why_it_goes_on
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+HOLD = "import sys, pathlib; from launch.run.folder import FolderLock; lock = FolderLock(pathlib.Path(sys.argv[1]))"
+
+
+def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    command = [sys.executable, "-c", f"{HOLD}; print('held', flush=True); sys.stdin.read()", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        holder = holder_of(tmp_path)
+        assert holder is not None
+        assert (holder.pid, holder.host, holder.here) == (process.pid, socket.gethostname(), True)
+        with pytest.raises(ConfigurationError, match=f"in use by another process.*tributary stop {tmp_path}"):
+            FolderLock(tmp_path)
+        assert holder_of(tmp_path) == holder, "who is refused leaves the name of the holder"
+        process.kill()
+        process.wait()
+    assert holder_of(tmp_path) is None
+
+
+def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FolderLock(tmp_path).release()
+    import fcntl
+
+    look = (tmp_path / ".lock").open()
+    fcntl.flock(look, fcntl.LOCK_SH)
+    # The first try meets the look, which is over by the second.
+    monkeypatch.setattr("launch.run.folder.time.sleep", lambda _seconds: look.close())
+    FolderLock(tmp_path).release()
+
+
+def test_the_holder_of_an_older_version_is_not_known(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    (tmp_path / ".lock").write_text("")
+    assert holder_of(tmp_path) == Holder(None, None)
+    lock.release()
+
+
+def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Lustre is, unless it is mounted with them."""
+
+    def flock(_file: object, _how: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("launch.run.folder.fcntl.flock", flock)
+    with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
+        FolderLock(tmp_path)
+    assert holder_of(tmp_path) is None
+
+
+def write_run(folder: Path, frames: list[int], *, summary: int | None = None) -> Path:
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", msgspec.to_builtins(RunConfig(total_frames=100)))
+    rows = [
+        json.dumps(row_values(Progress(frames=n, statistics={"entropy": 0.5}, info={"success": 0.25}))) for n in frames
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join([*rows, '{"frames": 9']))
+    if summary is not None:
+        write_json(folder / "summary.json", {"status": "interrupted", "frames": summary})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("frames", "summary", "status"),
+    [
+        ([10, 20], 20, "interrupted"),
+        ([10, 20], None, "died"),
+        # It was resumed after that summary, and killed.
+        ([10, 20, 30], 20, "died"),
+        ([], None, "died"),
+    ],
+)
+def test_a_run_that_nobody_works_on(frames: list[int], summary: int | None, status: str, tmp_path: Path) -> None:
+    run = run_status(write_run(tmp_path / "run", frames, summary=summary))
+    assert (run.status, run.running, run.row.get("frames")) == (status, False, frames[-1] if frames else None)
+
+
+def test_a_run_that_is_held_runs_whatever_its_summary_says(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path / "run", [10], summary=10))
+    with folder:
+        run = run_status(folder.path)
+        assert run.holder is not None
+        assert (run.status, run.holder.pid) == ("running", os.getpid())
+    assert run_status(folder.path).status == "interrupted"
+
+
+def test_runs_of_seeds_and_sweeps_are_found_newest_first(tmp_path: Path) -> None:
+    names = ["a", "b/seed-1", "c/trial-02", "study/cartpole/seed-3"]
+    for age, name in enumerate(names):
+        file = write_run(tmp_path / name, [1]) / "config.json"
+        os.utime(file, (100 - age, 100 - age))
+    assert [str(path.relative_to(tmp_path)) for path in run_folders(tmp_path)] == names
+
+
+def test_a_row_is_read_as_the_progress_that_it_was_written_from() -> None:
+    progress = Progress(frames=7, policy_lag_counts={0: 3}, statistics={"entropy": 0.5}, info={"success": 0.25})
+    assert progress_of(json.loads(json.dumps(row_values(progress)))) == progress
+
+
+def started(folder: Path, at: int) -> Path:
+    folder.mkdir(parents=True)
+    for name in ("config.json", "manifest.json"):
+        (folder / name).write_text("{}")
+    os.utime(folder / "manifest.json", (at, at))
+    return folder
+
+
+def test_the_newest_run_is_the_one_that_was_started_last(tmp_path: Path) -> None:
+    started(tmp_path / "a", 20)
+    started(tmp_path / "b", 10)
+    assert newest_run(tmp_path) == tmp_path / "a"
+    assert newest_run(tmp_path) != started(tmp_path / "c" / "seed-1", 5)
+    assert newest_run(tmp_path) != started(tmp_path / "c" / "seed-2", 30).parent
+    assert newest_run(tmp_path) == tmp_path / "c" / "seed-2"
+    assert newest_run(tmp_path) != started(tmp_path / "sweep" / "trial-03", 40).parent
+    assert newest_run(tmp_path) == tmp_path / "sweep" / "trial-03"
+
+
+def test_latest_is_a_name_only_where_nothing_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="there is none"):
+        run_path("latest")
+    newest = started(tmp_path / "runs" / "pong", 1)
+    assert run_path("latest").absolute() == newest
+    assert run_path("runs/pong") == Path("runs/pong")
+    assert run_path("pong") == Path("runs/pong"), "as tributary runs lists it"
+    (tmp_path / "latest").mkdir()
+    assert run_path("latest") == Path("latest")
+    (tmp_path / "pong").mkdir()
+    assert run_path("pong") == Path("pong")
+
+
+@pytest.mark.parametrize(
+    "command", ["evaluate latest", "plot latest", "train --resume latest", "train --resume=latest"]
+)
+def test_without_a_run_the_mistake_is_one_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "there is none" in error
+
+
+def test_commands_take_latest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started(tmp_path / "runs" / "mine", 1)
+    assert main(["evaluate", "latest"]) == 2
+    assert "runs/mine" in capsys.readouterr().err
+
+
+CONFIG = RunConfig(total_frames=1_000_000, stop_at_return=18.0, stop_after_seconds=600.0)
+SUMMARY = {"status": "interrupted", "frames": 500_000, "wall_seconds": 300.0, "mean_return_100": 12.0}
+
+
+@pytest.mark.parametrize(
+    ("ended", "limit", "says"),
+    [
+        ({"frames": 1_000_320, "status": "frames_reached"}, {"total_frames": 2_000_000}, "--total-frames"),
+        ({"wall_seconds": 600.4, "status": "time_reached"}, {"stop_after_seconds": 900.0}, "--stop-after-seconds"),
+        ({"mean_return_100": 18.2, "status": "return_reached"}, {"stop_at_return": 19.0}, "--stop-at-return"),
+        (
+            {"evaluation": {"mean_return": 18.2}, "status": "return_reached"},
+            {"stop_at_return": None},
+            "--stop-at-return",
+        ),
+    ],
+)
+def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict, says: str) -> None:
+    summary = SUMMARY | ended
+    reached = reached_limit(CONFIG, summary)
+    assert reached is not None
+    assert says in reached
+    assert "\n" not in reached
+    further = replace(CONFIG, **limit)
+    assert reached_limit(further, summary) is None
+    goes_on = why_it_goes_on(further, summary)
+    assert goes_on is not None
+    assert f"goes on to {further.total_frames:,} total frames" in goes_on
+
+
+def test_a_run_that_no_limit_has_ended_goes_on_without_a_word() -> None:
+    for summary in ({}, SUMMARY, SUMMARY | {"mean_return_100": 19.0, "evaluation": None}):
+        assert reached_limit(CONFIG, summary) is None
+        assert why_it_goes_on(CONFIG, summary) is None
+
+
+def test_resuming_a_finished_run_trains_nothing_and_says_which_limit_it_has_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    run, result = tmp_path / "run", tmp_path / "result.json"
+    small = "--executor inline --total-frames 1,000 --actor.environments 4 --evaluation.every-frames 0"
+    assert main(f"train cartpole {small} --stop-measure training --run-dir {run}".split()) == 0
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    frames = json.loads((run / "summary.json").read_text())["frames"]
+    capsys.readouterr()
+
+    assert main(f"train --resume {run} --json {result}".split()) == 0
+    said = f"nothing to do: the run has {frames:,} of 1,000 total frames; it goes further with --total-frames N\n"
+    assert capsys.readouterr().out == said
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+    assert json.loads(result.read_text())["frames"] == frames
+
+    assert main(f"train --resume {run} --total-frames=2k".split()) == 0
+    assert f"ended at {frames:,} frames, as it had reached its total frames; it goes on to 2,000 total frames" in (
+        capsys.readouterr().out
+    )
+    assert json.loads((run / "summary.json").read_text())["frames"] >= 2_000
+
+
+OF_A_CHECKPOINT = {
+    "elapsed_seconds": 12.5,
+    "messages": 40,
+    "actor_restarts": 2,
+    "rollouts_lost": 3,
+    "learner_restarts": 1,
+    "agent_steps_lost": 120,
+}
+
+
+def test_what_is_restored_is_what_was_saved_and_new_counts_come_on_top() -> None:
+    earlier = RunCounts.restored(OF_A_CHECKPOINT | {"next_actor_id": 9})
+    assert earlier.state() == OF_A_CHECKPOINT
+    now = earlier + RunCounts(elapsed_seconds=0.5, messages=2, rollouts_lost=1)
+    assert now == RunCounts(13.0, 42, 2, 4, 1, 120)
+
+
+def test_a_checkpoint_of_an_older_version_has_no_messages_and_all_else() -> None:
+    older = {name: count for name, count in OF_A_CHECKPOINT.items() if name != "messages"}
+    assert RunCounts.restored(older).messages == 0
+    with pytest.raises(KeyError):
+        RunCounts.restored({})
