@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from accounts import account_of
 from chaos_run import ChaosRun, actor_fault, dropped_report, full_disk
+from waiting import UNTIL_FRAMES
 
 pytestmark = pytest.mark.chaos
 
 SETTINGS = (
     "--actors 3 --actor.environments 4 --actor.unroll-length 10 --actor.epochs 2 --actor.minibatches 2 "
-    "--evaluation.every-frames 0 --stop-at-return None "
-    "--stop-measure training --log-every-seconds 0.5 --checkpoint.every-seconds 1 --learner.max-policy-lag 100000 "
+    f"{UNTIL_FRAMES} --log-every-seconds 0.5 --checkpoint.every-seconds 1 --learner.max-policy-lag 100000 "
     "--supervision.hang-seconds 4 --supervision.start-seconds 120 --supervision.max-restarts 100"
 )
 _SEED = 11

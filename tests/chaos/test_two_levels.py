@@ -12,6 +12,7 @@ from accounts import account_of
 from chaos_run import FAULTS, ChaosRun, actor_fault, dropped_report, full_disk
 from nodes import add, drain, node_of
 from ray.cluster_utils import Cluster
+from waiting import UNTIL_FRAMES
 
 pytestmark = pytest.mark.chaos
 
@@ -20,8 +21,8 @@ K = 4
 ROLLOUT_AGENT_STEPS = 10 * 4
 SETTINGS = (
     f"--aggregation node --learner.gradients-per-update {K} --actor.environments 4 --actor.unroll-length 10 "
-    "--actor.epochs 2 --actor.minibatches 2 --evaluation.every-frames 0 --stop-at-return None "
-    "--stop-measure training --log-every-seconds 0.5 --checkpoint.every-seconds 1 "
+    "--actor.epochs 2 --actor.minibatches 2 "
+    f"{UNTIL_FRAMES} --log-every-seconds 0.5 --checkpoint.every-seconds 1 "
     "--supervision.hang-seconds 12 --supervision.hang-factor 5 --supervision.start-seconds 600 "
     "--supervision.max-restarts 100"
 )

@@ -6,33 +6,22 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ports import free_port
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 from watched_training import Training
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-_DEADLINE_SECONDS = 120
-SETTINGS = (
-    "cartpole --evaluation.every-frames 0 --stop-at-return None --stop-measure training --total-frames 1000M "
+SETTINGS = f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
     "--log-every-seconds 0.5 --actors 1 --actor.environments 4 --actor.unroll-length 10"
-)
-
-
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)
 
 
 class Prometheus:
@@ -90,11 +79,11 @@ def head() -> Iterator[tuple[str, Path, dict[str, str]]]:
                 env=os.environ | variables,
             )
         try:
-            wait_for(lambda: b"Ray runtime started" in log.read_bytes(), ray, log)
+            wait_for(lambda: b"Ray runtime started" in log.read_bytes(), "Ray", process=ray, shown=log.read_text)
             yield f"127.0.0.1:{ports['port']}", folder, variables
         finally:
             ray.terminate()
-            ray.wait(_DEADLINE_SECONDS)
+            ray.wait(DEADLINE_SECONDS)
 
 
 def test_prometheus_has_the_numbers_of_a_run(head: tuple[str, Path, dict[str, str]], tmp_path: Path) -> None:

@@ -7,23 +7,24 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from hosts import Network
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
 # Ray's autoscaler waits 45 seconds before it starts a lost host again; where that fails it begins anew.
-_DEADLINE_SECONDS = 300.0
+wait = partial(wait_for, seconds=300.0)
 TRAIN = (
-    "tributary train cartpole --address auto --evaluation.every-frames 0 --stop-at-return None --stop-measure training "
+    f"tributary train cartpole --address auto {UNTIL_FRAMES} "
     "--total-frames 1000M --log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10 --run-dir runs/net"
 )
 
@@ -100,18 +101,11 @@ def cluster(tmp_path: Path) -> Iterator[RayCluster]:
         yield RayCluster(network, tmp_path)
 
 
-def wait_for(condition: Callable[[], object], what: Callable[[], str] | str) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what if isinstance(what, str) else what()
-        time.sleep(1.0)
-
-
 @pytest.mark.smoke
 @pytest.mark.timeout(1500)
 def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
     cluster.ray("up", "-y", "--no-config-cache", str(cluster.file))
-    wait_for(lambda: cluster.alive() == 3, "three nodes")
+    wait(lambda: cluster.alive() == 3, "three nodes")
 
     another_revision(cluster)
     checked = cluster.on_head("tributary doctor --address auto --json doctor.json")
@@ -128,9 +122,9 @@ def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
             assert training.poll() is None, training.communicate()[0].decode()[-3000:]
             return cluster.row()["actors_alive"] == actors
 
-        wait_for(seen, lambda: f"{actors} actors: {cluster.row()} {cluster.logs()}")
+        wait(seen, f"{actors} actors", shown=lambda: f"{cluster.row()} {cluster.logs()}")
         updates = cluster.row()["updates"]
-        wait_for(lambda: cluster.row()["updates"] > updates, "progress")
+        wait(lambda: cluster.row()["updates"] > updates, "progress")
 
     at_work(2)
     lost = cluster.network.hosts[2]
@@ -141,7 +135,7 @@ def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
     at_work(2)
 
     cluster.on_head("pkill -INT -f 'tributary train'")
-    output = training.communicate(timeout=_DEADLINE_SECONDS)[0].decode()
+    output = training.communicate(timeout=DEADLINE_SECONDS)[0].decode()
     assert "interrupted after" in output, output
     assert "learner" in output
     assert "Traceback" not in output
@@ -154,8 +148,8 @@ def test_the_life_of_a_cluster(cluster: RayCluster) -> None:
 
     cluster.ray("down", "-y", str(cluster.file))
     for host in cluster.network.hosts:
-        wait_for(
-            lambda host=host: not [p for p in host.processes() if "ray" in p], lambda host=host: str(host.processes())
+        wait(
+            lambda host=host: not [p for p in host.processes() if "ray" in p], "no process of Ray", shown=host.processes
         )
 
 
@@ -178,7 +172,7 @@ def job_of_a_run(cluster: RayCluster) -> None:
     port = 18265
     tunnel = subprocess.Popen(cluster.ssh("sleep 600", "-L", f"{port}:127.0.0.1:8265"), stdout=subprocess.DEVNULL)
     try:
-        wait_for(
+        wait(
             lambda: (
                 not subprocess.run(["bash", "-c", f"echo > /dev/tcp/127.0.0.1/{port}"], capture_output=True).returncode
             ),

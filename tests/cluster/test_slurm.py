@@ -5,7 +5,6 @@ import os
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,15 +13,12 @@ from typing import Any
 import pytest
 from accounts import account_of
 from slurm import Slurm
+from waiting import UNTIL_FRAMES, wait_for
 
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-_DEADLINE_SECONDS = 180.0
-SETTINGS = (
-    "--evaluation.every-frames 0 --stop-at-return None --stop-measure training --log-every-seconds 0.5 "
-    "--actor.environments 4 --actor.unroll-length 10 --total-frames"
-)
+SETTINGS = f"{UNTIL_FRAMES} --log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10 --total-frames"
 
 
 @pytest.fixture
@@ -82,11 +78,11 @@ class Job:
         return rows
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not condition():
-            said = [file.read_text()[-2000:] for file in self.run.parent.glob("*.ray/*.log")]
-            assert time.monotonic() < deadline, f"{what}\n{self.slurm.job(self.number)}\n{self.output()}\n{said}"
-            time.sleep(0.5)
+        def shown() -> str:
+            logs = [file.read_text()[-2000:] for file in self.run.parent.glob("*.ray/*.log")]
+            return f"{self.slurm.job(self.number)}\n{self.output()}\n{logs}"
+
+        wait_for(condition, what, shown=shown)
 
     def wait_for_actors(self, count: int) -> None:
         def at_work() -> bool:

@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import DEADLINE_SECONDS, wait_for
 
 FILE = Path(__file__).parents[2] / "launch" / "clusters" / "slurm.sh"
-_DEADLINE_SECONDS = 60.0
 # `srun` runs here what it is given, `ray` stays until it is killed, and a run learns until it is asked to end, learns
 # nothing, or ends by itself with a code, as BEHAVIOUR has it.
 STAND_INS = {
@@ -73,15 +72,11 @@ class Job:
         process = self.start(behaviour, restarts, **variables)
         self.wait_for(self.file("training").exists, process)
         process.send_signal(number)
-        output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+        output, _ = process.communicate(timeout=DEADLINE_SECONDS)
         return process.returncode, output
 
     def wait_for(self, condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not condition():
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(condition, "the training", process=process)
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -107,7 +102,7 @@ def test_it_saves_before_the_time_limit_goes_back_to_the_queue_and_goes_on(job: 
     assert not Path(temporary).parent.exists()
 
     process = job.start("0", restarts=1)
-    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0, output
     assert job.said("arguments") == f"train --resume {run} --address 10.0.0.1:1234"
 
@@ -115,7 +110,7 @@ def test_it_saves_before_the_time_limit_goes_back_to_the_queue_and_goes_on(job: 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_run_that_ends_by_itself_ends_the_job(job: Job, code: int) -> None:
     process = job.start(str(code))
-    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == code, output
     assert not job.file("requeued").exists()
 
@@ -151,6 +146,6 @@ def test_a_start_that_saved_nothing_is_put_aside(job: Job) -> None:
     (empty / "config.json").touch()
     for restarts, moved in ((0, False), (1, True)):
         process = job.start("0", restarts)
-        process.communicate(timeout=_DEADLINE_SECONDS)
+        process.communicate(timeout=DEADLINE_SECONDS)
         assert "--run-dir" in job.said("arguments")
         assert job.file("runs/slurm-17.empty-1/config.json").exists() == moved

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from waiting import UNTIL_FRAMES
 
 import tributary_rl as tributary
 from actors.environments import environment_spec
@@ -24,10 +25,7 @@ from shared.registry import EXPLORERS, METHODS, NETWORKS, Entry, NetworkEntry
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 _CELL_SECONDS = 250
-SMALL = (
-    "--executor inline --actors 1 --total-frames 600 --stop-at-return None --stop-measure training "
-    "--evaluation.every-frames 0 --run-dir run"
-)
+SMALL = f"--executor inline --actors 1 --total-frames 600 {UNTIL_FRAMES} --run-dir run"
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from waiting import wait_for
 
 FAULTS = Path(__file__).parents[1] / "chaos" / "faults"
 
@@ -52,11 +53,10 @@ class ChaosRun:
         return self.output()
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + self.deadline_seconds
-        while not condition():
-            assert self.driver.poll() is None, f"{what}: the run ended\n{self.output()}"
-            assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
-            time.sleep(0.05)
+        def shown() -> str:
+            return f"{self.log()}\n{self.output()}"
+
+        wait_for(condition, what, process=self.driver, shown=shown, seconds=self.deadline_seconds)
 
     def wait_for_progress(self) -> None:
         before = self.updates()
@@ -127,10 +127,7 @@ class ChaosRun:
         self.wait_until_gone()
 
     def wait_until_gone(self) -> None:
-        deadline = time.monotonic() + self.deadline_seconds
-        while left := self.processes():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+        wait_for(lambda: not self.processes(), "the end", shown=self.processes, seconds=self.deadline_seconds)
 
     def damage_newest_checkpoint(self) -> int:
         """The update that it was of. The one before it is there."""

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 from urllib.error import URLError
 
 from ports import free_port
-
-_DEADLINE_SECONDS = 180
+from waiting import wait_for
 
 
 class MlflowServer:
@@ -43,12 +41,8 @@ class MlflowServer:
                 env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
                 start_new_session=True,
             )
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not self._answers():
-            said = (self._folder / "server.log").read_text()
-            assert self._process.poll() is None, f"the server ended\n{said}"
-            assert time.monotonic() < deadline, f"the server does not answer\n{said}"
-            time.sleep(0.2)
+        log_file = self._folder / "server.log"
+        wait_for(self._answers, "an answer of the server", process=self._process, shown=log_file.read_text)
 
     def kill(self) -> None:
         """Kill it with its workers, if it runs."""

@@ -4,7 +4,6 @@ import selectors
 import socket
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
@@ -12,8 +11,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ports import free_port
+from waiting import DEADLINE_SECONDS, wait_for
 
-_DEADLINE_SECONDS = 60
 _CHUNK_BYTES = 2**16
 
 
@@ -55,7 +54,7 @@ class Door:
             far = stack.enter_context(socket.create_connection(("127.0.0.1", self._behind)))
             ready = stack.enter_context(selectors.DefaultSelector())
             for one, other in ((near, far), (far, near)):
-                one.settimeout(_DEADLINE_SECONDS)
+                one.settimeout(DEADLINE_SECONDS)
                 ready.register(one, selectors.EVENT_READ, other)
             while not shut.is_set():
                 for key, _ in ready.select(0.05):
@@ -84,14 +83,14 @@ class MotoServer:
 
     def wait(self) -> None:
         """Wait until it answers."""
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while True:
+
+        def answers() -> bool:
             with suppress(urllib.error.URLError):
                 self._call("GET", "")
-                return
-            assert self._process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, "the server does not answer"
-            time.sleep(0.1)
+                return True
+            return False
+
+        wait_for(answers, "an answer of the server", process=self._process, shown=self._log.read_text)
 
     def close(self) -> None:
         """End it."""

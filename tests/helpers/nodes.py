@@ -14,12 +14,10 @@ from typing import Any
 import ray
 from accounts import account_of
 from ray.cluster_utils import Cluster
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 
-_DEADLINE_SECONDS = 240
-SETTINGS = (
-    "cartpole --evaluation.every-frames 0 --stop-at-return None --stop-measure training --total-frames 1000M "
+SETTINGS = f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
     "--log-every-seconds 0.5 --checkpoint.every-seconds 1 --actor.environments 4 --actor.unroll-length 10"
-)
 
 
 class Training:
@@ -37,11 +35,7 @@ class Training:
         )
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not condition():
-            assert self.process.poll() is None, f"{what}: the run ended\n{self.process.communicate()[0]}"
-            assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
-            time.sleep(0.1)
+        wait_for(condition, what, process=self.process, shown=self.log)
 
     def row(self) -> dict[str, Any]:
         with suppress(OSError):
@@ -62,7 +56,7 @@ class Training:
 
     def stop(self) -> tuple[dict[str, Any], str]:
         self.process.send_signal(signal.SIGINT)
-        output, _ = self.process.communicate(timeout=_DEADLINE_SECONDS)
+        output, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
         assert self.process.returncode == 130, output
         return account_of(self.folder), output
 

@@ -5,11 +5,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from waiting import wait_for
 
 from launch.run.folder import RunFolder, holder_of, last_row
 
@@ -30,12 +31,7 @@ class Command:
         return self._log.read_text()
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not (found := condition()):
-            assert self.process.poll() is None, f"{what}: the sweep ended\n{self.log()}"
-            assert time.monotonic() < deadline, f"{what} was not seen\n{self.log()}"
-            time.sleep(0.2)
-        return found
+        return wait_for(condition, what, process=self.process, shown=self.log, seconds=_DEADLINE_SECONDS)
 
     def end(self, code: int) -> None:
         assert self.process.wait(_DEADLINE_SECONDS) == code, self.log()

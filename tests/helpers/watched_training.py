@@ -4,12 +4,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_DEADLINE_SECONDS = 180
+from waiting import DEADLINE_SECONDS, wait_for
 
 
 class Training:
@@ -35,16 +34,12 @@ class Training:
             )
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not condition():
-            assert self.process.poll() is None, f"{what}: the run ended\n{self._log.read_text()}"
-            assert time.monotonic() < deadline, f"{what} was not seen\n{self._log.read_text()}"
-            time.sleep(0.1)
+        wait_for(condition, what, process=self.process, shown=self._log.read_text)
 
     def interrupt(self) -> dict[str, Any]:
         self.process.send_signal(signal.SIGINT)
         return self.end(130)
 
     def end(self, code: int) -> dict[str, Any]:
-        assert self.process.wait(_DEADLINE_SECONDS) == code, self._log.read_text()
+        assert self.process.wait(DEADLINE_SECONDS) == code, self._log.read_text()
         return json.loads((self.folder / "summary.json").read_text())

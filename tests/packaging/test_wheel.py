@@ -18,6 +18,7 @@ import pytest
 import yaml
 from environments import see_packages
 from git_files import ROOT, tracked
+from waiting import UNTIL_FRAMES
 
 from launch.output import revision
 
@@ -102,8 +103,7 @@ def test_python_imports_what_is_installed(installed: Installed) -> None:
 def test_a_run_trains_and_is_reported(executor: str, installed: Installed) -> None:
     run = installed.folder / executor
     installed.tributary(
-        f"train cartpole --executor {executor} --actors 1 --total-frames 4000 --stop-at-return None "
-        f"--stop-measure training --evaluation.every-frames 0 --run-dir {run}"
+        f"train cartpole --executor {executor} --actors 1 --total-frames 4000 {UNTIL_FRAMES} --run-dir {run}"
     )
     assert json.loads((run / "summary.json").read_text())["status"] == "frames_reached"
     assert json.loads((run / "manifest.json").read_text())["revision"] == revision()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from environments import environment, with_extras
 from moto_server import MotoServer
+from waiting import UNTIL_FRAMES
 from watched_training import Training
 
 from launch.run.folder import RunFolder, last_row
@@ -16,7 +17,7 @@ from launch.run.folder import RunFolder, last_row
 pytestmark = [pytest.mark.storage, pytest.mark.timeout(600)]
 
 SETTINGS = (
-    "cartpole --executor inline --stop-at-return None --stop-measure training --evaluation.every-frames 0 "
+    f"cartpole --executor inline {UNTIL_FRAMES} "
     "--log-every-seconds 0.2 --checkpoint.every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10"
 )
 

@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 from environments import environment, with_extras
 from mlflow_server import MlflowServer
+from waiting import UNTIL_FRAMES
 from watched_processes import rows as rows_of
 from watched_training import Training
 
 pytestmark = [pytest.mark.trackers, pytest.mark.timeout(900)]
 
-SETTINGS = (
-    "cartpole --actors 1 --stop-at-return None --stop-measure training --evaluation.every-frames 0 "
-    "--log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10"
-)
+SETTINGS = f"cartpole --actors 1 {UNTIL_FRAMES} --log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10"
 
 
 @pytest.fixture(scope="session")
