@@ -20,8 +20,10 @@ from watched_training import Training
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-SETTINGS = f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
+SETTINGS = (
+    f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
     "--log-every-seconds 0.5 --actors 1 --actor.environments 4 --actor.unroll-length 10"
+)
 
 
 class Prometheus:

@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
+from waiting import wait_for
+
 _BRIDGE = "tributary0"
 _NETWORK = "10.177.0"
-_START_SECONDS = 15.0
 
 
 def run(command: str) -> str:
@@ -57,10 +57,12 @@ class Host:
         assert self._process.stdin is not None
         self._process.stdin.write(self._public_key.read_bytes())
         self._process.stdin.close()
-        deadline = time.monotonic() + _START_SECONDS
-        while subprocess.run(["bash", "-c", f"echo > /dev/tcp/{self.address}/22"], capture_output=True).returncode:
-            assert time.monotonic() < deadline, (self._folder / "sshd.log").read_text()
-            time.sleep(0.1)
+        knock = ["bash", "-c", f"echo > /dev/tcp/{self.address}/22"]
+        wait_for(
+            lambda: subprocess.run(knock, capture_output=True).returncode == 0,
+            "sshd",
+            shown=(self._folder / "sshd.log").read_text,
+        )
 
     def kill(self) -> None:
         """End it like a power cut: everything in it is killed."""

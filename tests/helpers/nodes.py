@@ -16,8 +16,10 @@ from accounts import account_of
 from ray.cluster_utils import Cluster
 from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 
-SETTINGS = f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
+SETTINGS = (
+    f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
     "--log-every-seconds 0.5 --checkpoint.every-seconds 1 --actor.environments 4 --actor.unroll-length 10"
+)
 
 
 class Training:
