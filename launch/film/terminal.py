@@ -9,10 +9,8 @@ import tempfile
 import termios
 import time
 import tty
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from types import FrameType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -23,7 +21,7 @@ Colours = Literal["true", "256", "none"]
 Colour = tuple[int, int, int]
 
 _SPACE, _UPPER_HALF = ord(" "), ord("▀")
-# Without colours: from the shade of the background to the one that differs most from it.
+# Without colours: from the shade of the background to the most different one.
 _SHADES = np.array([ord(character) for character in " .:-=+*#%@"], np.uint32)
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
 # xterm's 256 colours: a cube of these levels from 16 on, and a ramp of greys from 232 on.
@@ -35,57 +33,49 @@ _BEGIN, _END = b"\x1b[?2026h", b"\x1b[?2026l"
 # The alternate screen, no cursor, no wrapping at the last column; and back.
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
 _LEAVE = b"\x1b[?2026l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
-# A request for the cursor's position. The answer comes when the terminal has processed all bytes before it.
-_QUESTION = b"\x1b[6n"
-_ANSWER = re.compile(rb"\x1b\[\d+;\d+R")
+# A request for the cursor's position. The terminal replies when it has processed all earlier bytes.
+_POSITION_REQUEST = b"\x1b[6n"
+_POSITION = re.compile(rb"\x1b\[\d+;\d+R")
 _ARROWS = {b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOC": "right", b"\x1bOD": "left"}
-_SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|\x1b")
-_UNFINISHED = re.compile(rb"\x1b(\[[0-?]*[ -/]*|O)?$")
+# One key or sequence. The beginning of a sequence does not match before its end has arrived.
+_INPUT = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|\x1b(?=[^\[O])|[^\x1b]", re.DOTALL)
 
-# Unprocessed bytes, beside one frame. A slow connection then shows fewer frames, but none late.
-_MOST_BYTES_UNDER_WAY = 16_384
-_ANSWER_SECONDS = 1.0
-_LEAVE_SECONDS = 1.0
+# Frames that the terminal has not processed yet. A slow connection shows fewer frames, but none late.
+_MOST_FRAMES_UNDER_WAY = 2
+_REPLY_SECONDS = 1.0
 
 
 class Screen:
-    """The whole terminal of this process as a display. On exit it is as before, also after signals and errors.
+    """The whole terminal of this process as a display. On exit it is restored, also after signals and errors.
 
-    Use as a context, and call `wait` regularly. Signals only set `interrupted`. `changed` is set when the whole display
-    must be drawn again, because the window was resized or the program suspended; the caller resets it. Standard error
-    is held back until the end.
+    Use as a context, and call `wait` regularly. `interrupted` is set by signals that request the end, and by a closed
+    terminal. `changed` is set when the whole display must be drawn again, because the window was resized or the program
+    suspended; the caller resets it. Standard error is held back until the end.
 
     Raises:
         OSError: this process has no terminal.
     """
 
     def __init__(self) -> None:
-        # Opened again, because the shell shares the flags of its own descriptor, and O_NONBLOCK would stay.
-        self._terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        self._terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         self._settings = termios.tcgetattr(self._terminal)
-        self._pending = bytearray()
-        self._read = b""
-        # Time of each open question, and the number of bytes before it.
-        self._questions: deque[tuple[float, int]] = deque()
-        self._answers: bool | None = None
-        self._suspended = self._continued = self._gone = self._ended = False
+        self._input = b""
+        self._requests, self._last_request = 0, 0.0
+        self._sends_requests, self._replied = True, False
+        self._suspended = self._continued = False
+        self.interrupted = False
         self.changed = True
 
     def __enter__(self) -> "Screen":
-        handlers = {
-            signal.SIGINT: self._end,
-            signal.SIGTERM: self._end,
-            signal.SIGHUP: self._end,
-            signal.SIGWINCH: self._resize,
-            signal.SIGTSTP: self._stop,
-            signal.SIGCONT: self._continue,
-        }
+        kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
         # Signals that are ignored from the start, as under nohup, stay ignored.
-        self._before = {kind: signal.getsignal(kind) for kind in handlers}
-        for kind, before in self._before.items():
-            if before != signal.SIG_IGN:
-                signal.signal(kind, handlers[kind])
-        self._errors = _HeldErrors()
+        self._before = {kind: signal.getsignal(kind) for kind in kinds if signal.getsignal(kind) != signal.SIG_IGN}
+        for kind in self._before:
+            signal.signal(kind, self._on_signal)
+        self._stderr = os.dup(2) if os.isatty(2) else None
+        if self._stderr is not None:
+            self._held = tempfile.TemporaryFile()
+            os.dup2(self._held.fileno(), 2)
         self._set_up()
         return self
 
@@ -93,14 +83,15 @@ class Screen:
         # The handlers stay until the terminal is restored: a signal cannot interrupt that.
         self._restore()
         os.close(self._terminal)
-        self._errors.show()
+        if self._stderr is not None:
+            sys.stderr.flush()
+            os.dup2(self._stderr, 2)
+            os.close(self._stderr)
+            self._held.seek(0)
+            with suppress(OSError), self._held:
+                os.write(2, self._held.read())
         for kind, before in self._before.items():
             signal.signal(kind, before)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a signal has requested the end, or the terminal is closed."""
-        return self._ended or self._gone
 
     @property
     def size(self) -> tuple[int, int]:
@@ -112,68 +103,62 @@ class Screen:
 
     @property
     def ready(self) -> bool:
-        """Whether the terminal has processed enough to be sent more."""
-        if self._questions and time.monotonic() - self._questions[0][0] > _ANSWER_SECONDS:
-            # A terminal that has never answered does not know the question.
-            self._answers = self._answers or False
-            self._questions.clear()
-        return not self._pending and sum(size for _, size in self._questions) <= _MOST_BYTES_UNDER_WAY
+        """Whether the terminal has processed enough for another frame."""
+        if self._requests and time.monotonic() - self._last_request > _REPLY_SECONDS:
+            # A terminal that has never replied does not know the request.
+            self._requests, self._sends_requests = 0, self._replied
+        return self._requests < _MOST_FRAMES_UNDER_WAY
 
-    def send(self, data: bytes) -> None:
-        """Send bytes without waiting for the terminal."""
-        if data:
-            self._pending += data
-            if self._answers is not False:
-                self._questions.append((time.monotonic(), len(data)))
-                self._pending += _QUESTION
-            self._flush()
+    def send(self, frame: bytes) -> None:
+        """Send the bytes of a frame."""
+        if frame and self._sends_requests:
+            self._requests, self._last_request = self._requests + 1, time.monotonic()
+            frame += _POSITION_REQUEST
+        self._write(frame)
 
     def wait(self, seconds: float) -> list[str]:
         """Wait for keys: characters, "left" and "right"."""
-        writes = [self._terminal] if self._pending else []
-        readable, writable, _ = select.select([self._terminal], writes, [], max(0.0, seconds))
-        if writable:
-            self._flush()
-        keys = list(self._keys()) if readable else []
+        keys = self._read(seconds)
         if self._suspended:
-            self._suspend()
+            self._suspended = False
+            self._restore()
+            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTSTP)
+            signal.signal(signal.SIGTSTP, handler)
+            self._set_up()
         elif self._continued:
             self._set_up()
         return keys
 
-    def _keys(self) -> Iterator[str]:
-        try:
+    def _read(self, seconds: float) -> list[str]:
+        if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
+            return []
+        read = b""
+        with suppress(OSError):
             read = os.read(self._terminal, 65_536)
-        except BlockingIOError:
-            return
-        except OSError:
-            read = b""
         if not read:
-            self._gone = True
-            return
-        self._read, answers = _ANSWER.subn(b"", self._read + read)
-        self._answers = True if answers else self._answers
-        for _ in range(min(answers, len(self._questions))):
-            self._questions.popleft()
-        unfinished = _UNFINISHED.search(self._read)
-        typed = self._read[: unfinished.start()] if unfinished else self._read
-        self._read = self._read[len(typed) :]
-        while typed:
-            sequence = _SEQUENCE.match(typed)
-            if sequence is None:
-                yield chr(typed[0])
-            elif sequence[0] in _ARROWS:
-                yield _ARROWS[sequence[0]]
-            typed = typed[sequence.end() if sequence else 1 :]
+            self._closed()
+        keys = []
+        self._input += read
+        while found := _INPUT.match(self._input):
+            self._input = self._input[found.end() :]
+            if _POSITION.match(found[0]):
+                self._requests, self._replied = max(0, self._requests - 1), True
+            elif found[0] in _ARROWS:
+                keys.append(_ARROWS[found[0]])
+            elif len(found[0]) == 1:
+                keys.append(chr(found[0][0]))
+        return keys
 
-    def _flush(self) -> None:
+    def _write(self, data: bytes) -> None:
         try:
-            del self._pending[: os.write(self._terminal, self._pending)]
-        except BlockingIOError:
-            pass
+            while data:
+                data = data[os.write(self._terminal, data) :]
         except OSError:
-            self._pending.clear()
-            self._gone = True
+            self._closed()
+
+    def _closed(self) -> None:
+        self.interrupted, self._requests = True, 0
 
     def _set_up(self) -> None:
         self._continued = False
@@ -183,70 +168,30 @@ class Screen:
             settings = termios.tcgetattr(self._terminal)
             settings[0] &= ~termios.IXON
             termios.tcsetattr(self._terminal, termios.TCSANOW, settings)
-        self._pending[:] = _ENTER
-        self._flush()
+        self._write(_ENTER)
         self.changed = True
 
     def _restore(self) -> None:
-        # Pending bytes may end within a sequence; the beginning of the next one terminates it.
-        self._pending[:] = _LEAVE
-        self._flush()
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        # Later answers would appear as input of the shell.
-        while not self._gone and (self._pending or (self._answers and self._questions)):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            writes = [self._terminal] if self._pending else []
-            readable, writable, _ = select.select([self._terminal], writes, [], left)
-            if readable:
-                list(self._keys())
-            if writable:
-                self._flush()
-        self._questions.clear()
+        self._write(_LEAVE)
+        # Later replies would appear as input of the shell.
+        deadline = time.monotonic() + _REPLY_SECONDS
+        while self._replied and self._requests and (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+        self._requests = 0
         with suppress(termios.error):
             termios.tcflush(self._terminal, termios.TCIFLUSH)
             termios.tcsetattr(self._terminal, termios.TCSANOW, self._settings)
 
-    def _suspend(self) -> None:
-        self._suspended = False
-        self._restore()
-        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, handler)
-        self._set_up()
-
-    def _end(self, _signal: int, _frame: FrameType | None) -> None:
-        self._ended = True
-
-    def _resize(self, _signal: int, _frame: FrameType | None) -> None:
-        self.changed = True
-
-    def _stop(self, _signal: int, _frame: FrameType | None) -> None:
-        self._suspended = True
-
-    def _continue(self, _signal: int, _frame: FrameType | None) -> None:
-        self._continued = True
-
-
-class _HeldErrors:
-    """Redirects standard error to a file until `show`, if it is a terminal."""
-
-    def __init__(self) -> None:
-        self._stderr = os.dup(2) if os.isatty(2) else None
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
-        if self._stderr is not None:
-            os.dup2(self._file.fileno(), 2)
-
-    def show(self) -> None:
-        if self._stderr is not None:
-            sys.stderr.flush()
-            os.dup2(self._stderr, 2)
-            os.close(self._stderr)
-            self._file.seek(0)
-            with suppress(OSError):
-                os.write(2, self._file.read())
-        self._file.close()
+    def _on_signal(self, kind: int, _frame: object) -> None:
+        match kind:
+            case signal.SIGWINCH:
+                self.changed = True
+            case signal.SIGTSTP:
+                self._suspended = True
+            case signal.SIGCONT:
+                self._continued = True
+            case _:
+                self.interrupted = True
 
 
 class Rectangle(NamedTuple):
@@ -262,20 +207,15 @@ class Cells:
     """A grid of cells with a character, its colour and the colour behind it. Initially black."""
 
     def __init__(self, rows: int, columns: int) -> None:
-        self.characters = np.full((rows, columns), _SPACE, np.uint32)
+        self.shape = rows, columns
+        self.characters = np.full(self.shape, _SPACE, np.uint32)
         self.front = np.zeros((rows, columns, 3), np.uint8)
         self.back = np.zeros((rows, columns, 3), np.uint8)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        rows, columns = self.characters.shape
-        return rows, columns
 
     def picture(self, frame: npt.NDArray[np.uint8], at: Rectangle) -> None:
         """Draw a frame uint8 [height, width, 3] over a rectangle, two pixels to a cell: one above the other."""
         place = slice(at.row, at.row + at.rows), slice(at.column, at.column + at.columns)
-        # Each pixel is the mean of its area, so that small things are dimmed, and do not flicker.
+        # Each pixel is the mean of its area, so that small objects are dimmed instead of flickering.
         resized = Image.fromarray(frame).resize((at.columns, 2 * at.rows), Image.Resampling.BOX)
         pixels = np.asarray(resized).reshape(at.rows, 2, at.columns, 3)
         self.characters[place] = _UPPER_HALF
@@ -284,12 +224,11 @@ class Cells:
     def text(self, row: int, column: int, text: str, colour: Colour) -> None:
         """Write a line, clipped at the edges, and keep the colours behind it."""
         rows, columns = self.shape
-        if row >= rows or column >= columns:
-            return
-        text, column = text[max(0, -column) :], max(0, column)
-        characters = [ord(character) for character in text[: columns - column]]
-        place = row, slice(column, column + len(characters))
-        self.characters[place], self.front[place] = characters, colour
+        if row < rows and column < columns:
+            text, column = text[max(0, -column) :], max(0, column)
+            characters = [ord(character) for character in text[: columns - column]]
+            place = row, slice(column, column + len(characters))
+            self.characters[place], self.front[place] = characters, colour
 
     def fill(self, at: Rectangle, colour: Colour) -> None:
         """Set the colour behind a rectangle."""
@@ -305,7 +244,7 @@ class Painter:
 
     def __init__(self, colours: Colours) -> None:
         self._colours = colours
-        self._shown: tuple[npt.NDArray[np.uint32], ...] | None = None
+        self._shown: npt.NDArray[np.uint32] | None = None
 
     def clear(self) -> bytes:
         """Bytes that clear the terminal. The next `paint` sends all cells."""
@@ -315,47 +254,35 @@ class Painter:
     def paint(self, cells: Cells) -> bytes:
         """Bytes that show `cells`, for those that have changed."""
         wanted = self._as_shown(cells)
-        if self._shown is None or self._shown[0].shape != cells.shape:
+        if self._shown is None or self._shown.shape != wanted.shape:
             changed = np.arange(cells.characters.size)
         else:
-            differs = [now != before for now, before in zip(wanted, self._shown, strict=True)]
-            changed = np.flatnonzero(np.logical_or.reduce(differs))
+            changed = np.flatnonzero((wanted != self._shown).any(-1))
         self._shown = wanted
         if not changed.size:
             return b""
-        text = self._moves_and_characters(changed, wanted)
-        return _BEGIN + text.encode() + _END
-
-    def _as_shown(self, cells: Cells) -> tuple[npt.NDArray[np.uint32], ...]:
-        """Characters, front and back colours as numbers of the terminal: uint32 [rows, columns] each."""
-        if self._colours == "none":
-            nothing = np.zeros(cells.shape, np.uint32)
-            return _without_colours(cells), nothing, nothing
-        as_number = _in_256 if self._colours == "256" else _in_24_bits
-        characters, front, back = cells.characters, as_number(cells.front), as_number(cells.back)
-        # A half block on its own colour is sent as a space, which needs one colour less.
-        empty = (characters == _SPACE) | ((characters == _UPPER_HALF) & (front == back))
-        return np.where(empty, _SPACE, characters).astype(np.uint32), np.where(empty, back, front), back
-
-    def _moves_and_characters(self, changed: npt.NDArray[np.int64], wanted: tuple[npt.NDArray[np.uint32], ...]) -> str:
-        columns = wanted[0].shape[1]
-        expected, front, back = -1, -1, -1
-        parts = []
-        lists = (values.ravel()[changed].tolist() for values in wanted)
-        for cell, character, its_front, its_back in zip(changed.tolist(), *lists, strict=True):
-            row, column = divmod(cell, columns)
+        parts, expected, front, back = [], -1, -1, -1
+        for cell, values in zip(changed.tolist(), wanted.reshape(-1, 3)[changed].tolist(), strict=True):
+            character, its_front, its_back = values
+            row, column = divmod(cell, cells.shape[1])
             if cell != expected or column == 0:
                 parts.append(f"\x1b[{row + 1};{column + 1}H")
             if self._colours != "none":
                 if its_back != back:
                     parts.append(self._colour(its_back, 48))
-                    back = its_back
-                if its_front != front and character != _SPACE:
+                if its_front != front:
                     parts.append(self._colour(its_front, 38))
-                    front = its_front
             parts.append(chr(character))
-            expected = cell + 1
-        return "".join(parts)
+            expected, front, back = cell + 1, its_front, its_back
+        return _BEGIN + "".join(parts).encode() + _END
+
+    def _as_shown(self, cells: Cells) -> npt.NDArray[np.uint32]:
+        """Character, front and back colour as numbers of the terminal: uint32 [rows, columns, 3]."""
+        if self._colours == "none":
+            nothing = np.zeros(cells.shape, np.uint32)
+            return np.stack([_without_colours(cells), nothing, nothing], axis=-1)
+        as_number = _in_256 if self._colours == "256" else _in_24_bits
+        return np.stack([cells.characters, as_number(cells.front), as_number(cells.back)], axis=-1)
 
     def _colour(self, number: int, place: int) -> str:
         if self._colours == "256":
@@ -381,8 +308,7 @@ def _without_colours(cells: Cells) -> npt.NDArray[np.uint32]:
 
 
 def _in_24_bits(colours: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    wide = colours.astype(np.uint32)
-    return (wide[..., 0] << 16 | wide[..., 1] << 8 | wide[..., 2]).astype(np.uint32)
+    return (colours @ np.array([1 << 16, 1 << 8, 1])).astype(np.uint32)
 
 
 def _in_256(colours: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:

@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Annotated, NamedTuple, TextIO
+from typing import Annotated, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import tyro
 from rich.console import Console
 
@@ -21,31 +20,29 @@ from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.folder import RunFolder, WeightsName
 from launch.run.status import RunPath, run_name
 from shared.errors import ConfigurationError
-from shared.types import Float32Array
 
 _DEFAULT = zoo.FOLDER / "pong"
 _AFTER_EPISODE_SECONDS = 1.5
-# After these the seeds repeat.
+# Afterwards the seeds repeat.
 _EPISODES = 1000
 
 _SPEEDS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
 _MOST_PER_SECOND = 60
-# A late frame is shown all the same if none was for longer than this.
+# A late frame is still shown if none was shown for longer than this.
 _LONGEST_UNSEEN_SECONDS = 0.1
-# A longer delay is not made up for: the game goes on from now.
+# A longer delay is not made up for.
 _MOST_LATE_SECONDS = 0.25
 _POLL_SECONDS = 0.05
 
 _LEAST_SIDE_COLUMNS, _MOST_SIDE_COLUMNS = 20, 40
 _LEAST_SIDE_ROWS = 12
-# The panel beside the picture shows more than the lines below it, so that the picture may be smaller by this factor.
+# The panel beside the picture shows more than the lines below it, and may take this factor of the picture's area.
 _SIDE_IS_BETTER = 1.2
 _LINES_BELOW = 3
 _KEYS = "q quit   space pause   . one frame   ← → speed   n next episode"
 
 _BRIGHT, _DIM, _KEY = (255, 255, 255), (150, 150, 150), (110, 110, 110)
 _BAR, _TAKEN_BAR = (38, 62, 92), (30, 100, 60)
-_MARK = "›"
 
 
 @dataclass(frozen=True)
@@ -78,10 +75,18 @@ def watch(arguments: WatchArguments) -> int:
     check_json_file(arguments.json)
     folder = RunFolder(arguments.run)
     environment_id = folder.read_settings("run").environment.id
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM") in (None, "", "dumb"):
-        raise _no_terminal(folder)
+    no_terminal = ConfigurationError(
+        f"watch plays in a terminal, and there is none here: tributary record {folder.name} writes a video"
+    )
+    in_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    if not in_terminal or os.environ.get("TERM") in (None, "", "dumb"):
+        raise no_terminal
     console = Console()
     print_line(console, f"{run_name(arguments.run)} plays {environment_id}: TensorFlow takes a few seconds to load")
+    try:
+        screen_of_terminal = Screen()
+    except OSError as error:
+        raise no_terminal from error
     performance = Performance(
         folder,
         _EPISODES,
@@ -91,29 +96,16 @@ def watch(arguments: WatchArguments) -> int:
         seed=arguments.seed,
         trust_imports=arguments.trust_imports,
     )
+    agent, stage = Path(folder.name).name, performance.stage
+    names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
     returns: list[float] = []
-
-    def panel(step: PlayedStep, episode: int) -> Panel:
-        return Panel(
-            agent=Path(folder.name).name,
-            environment_id=environment_id,
-            episode=episode,
-            score=step.episode_return,
-            value=step.value,
-            returns=returns,
-            action_names=performance.spec.action_set,
-            preferences=step.preferences,
-            preferences_are=performance.policy.method.preferences_are,
-            action=step.action,
-        )
-
     try:
-        with _screen(folder) as screen:
-            painter, stage = Painter(terminal_colours(os.environ)), performance.stage
-            player = Player(screen, painter, stage.frames_per_second, stage.pixel_aspect)
+        with screen_of_terminal as screen:
+            player = Player(screen, Painter(terminal_colours(os.environ)), stage.frames_per_second, stage.pixel_aspect)
             for episode in count():
                 for step in performance.episode(episode % _EPISODES):
-                    if not all(player.show(frame, panel(step, episode + 1)) for frame in step.frames):
+                    panel = Panel(agent, environment_id, episode + 1, returns, step, names, preferences_are)
+                    if not all(player.show(frame, panel) for frame in step.frames):
                         break
                     if step.ended:
                         returns.append(step.episode_return)
@@ -132,40 +124,16 @@ def watch(arguments: WatchArguments) -> int:
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
-def _screen(folder: RunFolder) -> Screen:
-    try:
-        return Screen()
-    except OSError as error:
-        raise _no_terminal(folder) from error
-
-
-def _no_terminal(folder: RunFolder) -> ConfigurationError:
-    return ConfigurationError(
-        f"watch plays in a terminal, and there is none here: tributary record {folder.name} writes a video"
-    )
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
-
-
 class Panel(NamedTuple):
-    """The texts and numbers beside the picture.
-
-    `preferences` are float32 [A], None for a vector of actions; `preferences_are` is their name. `action` is the last
-    one, an int32 or float32 [D]; None before the first. `returns` are those of earlier episodes.
-    """
+    """The texts and numbers beside the picture. `returns` are those of earlier episodes."""
 
     agent: str
     environment_id: str
     episode: int
-    score: float
-    value: float
     returns: list[float]
+    step: PlayedStep
     action_names: tuple[str, ...]
-    preferences: Float32Array | None
     preferences_are: str
-    action: npt.NDArray[np.generic] | None
     speed: str = ""
 
 
@@ -195,71 +163,58 @@ class Player:
     def show(self, frame: Frame, panel: Panel) -> bool:
         """Show a frame uint8 [height, width, 3] when it is due. Returns False if the user has ended the episode."""
         while True:
-            self._wait()
+            waits_for_a_key = self._paused and not self._single_frames
+            self._handle_keys(_POLL_SECONDS if waits_for_a_key else self._due - time.monotonic())
             if self.over or self._next_episode:
                 self._next_episode = False
                 return False
             now = time.monotonic()
-            if not self._waits_for_a_key and now >= self._due:
+            if now >= self._due and not (self._paused and not self._single_frames):
                 break
         self._latest, self._stale = (frame, panel), True
         self._single_frames = max(0, self._single_frames - 1)
+        frame_seconds = 1 / (self._frames_per_second * _SPEEDS[self._speed])
         since = now - self._painted
-        in_time = now - self._due <= self._frame_seconds and since > 0.75 / _MOST_PER_SECOND
+        in_time = now - self._due <= frame_seconds and since > 0.75 / _MOST_PER_SECOND
         if self._paused or in_time or since > _LONGEST_UNSEEN_SECONDS:
             self._paint()
-        self._due = max(self._due, now - _MOST_LATE_SECONDS) + self._frame_seconds
+        self._due = max(self._due, now - _MOST_LATE_SECONDS) + frame_seconds
         return True
 
     def hold(self, seconds: float) -> None:
         """Keep the last frame."""
         self._due = time.monotonic() + seconds
 
-    @property
-    def _waits_for_a_key(self) -> bool:
-        return self._paused and not self._single_frames
-
-    @property
-    def _frame_seconds(self) -> float:
-        return 1 / (self._frames_per_second * _SPEEDS[self._speed])
-
-    def _wait(self) -> None:
-        """Wait for keys until the next frame is due, for a poll interval at most."""
-        left = _POLL_SECONDS if self._waits_for_a_key else self._due - time.monotonic()
-        keys = self._screen.wait(min(left, _POLL_SECONDS))
+    def _handle_keys(self, seconds: float) -> None:
+        keys = self._screen.wait(min(seconds, _POLL_SECONDS))
         for key in keys:
-            self._take(key)
+            match key:
+                case "q" | "Q" | "\x04":
+                    self.over = True
+                case " ":
+                    self._paused, self._single_frames = not self._paused, 0
+                case ".":
+                    self._paused = True
+                    self._single_frames += 1
+                case "right" | "+" | "=":
+                    self._speed = min(self._speed + 1, len(_SPEEDS) - 1)
+                case "left" | "-":
+                    self._speed = max(self._speed - 1, 0)
+                case "n":
+                    self._next_episode = True
+                case _:
+                    continue
+            self._due, self._stale = time.monotonic(), True
         self.over = self.over or self._screen.interrupted
         if self._screen.changed or (self._stale and (self._paused or keys)):
             self._paint()
-
-    def _take(self, key: str) -> None:
-        match key:
-            case "q" | "Q" | "\x04":
-                self.over = True
-            case " ":
-                self._paused, self._single_frames = not self._paused, 0
-            case ".":
-                self._paused = True
-                self._single_frames += 1
-            case "right" | "+" | "=":
-                self._speed = min(self._speed + 1, len(_SPEEDS) - 1)
-            case "left" | "-":
-                self._speed = max(self._speed - 1, 0)
-            case "n":
-                self._next_episode = True
-            case _:
-                return
-        self._due, self._stale = time.monotonic(), True
 
     def _paint(self) -> None:
         if self._latest is None or not self._screen.ready:
             return
         frame, panel = self._latest
-        clear = b""
-        if self._screen.changed:
-            self._screen.changed = False
-            clear = self._painter.clear()
+        clear = self._painter.clear() if self._screen.changed else b""
+        self._screen.changed = False
         speed = "paused" if self._paused else f"×{_SPEEDS[self._speed]:g}"
         cells = compose(self._screen.size, frame, self._pixel_aspect, panel._replace(speed=speed))
         self._screen.send(clear + self._painter.paint(cells))
@@ -282,55 +237,58 @@ def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Pan
     if side >= _LEAST_SIDE_COLUMNS and beside[0] * beside[1] * _SIDE_IS_BETTER >= below[0] * below[1]:
         left = max(0, (columns - beside[1] - 1 - side) // 2)
         cells.picture(frame, Rectangle((free - beside[0]) // 2, left, *beside))
-        _side(cells, Rectangle(0, left + beside[1] + 1, free, side), panel)
+        _panel(cells, Rectangle(0, left + beside[1] + 1, free, side), panel)
     else:
         cells.picture(frame, Rectangle(0, (columns - below[1]) // 2, *below))
         left = free - below[0]
         if left > _LEAST_SIDE_ROWS:
-            _side(cells, Rectangle(below[0] + 1, 0, left - 1, min(columns, _MOST_SIDE_COLUMNS)), panel)
+            _panel(cells, Rectangle(below[0] + 1, 0, left - 1, min(columns, _MOST_SIDE_COLUMNS)), panel)
         else:
-            _below(cells, Rectangle(below[0], 0, left, columns), panel)
+            _few_lines(cells, Rectangle(below[0], 0, left, columns), panel)
     if rows > 1:
         cells.text(rows - 1, 0, _KEYS, _KEY)
     return cells
 
 
-def _side(cells: Cells, at: Rectangle, panel: Panel) -> None:
-    facts = [
-        ("score", f"{panel.score:g}"),
-        ("value", f"{panel.value:+.2f}"),
-        ("episode", f"{panel.episode}"),
-        ("earlier", ", ".join(f"{r:g}" for r in panel.returns[-3:])),
-        ("speed", panel.speed),
-    ]
+def _panel(cells: Cells, at: Rectangle, panel: Panel) -> None:
+    """The panel with a line for each fact, and a bar for each action."""
+    step = panel.step
+    facts = {
+        "score": f"{step.episode_return:g}",
+        "value": f"{step.value:+.2f}",
+        "episode": f"{panel.episode}",
+        "earlier": ", ".join(f"{r:g}" for r in panel.returns[-3:]),
+        "speed": panel.speed,
+    }
     cells.text(at.row, at.column, panel.agent[: at.columns], _BRIGHT)
     cells.text(at.row + 1, at.column, panel.environment_id[: at.columns], _DIM)
     row = at.row + 3
-    for name, text in facts:
+    for name, text in facts.items():
         if text:
             cells.text(row, at.column, name, _DIM)
             cells.text(row, at.column + at.columns - len(text), text, _BRIGHT)
             row += 1
-    cells.text(row + 1, at.column, panel.preferences_are if panel.preferences is not None else "action", _DIM)
+    cells.text(row + 1, at.column, "action" if step.preferences is None else panel.preferences_are, _DIM)
     row += 2
     lines = _action_lines(panel)
-    for i in _greatest(lines, at.row + at.rows - row):
-        name, number, share, taken = lines[i]
+    # The actions with the greatest bars for which there are rows, in their order.
+    most = sorted(lines, key=lambda line: -line[2])[: max(0, at.row + at.rows - row)]
+    for name, number, share, taken in (line for line in lines if line in most):
         cells.fill(Rectangle(row, at.column, 1, round(share * at.columns)), _TAKEN_BAR if taken else _BAR)
         colour = _BRIGHT if taken else _DIM
-        cells.text(row, at.column, f"{_MARK if taken else ' '}{name}"[: at.columns - len(number) - 1], colour)
+        cells.text(row, at.column, name[: at.columns - len(number) - 1], colour)
         cells.text(row, at.column + at.columns - len(number), number, colour)
         row += 1
 
 
-def _below(cells: Cells, at: Rectangle, panel: Panel) -> None:
-    facts = (
-        f"{panel.agent}   score {panel.score:g}   value {panel.value:+.2f}   episode {panel.episode}   {panel.speed}"
-    )
-    cells.text(at.row, 0, facts, _BRIGHT)
+def _few_lines(cells: Cells, at: Rectangle, panel: Panel) -> None:
+    """The panel in the few lines below a picture."""
+    step = panel.step
+    facts = f"score {step.episode_return:g}   value {step.value:+.2f}   episode {panel.episode}   {panel.speed}"
+    cells.text(at.row, 0, f"{panel.agent}   {facts}", _BRIGHT)
     row, column = at.row + 1, 0
     for name, number, _, taken in _action_lines(panel):
-        text = f"{_MARK if taken else ' '}{name} {number}  "
+        text = f"{name} {number}  "
         if column + len(text) > at.columns:
             row, column = row + 1, 0
         if row >= at.row + at.rows:
@@ -341,24 +299,19 @@ def _below(cells: Cells, at: Rectangle, panel: Panel) -> None:
 
 def _action_lines(panel: Panel) -> list[tuple[str, str, float, bool]]:
     """Name, number, length of the bar in [0, 1], and whether it was taken, for each action."""
-    preferences, action = panel.preferences, panel.action
+    preferences, action = panel.step.preferences, panel.step.action
     if preferences is None:
         values = np.zeros(len(panel.action_names)) if action is None else action
-        return [(f"{i}", f"{v:+.2f}", min(1.0, max(0.0, (v + 1) / 2)), True) for i, v in enumerate(values.tolist())]
+        return [(f"›{i}", f"{v:+.2f}", min(1.0, max(0.0, (v + 1) / 2)), True) for i, v in enumerate(values.tolist())]
     # Probabilities are lengths already; values have any range.
     shares = preferences
     if panel.preferences_are != "probability":
         shares = (preferences - preferences.min()) / max(float(np.ptp(preferences)), 1e-9)
-    return [
-        (name, f"{number:.2f}", float(share), action is not None and i == int(action))
-        for i, (name, number, share) in enumerate(zip(panel.action_names, preferences, shares, strict=True))
-    ]
-
-
-def _greatest(lines: list[tuple[str, str, float, bool]], rows: int) -> list[int]:
-    """Indices of the lines with the greatest bars, at most `rows`, in their order."""
-    greatest = sorted(range(len(lines)), key=lambda i: -lines[i][2])[: max(0, rows)]
-    return sorted(greatest)
+    lines = []
+    for i, name in enumerate(panel.action_names):
+        taken = action is not None and i == int(action)
+        lines.append((f"{'›' if taken else ' '}{name}", f"{preferences[i]:.2f}", float(shares[i]), taken))
+    return lines
 
 
 def fit(frame_width: float, frame_height: float, rows: int, columns: int) -> tuple[int, int]:

@@ -54,16 +54,11 @@ def look(character: str, front: str, back: str) -> tuple[str, str, str]:
 @given(st.lists(st.integers(0, 2**31), min_size=1, max_size=4))
 def test_the_terminal_shows_what_was_drawn_last(seeds: list[int]) -> None:
     painter, reader = Painter("true"), ScreenReader()
-    before: dict = {}
     for cells in map(random_cells, seeds):
-        count = reader.drawn
         reader.feed(painter.paint(cells))
         wanted = looks_of(cells)
         assert {at: look(*cell) for at, cell in reader.cells.items()} == wanted
-        # Only what has changed is sent.
-        assert reader.drawn - count == sum(before.get(at) != its_look for at, its_look in wanted.items())
         assert painter.paint(cells) == b""
-        before = wanted
 
 
 def test_what_has_not_changed_is_not_sent() -> None:
@@ -298,5 +293,5 @@ def test_a_terminal_that_does_not_answer_any_more_is_sent_little(answers: bool) 
         terminal.type("\x1b[1;1Rg")
         assert terminal.read_to_the_end() == 0
         sent, seconds = map(float, re.findall(r"sent (\d+) times in ([\d.]+) seconds", terminal.output)[0])
-        # Two are on their way at most; after a second without an answer as many again.
-        assert sent == 30 if answers else sent <= 3 * (int(seconds) + 1)
+        # Two frames are under way at most; after a second without a reply as many again.
+        assert sent == 30 if answers else sent <= 2 * (int(seconds) + 1)

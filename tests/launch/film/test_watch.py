@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from screen_reader import ScreenReader
 from terminal import Terminal
 
 from launch.cli import main
+from launch.film.stage import PlayedStep
 from launch.film.terminal import Cells, Painter
 from launch.film.watch import Panel, compose
 
@@ -26,15 +28,23 @@ PONG = Panel(
     agent="zoo:pong",
     environment_id="ALE/Pong-v5",
     episode=4,
-    score=-3.0,
-    value=0.5,
     returns=[20.0, 21.0, 19.0, 18.0],
+    step=PlayedStep(
+        frames=[],
+        episode_return=-3.0,
+        value=0.5,
+        ended=False,
+        preferences=np.array([0.05, 0.05, 0.1, 0.1, 0.2, 0.5], np.float32),
+        action=np.int32(4),
+    ),
     action_names=NAMES,
-    preferences=np.array([0.05, 0.05, 0.1, 0.1, 0.2, 0.5], np.float32),
     preferences_are="probability",
-    action=np.int32(4),
     speed="×2",
 )
+
+
+def changed(panel: Panel = PONG, **step: Any) -> Panel:
+    return panel._replace(step=panel.step._replace(**step))
 
 
 def shown(cells: Cells) -> str:
@@ -63,22 +73,22 @@ def test_bars_are_as_long_as_the_probabilities() -> None:
 def test_of_many_actions_the_most_probable_are_shown_in_their_order() -> None:
     names = tuple(f"ACTION{i}" for i in range(18))
     preferences = np.linspace(0.01, 0.1, 18).astype(np.float32)
-    text = shown(compose((18, 80), FRAME, 12 / 7, PONG._replace(action_names=names, preferences=preferences)))
+    text = shown(compose((18, 80), FRAME, 12 / 7, changed(PONG._replace(action_names=names), preferences=preferences)))
     found = [i for i in range(18) if f"ACTION{i} " in text]
     assert found == list(range(18 - len(found), 18))
     assert 3 < len(found) < 18
 
 
 def test_action_values_and_vectors_of_actions_have_numbers_of_their_own() -> None:
-    values = PONG._replace(preferences=np.array([-2.0, 4.0, 1.0, 1.0, 1.0, 1.0], np.float32))
+    values = changed(preferences=np.array([-2.0, 4.0, 1.0, 1.0, 1.0, 1.0], np.float32))
     text = shown(compose((24, 80), FRAME, 1.0, values._replace(preferences_are="action value")))
     assert "action value" in text
     assert "-2.00" in text
-    vector = PONG._replace(preferences=None, action_names=("0", "1"), action=np.array([-0.25, 1.5], np.float32))
+    vector = changed(PONG._replace(action_names=("0", "1")), preferences=None, action=np.array([-0.25, 1.5], "f4"))
     text = shown(compose((24, 80), FRAME, 1.0, vector))
     assert "-0.25" in text
     assert "+1.50" in text
-    assert "+0.00" in shown(compose((24, 80), FRAME, 1.0, vector._replace(action=None)))
+    assert "+0.00" in shown(compose((24, 80), FRAME, 1.0, changed(vector, action=None)))
 
 
 def test_a_small_window_has_lines_below_the_picture() -> None:
@@ -92,7 +102,7 @@ def test_a_small_window_has_lines_below_the_picture() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 90), st.sampled_from([1.0, 12 / 7]), st.booleans())
 def test_no_window_is_too_small(rows: int, columns: int, aspect: float, discrete: bool) -> None:
-    seen = PONG if discrete else PONG._replace(preferences=None, action_names=("0",), action=np.ones(1))
+    seen = PONG if discrete else changed(PONG._replace(action_names=("0",)), preferences=None, action=np.ones(1))
     cells = compose((rows, columns), FRAME, aspect, seen)
     assert cells.shape == (rows, columns)
     # There is a picture in it.
@@ -103,10 +113,9 @@ def test_no_window_is_too_small(rows: int, columns: int, aspect: float, discrete
 NOISE = """
 import sys
 import numpy as np
-from launch.film.terminal import Painter
-from launch.film.watch import Panel
-from launch.film.watch import Player
-from launch.film.terminal import Screen
+from launch.film.stage import PlayedStep
+from launch.film.terminal import Painter, Screen
+from launch.film.watch import Panel, Player
 
 frames = np.random.default_rng(0).integers(0, 255, (600, 40, 40, 3), np.uint8)
 with Screen() as screen:
@@ -114,7 +123,8 @@ with Screen() as screen:
     while not screen.wait(0.05):
         pass
     for number, frame in enumerate(frames):
-        panel = Panel("me", "Noise-v0", 1, number, 0.0, [], ("0",), np.ones(1, np.float32), "probability", np.int32(0))
+        step = PlayedStep([frame], number, 0.0, False, np.ones(1, np.float32), np.int32(0))
+        panel = Panel("me", "Noise-v0", 1, [], step, ("0",), "probability")
         if not player.show(frame, panel):
             break
 print(f"ended at {number}, over {player.over}.")
