@@ -19,8 +19,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
-from launch.machine.import_path import module_command, module_environment
-from launch.machine.interrupts import Interrupts, StopRequest
+from launch.machine import Interrupts, StopRequest, module_command, module_environment
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
 from launch.run.folder import trust_environment

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from actors.environments import EnvironmentSpec
 from launch.loop.trace import EventTrace
-from launch.machine.budget import ThreadBudget
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import ThreadBudget, prepare_tensorflow
 from launch.output import check_can_be_written, nearest
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.presets.settings_files import ConfigFile, for_another_run, read_config_file

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
-from launch.machine.budget import ThreadBudget, budget_for, thread_budget
-from launch.machine.import_path import check_packages, namesakes
-from launch.machine.interrupts import StopRequest, children_outlive_hangups
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import (
+    StopRequest,
+    ThreadBudget,
+    budget_for,
+    children_outlive_hangups,
+    prepare_tensorflow,
+    thread_budget,
+)
 from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
 from launch.presets import PRESETS, advice_on_preset
 from launch.request import check_arrivals, check_checkpoint, check_network, check_video
@@ -163,9 +167,6 @@ def _prepare(
     trust_imports: bool,
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
-    check_packages()
-    for line in namesakes(Path.cwd()):
-        listener.message(line)
     spec = environment_spec(config.environment)
     check_network(config, spec)
     if spec.left_out:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from random_play import shorten_random_play
 
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow
 from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
 

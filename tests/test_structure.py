@@ -40,6 +40,7 @@ def test_imports_go_one_way(package: str) -> None:
 ROOMS = (
     "output",
     "machine",
+    "doctor",
     "presets",
     "zoo",
     "loop",

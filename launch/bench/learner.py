@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import EnvironmentSpec, environment_spec
-from launch.machine.budget import thread_budget
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow, thread_budget
 from launch.on_ray.actor_process import ActorProcess
 from launch.output import EXIT_DONE, check_json_file, provenance, write_json
 from launch.presets import PRESETS

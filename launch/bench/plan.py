@@ -18,7 +18,7 @@ from actors.environments import environment_spec
 from launch.bench.learner import LearnerArguments, Network, measure_learner
 from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_throughput
 from launch.bench.throughput import measure_components
-from launch.machine.budget import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES
 from launch.output import (
     EXIT_DONE,
     check_json_file,

@@ -25,7 +25,7 @@ from rich.table import Table
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.learner import LearnerArguments, Network, measure_learner
 from launch.bench.throughput import DRIFT, WARM_UP_SECONDS, endless, measure_components, steady_state, train_for
-from launch.machine.budget import thread_budget
+from launch.machine import thread_budget
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,

@@ -38,9 +38,7 @@ from launch.commands.options import (
     with_full_help,
 )
 from launch.driver import train_in_process
-from launch.machine.budget import thread_budget
-from launch.machine.interrupts import Interrupts
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import Interrupts, prepare_tensorflow, thread_budget
 from launch.output import EXIT_DONE, check_json_file, provenance, usable_cores, write_json
 from launch.presets import PRESETS
 from launch.request import check_network

@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from launch.machine.import_path import project_folder
+from launch.machine import project_folder
 from launch.output import EXIT_DONE, print_line
 from shared.errors import ConfigurationError
 

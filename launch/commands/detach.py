@@ -13,7 +13,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from launch.machine.import_path import module_command, module_environment
+from launch.machine import module_command, module_environment
 from launch.output import EXIT_DONE, EXIT_FAILED, make_folder, print_line
 from launch.run.folder import holder_of
 from launch.run.status import RunPath, is_resumable

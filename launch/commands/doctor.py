@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from launch.machine.doctor import Finding, disagreements, find, probe, reference
-from launch.machine.import_path import namesakes
+from launch.doctor import Finding, disagreements, find, probe, reference
 from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, print_line, provenance, write_json
 
 
@@ -39,13 +38,10 @@ def doctor(arguments: DoctorArguments) -> int:
 
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())
-    notes = namesakes(Path.cwd())
-    for line in notes:
-        print_line(console, line)
     _show(console, reports, findings)
     if arguments.json is not None:
         found = [finding._asdict() for finding in findings]
-        result = {"nodes": reports, "findings": found, "notes": notes, **provenance()}
+        result = {"nodes": reports, "findings": found, **provenance()}
         write_json(arguments.json, result)
     return EXIT_FAILED if findings else EXIT_DONE
 

@@ -14,8 +14,7 @@ from rich.table import Table
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
-from launch.machine.budget import automatic_actors
-from launch.machine.interrupts import Interrupts
+from launch.machine import Interrupts, automatic_actors
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,

@@ -16,7 +16,7 @@ from actors.environments import (
     atari_game,
     environment_spec,
 )
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow
 from launch.results.evaluate import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from shared.config import EnvironmentConfig, RunConfig

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow
 from launch.on_ray.transport import ChannelAddress, LocalEndpoint, Weights, accept
 from shared.config import RunConfig
 from shared.errors import typed_line

@@ -22,8 +22,8 @@ from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
-from launch.machine.doctor import check_reports, probe, quick_probe
-from launch.machine.import_path import worker_path
+from launch.doctor import check_reports, probe, quick_probe
+from launch.machine import worker_path
 from launch.on_ray.placement import Node, learner_node, slots_by_node
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error

@@ -25,9 +25,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Executor
-from launch.machine.budget import ThreadBudget
-from launch.machine.interrupts import StopRequest
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import StopRequest, ThreadBudget, prepare_tensorflow
 from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu_here
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from launch.machine.budget import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES
 from shared.config import RunConfig
 from shared.errors import setting_error
 

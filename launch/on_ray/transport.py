@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from launch.machine.doctor import PROCESSES, machine_id
+from launch.machine import PROCESSES, machine_id
 from shared.config import TransferConfig
 from shared.types import GradientReport, WeightSnapshot
 from shared.wire import WirePrecision, decode, encode, wire_dtype

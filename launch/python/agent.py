@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Text, Tuple
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.pictures import is_stack
-from launch.machine.tensorflow_process import share_tensorflow
+from launch.machine import share_tensorflow
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.saving import fetch
 from launch.run.status import run_path

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from launch.machine.tensorflow_process import share_tensorflow
+from launch.machine import share_tensorflow
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.folder import RunFolder, WeightsName, read_summary

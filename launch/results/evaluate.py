@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,

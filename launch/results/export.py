@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow
 from launch.output import (
     EXIT_DONE,
     check_json_file,

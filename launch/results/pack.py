@@ -19,7 +19,7 @@ import tyro
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow
 from launch.output import EXIT_DONE, exit_code, replace_folder, revision, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, adapter_of
 from launch import zoo
-from launch.machine.doctor import machine_id
+from launch.machine import machine_id
 from launch.output import make_folder, provenance, write_json
 from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig

@@ -15,7 +15,7 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine.tensorflow_process import prepare_tensorflow
+from launch.machine import prepare_tensorflow
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, read_weights, write_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line

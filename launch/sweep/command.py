@@ -9,7 +9,6 @@ import tyro
 from rich.console import Console
 
 from actors.environments import environment_spec
-from launch.machine.import_path import check_packages
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -49,7 +48,6 @@ def sweep(arguments: SweepArguments) -> int:
         ConfigurationError: a mistake in the file, found before any trial started.
     """
     check_json_file(arguments.json)
-    check_packages()
     check_tune("tributary sweep", "optuna")
     plan = read_sweep(arguments.file)
     check_network(plan.base, environment_spec(plan.base.environment))

@@ -33,7 +33,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
-from launch.machine.interrupts import children_outlive_hangups
+from launch.machine import children_outlive_hangups
 from launch.output import short, usable_cores
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.sweep.file import Range, Settings, Space, Sweep, Value, cores_of

@@ -11,7 +11,7 @@ import pytest
 
 from launch.cli import main
 from launch.loop.inline import InlineExecutor
-from launch.machine.budget import automatic_actors, thread_budget
+from launch.machine import automatic_actors, thread_budget
 from launch.presets import PRESETS
 from launch.request import check_network
 from launch.run.folder import RunFolder

@@ -7,7 +7,7 @@ import pytest
 
 from launch.bench.plan import Costs, PlanArguments, cluster_costs, predict, predict_here
 from launch.cli import main
-from launch.machine.budget import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES
 
 LEARNER = {
     "objects": {"float32": 4e-3, "bfloat16": 5e-3},

@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from namesakes import write_namesakes
 from ray_lines import without_ray
 
 from actors.environments import environment_spec
 from launch.cli import main
-from launch.machine.doctor import find, quick_probe, reference
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 
@@ -100,30 +98,3 @@ def test_seeds_that_cannot_start_leave_no_folder(
     (line,) = capsys.readouterr().err.splitlines()
     assert "could not start: --environment.id NoSuchThing-v0: no such environment" in line
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def beside_namesakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_namesakes(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_a_file_that_takes_the_place_of_a_package_is_named(
-    beside_namesakes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    found = subprocess.run(
-        [sys.executable, "-P", "-c", "from launch.machine.import_path import *; print(shadowed_packages())"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout == "{}\n"
-    monkeypatch.syspath_prepend(str(beside_namesakes))
-    assert main([*SMALL.split(), "--run-dir", "run"]) == 2
-    file = beside_namesakes / "actors.py"
-    assert f"error: {file} takes the place of the project's package actors: rename it" in capsys.readouterr().err
-    assert not (beside_namesakes / "run").exists()
-    findings = find([quick_probe() | {"node": "this machine"}], reference())
-    assert f"{file} takes the place of the project's package actors" in [finding.cause for finding in findings]
-    assert len(findings) == 4

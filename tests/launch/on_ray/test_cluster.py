@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launch.cli import main
-from launch.machine.interrupts import Interrupts
+from launch.machine import Interrupts
 from launch.on_ray import cluster
 
 

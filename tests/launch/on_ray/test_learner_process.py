@@ -10,8 +10,7 @@ import ray
 
 from actors.environments import environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine.budget import thread_budget
-from launch.machine.interrupts import StopRequest
+from launch.machine import StopRequest, thread_budget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
 from launch.on_ray.placement import Node, Placement, aggregation

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from launch.machine.budget import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES
 from launch.on_ray.placement import (
     Node,
     aggregation,

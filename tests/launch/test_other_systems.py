@@ -1,6 +1,5 @@
-"""What only Linux has, switched off: memory without a name, mallopt, /proc, affinity, the names of sysconf."""
+"""What only Linux has, switched off: memory without a name, /proc, affinity, the names of sysconf."""
 
-import ctypes
 import json
 import os
 import subprocess
@@ -10,21 +9,20 @@ from typing import Any
 
 import pytest
 
-from launch import output
-from launch.machine import doctor
-from launch.machine.doctor import find, machine_id, quick_probe, reference
-from launch.machine.tensorflow_process import _keep_freed_memory
+from launch import machine, output
+from launch.doctor import find, quick_probe, reference
+from launch.machine import machine_id
 from launch.on_ray import transport
 from launch.on_ray.transport import ChannelAddress, VectorAddress, attach, open_channel
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 _MEMORY_BYTES = 16 * 2**30
 
 
 @pytest.fixture
 def no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no /proc."""
-    monkeypatch.setattr(doctor, "PROCESSES", str(tmp_path / "proc"))
+    monkeypatch.setattr(machine, "PROCESSES", str(tmp_path / "proc"))
     monkeypatch.setattr(transport, "machine_id", machine_id.__wrapped__)
 
 
@@ -51,22 +49,9 @@ def test_without_memory_without_a_name_or_without_proc_ray_carries_everything(
 @pytest.mark.usefixtures("no_processes")
 def test_without_proc_no_memory_and_no_channel_of_another_process_can_be_reached() -> None:
     assert machine_id.__wrapped__() is None
-    for machine in ("", "None", str(os.getpid())):
-        assert attach(VectorAddress(machine, os.getpid(), 0, 1, "float32")) is None
-        assert open_channel(ChannelAddress(machine, os.getpid(), 0, 1)) is None
-
-
-def test_without_mallopt_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[int, int]] = []
-
-    class Library:
-        def __init__(self, _: None) -> None: ...
-
-    monkeypatch.setattr(ctypes, "CDLL", Library)
-    _keep_freed_memory()
-    Library.mallopt = lambda _, name, value: calls.append((name, value))  # type: ignore[attr-defined]
-    _keep_freed_memory()
-    assert [name for name, _ in calls] == [-3, -1]
+    for name in ("", "None", str(os.getpid())):
+        assert attach(VectorAddress(name, os.getpid(), 0, 1, "float32")) is None
+        assert open_channel(ChannelAddress(name, os.getpid(), 0, 1)) is None
 
 
 def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +106,6 @@ def test_a_run_on_ray_without_all_of_them(tmp_path: Path, sysctl: str) -> None:
     assert summary["actor_restarts"] == 0
     dropped = sum(summary["agent_steps_dropped"].values())
     assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
-    machine = json.loads((run / "manifest.json").read_text())["hardware"]
-    assert machine["memory_gib"] == _MEMORY_BYTES / 2**30
-    assert machine["cores"] == os.cpu_count()
+    hardware = json.loads((run / "manifest.json").read_text())["hardware"]
+    assert hardware["memory_gib"] == _MEMORY_BYTES / 2**30
+    assert hardware["cores"] == os.cpu_count()

@@ -1,6 +1,5 @@
 """Probes of a machine, and the failures that `tributary doctor` and `tributary train` find in their results."""
 
-import functools
 import os
 import platform
 import shutil
@@ -10,27 +9,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from launch.machine.budget import ACTOR_BYTES
-from launch.machine.import_path import shadowed_packages
+from launch.machine import ACTOR_BYTES
 from launch.output import machine_bytes, revision, usable_cores, versions
 from shared.errors import ConfigurationError, typed_line
 
-# Where Linux shows processes and their open files.
-PROCESSES = "/proc"
 _LEAST_PYTHON = (3, 11)
 _MOST_CLOCK_SKEW_SECONDS = 1.0
 _LEAST_SHARED_BYTES = 512 * 2**20
 _LEAST_TRANSFER_BYTES_PER_SECOND = 10e6
-
-
-@functools.cache
-def machine_id() -> str | None:
-    """Identity of this boot and container: process ids have one meaning where it is equal. None without `/proc`."""
-    try:
-        with open(f"{PROCESSES}/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {os.readlink(f'{PROCESSES}/self/ns/pid')}"
-    except OSError:
-        return None
 
 
 def reference() -> dict[str, Any]:
@@ -45,7 +31,6 @@ def quick_probe() -> dict[str, Any]:
     return {
         **reference(),
         "host": socket.gethostname(),
-        "shadowed": shadowed_packages(),
         "games": len(ale_py.roms.get_all_rom_ids()),
         "cores": usable_cores(),
         "memory_bytes": machine_bytes(),
@@ -85,7 +70,7 @@ def _step_microseconds() -> float:
 def _graph_microseconds() -> float:
     import numpy as np
 
-    from launch.machine.tensorflow_process import prepare_tensorflow
+    from launch.machine import prepare_tensorflow
 
     if "tensorflow" not in sys.modules:
         prepare_tensorflow(1, gpu=False)
@@ -151,9 +136,6 @@ def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[
 
 def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     found = []
-    for package, file in report["shadowed"].items():
-        text = f"{file} takes the place of the project's package {package}"
-        found.append((text, "rename it, or take its folder out of PYTHONPATH there"))
     if not report["games"]:
         found.append(("ale-py has no game files", "run there: pip install --force-reinstall ale-py"))
     for name, advice in (

@@ -1,4 +1,4 @@
-"""What each signal does, before a run is watched, meanwhile, and after it."""
+"""The effect of each signal before, during and after training."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from launch.machine.interrupts import Interrupts, children_outlive_hangups
+from launch.machine import Interrupts, children_outlive_hangups
 
 KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -32,7 +32,6 @@ def test_the_first_signal_asks_and_a_second_one_from_the_keyboard_leaves(first: 
         send(first)
         assert interrupts.asked
         if first != signal.SIGINT:
-            # Whoever ends several processes sends them SIGTERM, and they pass on what they understand.
             send(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             send(signal.SIGINT)
