@@ -102,12 +102,11 @@ def find(reports: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> list[Find
     """The failures of all nodes, given the `reference` of this process."""
     findings = []
     for report in reports:
-        node = report["node"]
         if "error" in report:
-            findings.append(Finding(node, report["error"], report["advice"]))
-            continue
-        findings += [Finding(node, *found) for found in disagreements(report, wanted)]
-        findings += [Finding(node, *found) for found in _shortages(report)]
+            found = [(report["error"], report["advice"])]
+        else:
+            found = disagreements(report, wanted) + _shortages(report)
+        findings += [Finding(report["node"], cause, advice) for cause, advice in found]
     return findings
 
 
@@ -122,12 +121,8 @@ def disagreements(report: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[
     for package, version in wanted["versions"].items():
         there = report["versions"].get(package)
         if package != "python" and there != version:
-            found.append(
-                (
-                    f"{package} {there or 'is missing'}, and {version} here",
-                    f"run there: pip install {package}=={version}",
-                )
-            )
+            text = f"{package} {there or 'is missing'}, and {version} here"
+            found.append((text, f"run there: pip install {package}=={version}"))
     if report["revision"] != wanted["revision"]:
         text = f"revision {report['revision']} of the project, and {wanted['revision']} here"
         found.append((text, "copy this folder there, or check out the same commit, and run: pip install --editable ."))

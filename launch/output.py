@@ -39,7 +39,7 @@ _SOURCES = ("actors", "learner", "shared", "launch")
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code. A user's mistake is printed in one line."""
+    """Run a command and return its exit code. A ConfigurationError is printed in one line."""
     with resilient_stdio():
         try:
             return command()
@@ -47,7 +47,7 @@ def exit_code(command: Callable[[], int]) -> int:
             print(f"error: {error}", file=sys.stderr)
             return EXIT_USAGE
         except SystemExit as ended:
-            # The parser of the command line ends so, after it has printed help or a mistake.
+            # From the parser of the command line, after help or an error.
             return ended.code if isinstance(ended.code, int) else EXIT_DONE
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
@@ -96,7 +96,7 @@ def _resilient(stream: TextIO) -> TextIO:
 
 
 class _LenientFile(io.RawIOBase):
-    """Writes to a file descriptor and drops what it refuses, as a closed terminal or a full disk does."""
+    """Writes to a file descriptor, and drops bytes that a closed terminal or a full disk refuses."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -220,14 +220,14 @@ def replace_folder(made: Path, path: Path) -> None:
         raise
 
 
-# A command that works for hours checks its output files before it begins.
+# Output files are checked before hours of work.
 
 
 def check_can_be_written(path: Path, setting: str) -> None:
     """Refuse a file that cannot be written. `setting` is the option that named it.
 
     Raises:
-        ConfigurationError: its folder takes no file of this user.
+        ConfigurationError: its folder cannot be written to.
     """
     try:
         # A file without a name, which no other process can be writing.
@@ -240,7 +240,7 @@ def check_json_file(path: Path | None) -> None:
     """Refuse a file of `--json` that cannot be written.
 
     Raises:
-        ConfigurationError: its folder does not exist or cannot be written to, or it is a folder itself.
+        ConfigurationError: a folder, or a file in one that does not exist or cannot be written to.
     """
     if path is None:
         return
@@ -250,14 +250,10 @@ def check_json_file(path: Path | None) -> None:
 
 
 def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a file of `--output` that cannot be written.
-
-    Args:
-        path: None for the default.
-        suffixes: with their points, like (".png", ".svg").
+    """Refuse a file of `--output` that cannot be written. `suffixes` are like (".png", ".svg").
 
     Raises:
-        ConfigurationError: it has another suffix, or its folder does not exist or cannot be written to.
+        ConfigurationError: another suffix, or a folder that does not exist or cannot be written to.
     """
     if path is None:
         return
@@ -286,7 +282,7 @@ def provenance_text(**more: Any) -> str:
 
 
 def command_line() -> str:
-    """The command of this process, as it would be typed."""
+    """The command of this process, quoted for a shell."""
     return shlex.join([Path(sys.argv[0]).name.replace("cli.py", "tributary"), *sys.argv[1:]])
 
 
@@ -341,6 +337,6 @@ def hardware() -> dict[str, Any]:
 
 
 def hardware_line(made: dict[str, Any]) -> str:
-    """The hardware of a provenance in a few words."""
+    """The hardware of a provenance in one line."""
     machine = made["hardware"]
     return f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']:g} GiB"

@@ -34,11 +34,7 @@ class ClustersArguments:
 
 
 def clusters(arguments: ClustersArguments) -> int:
-    """Run `tributary clusters`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: the folder has one of the files already, or cannot be written to.
-    """
+    """Run `tributary clusters`. Returns the exit code."""
     console, folder = Console(), arguments.folder
     if folder is None:
         table = Table("file", "for", box=None, pad_edge=False)

@@ -30,11 +30,7 @@ class ConfigArguments:
 
 
 def config_line(arguments: Sequence[str]) -> int:
-    """Run `tributary config` with what is typed after it. Returns the exit code.
-
-    Raises:
-        ConfigurationError: it names no preset, or settings that cannot be.
-    """
+    """Run `tributary config` with its arguments. Returns the exit code."""
     rest = spelt_out(arguments)
     named = take_preset(rest)
     base = base_settings(request_of(named, rest))

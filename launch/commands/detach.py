@@ -56,7 +56,7 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
             start_new_session=True,
             env=module_environment(),
         )
-    while process.poll() is None and not _holds(process.pid, folder):
+    while process.poll() is None and ((holder := holder_of(folder)) is None or holder.pid != process.pid):
         time.sleep(_POLL_SECONDS)
     printed = log.read_bytes()[begins:].decode(errors="replace")
     if process.returncode:
@@ -75,11 +75,7 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
 
 
 def stop(arguments: StopArguments) -> int:
-    """Run `tributary stop`. Returns the exit code: 1 if the run still goes on.
-
-    Raises:
-        ConfigurationError: no process of this machine holds the folder.
-    """
+    """Run `tributary stop`. Returns the exit code: 1 if the run still goes on."""
     folder, console = arguments.run, Console()
     holder = holder_of(folder)
     if holder is None:
@@ -103,11 +99,6 @@ def stop(arguments: StopArguments) -> int:
     command = f"tributary train --resume {folder}" if is_resumable(folder) else "the command that began it"
     print_line(console, f"ended: {folder}; {command} goes on")
     return EXIT_DONE
-
-
-def _holds(pid: int, folder: Path) -> bool:
-    holder = holder_of(folder)
-    return holder is not None and holder.pid == pid
 
 
 def _interrupt(pid: int) -> None:

@@ -24,11 +24,7 @@ class DoctorArguments:
 
 
 def doctor(arguments: DoctorArguments) -> int:
-    """Run `tributary doctor`. Returns the exit code: 1 after any failure.
-
-    Raises:
-        ConfigurationError: there is no cluster at the address.
-    """
+    """Run `tributary doctor`. Returns the exit code: 1 after any failure."""
     check_json_file(arguments.json)
     console = Console()
     if arguments.address == "local":

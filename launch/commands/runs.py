@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.commands.display import Display, summary_lines
-from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, print_line, write_json
+from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, number, print_line, write_json
 from launch.run.folder import read_summary
 from launch.run.metrics import NewLines, progress_of
 from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status
@@ -19,10 +19,10 @@ from shared.errors import ConfigurationError
 _POLL_SECONDS = 0.5
 _MOST_SHOWN = 20
 _HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
-# Columns that a narrow terminal loses, the first one first.
+# Columns that are left out on a narrow terminal, in this order.
 _LEFT_OUT_FIRST = ("environment", "h:mm:ss", "evaluation")
+_ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
 _ANY_WIDTH, _LEAST_NAME = 1000, 12
-# Of a table that is written to a file.
 _FILE_WIDTH = 200
 
 
@@ -40,18 +40,14 @@ class RunsArguments:
 
 @dataclass(frozen=True)
 class AttachArguments:
-    """Show the progress of a run until it ends, as its own terminal does. Ctrl-C leaves, and the run goes on."""
+    """Show the progress of a run until it ends, as its own terminal does. Ctrl-C detaches, and the run goes on."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
     """Folder of the run; latest: the newest one."""
 
 
 def list_runs(arguments: RunsArguments) -> int:
-    """Run `tributary runs`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: the folder does not exist.
-    """
+    """Run `tributary runs`. Returns the exit code."""
     check_json_file(arguments.json)
     folder = arguments.folder
     console = Console()
@@ -83,11 +79,7 @@ def list_runs(arguments: RunsArguments) -> int:
 
 
 def attach(arguments: AttachArguments) -> int:
-    """Run `tributary attach`. Returns the exit code: 1 if the run failed or died.
-
-    Raises:
-        ConfigurationError: the folder is not a run folder.
-    """
+    """Run `tributary attach`. Returns the exit code: 1 if the run failed or died."""
     console, path = Console(), arguments.run
     run = run_status(path)
     if run.running:
@@ -140,10 +132,7 @@ def run_values(run: RunStatus) -> dict[str, Any]:
         "pid": None if run.holder is None else run.holder.pid,
         "host": None if run.holder is None else run.holder.host,
         "total_frames": run.config.total_frames,
-        **{
-            name: row.get(name)
-            for name in ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
-        },
+        **{name: row.get(name) for name in _ROW_VALUES},
     }
 
 
@@ -174,11 +163,7 @@ def _row(run: RunStatus, folder: Path) -> tuple[str, ...]:
         run.config.environment.id,
         run.status.replace("_", " "),
         f"{short}, {100 * frames / most:.0f} %",
-        _number(row.get("mean_return_100")),
-        _number(row.get("evaluation_return")),
+        number(row.get("mean_return_100"), ".2f"),
+        number(row.get("evaluation_return"), ".2f"),
         duration(row.get("elapsed_seconds")),
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

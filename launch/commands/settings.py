@@ -107,10 +107,7 @@ def _described(kind: type) -> dict[str, tuple[str, str]]:
 
 
 def _in_words(annotation: ast.expr) -> str:
-    """`Literal['a', 'b'] | None` as `a, b or None`, `tuple[int, ...]` as `several int`.
-
-    And `tuple[int, int]` as `int int`.
-    """
+    """A type in words: `Literal['a', 'b'] | None` as `a, b or None`, `tuple[int, ...]` as `several int`."""
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
         assert isinstance(annotation.slice, ast.Tuple)
         return _in_words(annotation.slice.elts[0])
@@ -161,7 +158,7 @@ def short_help(config: RunConfig, command: type, without: Collection[str] = ()) 
 
 
 def filled(text: str, indent: int = 0) -> str:
-    """A paragraph in lines of 120 columns, or of the terminal's if it is narrower. Options are not broken."""
+    """A paragraph in lines of 120 columns, or of a narrower terminal's width. Options are not broken."""
     width = min(120, get_terminal_size((120, 24)).columns)
     space = " " * indent
     return fill(

@@ -71,20 +71,12 @@ class RecordArguments:
 
 
 def record(arguments: RecordArguments) -> int:
-    """Run `tributary record`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: the folder holds no run, or no weights that fit it; or its environment draws no pictures.
-    """
+    """Run `tributary record`. Returns the exit code."""
     return EXIT_INTERRUPTED if film(arguments, Console())["interrupted"] else EXIT_DONE
 
 
 def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
-    """Write the video. Returns the values of `--json`; `file` is the path of the video.
-
-    Raises:
-        ConfigurationError: see `record`.
-    """
+    """Write the video. Returns the values of `--json`. Raises as `record`."""
     check_json_file(arguments.json)
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
@@ -166,6 +158,7 @@ class VideoWriter:
         self._part = path.with_name(f"{path.stem}.part{path.suffix}")
         self._gif = path.suffix == ".gif"
         self._frames_per_second = frames_per_second
+        self._keep_every = max(1, round(frames_per_second / _GIF_FRAMES_PER_SECOND)) if self._gif else 1
         self._pictures: list[Image.Image] = []
         self._container: OutputContainer | None = None
         self._stream: VideoStream | None = None
@@ -178,8 +171,7 @@ class VideoWriter:
 
     def add(self, frame: Frame, caption: str | None = None) -> None:
         """Append a frame uint8 [height, width, 3], with a line of text below it."""
-        keep_every = max(1, round(self._frames_per_second / _GIF_FRAMES_PER_SECOND)) if self._gif else 1
-        if self.frames % keep_every == 0:
+        if self.frames % self._keep_every == 0:
             picture = _picture(frame, self._enlarge, caption)
             if self._gif:
                 self._pictures.append(picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=64))
@@ -199,12 +191,11 @@ class VideoWriter:
             self._part.unlink(missing_ok=True)
             return
         if self._gif:
-            keep_every = max(1, round(self._frames_per_second / _GIF_FRAMES_PER_SECOND))
             self._pictures[0].save(
                 self._part,
                 save_all=True,
                 append_images=self._pictures[1:],
-                duration=round(1000 * keep_every / self._frames_per_second),
+                duration=round(1000 * self._keep_every / self._frames_per_second),
                 loop=0,
                 comment=self._comment.encode(),
             )

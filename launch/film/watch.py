@@ -66,12 +66,7 @@ class WatchArguments:
 
 
 def watch(arguments: WatchArguments) -> int:
-    """Run `tributary watch`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: there is no terminal; the folder holds no run, or no weights that fit it; or its environment
-            draws no pictures.
-    """
+    """Run `tributary watch`. Returns the exit code."""
     check_json_file(arguments.json)
     folder = RunFolder(arguments.run)
     environment_id = folder.read_settings("run").environment.id

@@ -21,12 +21,7 @@ _BAND_POINTS = 300
 _AGGREGATE_POINTS = 100
 _AGGREGATE_RESAMPLES = 2_000
 # Columns of every whole row.
-_ALWAYS = {
-    "frames",
-    "agent_steps",
-    "elapsed_seconds",
-    "agent_steps_per_second",
-    "mean_return_100",
+_ALWAYS = {"frames", "agent_steps", "elapsed_seconds", "agent_steps_per_second", "mean_return_100"} | {
     "stage_microseconds",
     "agent_steps_dropped",
     "actor_restarts",
@@ -68,7 +63,7 @@ class Band(NamedTuple):
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     """The rows of a run's metrics, with increasing frames.
 
-    A resumed run repeats the rows after its checkpoint: the later ones count. Incomplete rows are left out.
+    A resumed run repeats the rows after its checkpoint, and the later ones count. Incomplete rows are left out.
 
     Raises:
         ConfigurationError: there are none.
@@ -94,7 +89,7 @@ def read_curve(path: Path, x: XAxis, y: str) -> Curve:
     """One run's curve of the metric `y`.
 
     Raises:
-        ConfigurationError: the folder is not a run's, or has nothing of that name.
+        ConfigurationError: no run folder, or no such metric.
     """
     folder = RunFolder(path)
     config = folder.read_settings("run")
@@ -138,7 +133,7 @@ def bands(curves: Sequence[Curve]) -> list[Band]:
     """Group runs that differ only in their seed. The label has the settings that distinguish a group."""
     groups: dict[bytes, list[Curve]] = {}
     for curve in curves:
-        groups.setdefault(msgspec.json.encode(_without_seed(curve.config)), []).append(curve)
+        groups.setdefault(msgspec.json.encode(replace(curve.config, seed=0)), []).append(curve)
     members = list(groups.values())
     labels = _labels([group[0].config for group in members])
     return [make_band(label, group) for label, group in zip(labels, members, strict=True)]
@@ -153,17 +148,13 @@ def make_band(label: str, curves: Sequence[Curve]) -> Band:
     return Band(label, tuple(curves), x, low, median, high)
 
 
-def _without_seed(config: RunConfig) -> RunConfig:
-    return replace(config, seed=0)
-
-
 def _labels(configs: Sequence[RunConfig]) -> list[str]:
     """The environment, and the settings in which groups of the same environment differ."""
-    words: dict[int, list[str]] = {}
+    texts: dict[int, list[str]] = {}
     for environment in {config.environment.id for config in configs}:
         same = [i for i, config in enumerate(configs) if config.environment.id == environment]
-        words.update(zip(same, differences([_without_seed(configs[i]) for i in same]), strict=True))
-    return [", ".join([config.environment.id, *words[i]]) for i, config in enumerate(configs)]
+        texts.update(zip(same, differences([replace(configs[i], seed=0) for i in same]), strict=True))
+    return [", ".join([config.environment.id, *texts[i]]) for i, config in enumerate(configs)]
 
 
 def differences(configs: Sequence[RunConfig]) -> list[list[str]]:
@@ -208,12 +199,7 @@ def stratified_resamples(
 ) -> npt.NDArray[np.float64]:
     """Resample the runs of each game with replacement, as many as the game has (Agarwal et al. 2021, section 4.1).
 
-    Args:
-        scores: float64 [runs] of each game.
-        resamples: their number R.
-
-    Returns:
-        float64 [R, N] with N runs of all games.
+    From the scores float64 [runs] of each game and R resamples to float64 [R, N], with N runs of all games.
     """
     generator = np.random.default_rng(seed)
     drawn = [game[generator.integers(0, len(game), (resamples, len(game)))] for game in scores]

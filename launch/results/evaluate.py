@@ -62,11 +62,7 @@ class EvaluateArguments:
 
 
 def evaluate(arguments: EvaluateArguments) -> int:
-    """Run `tributary evaluate`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: the folder holds no run, or no weights that fit it.
-    """
+    """Run `tributary evaluate`. Returns the exit code."""
     return EXIT_INTERRUPTED if score(arguments, Console()) is None else EXIT_DONE
 
 

@@ -44,11 +44,7 @@ class ExportArguments:
 
 
 def export(arguments: ExportArguments) -> int:
-    """Run `tributary export`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: the folder holds no run, or no weights that fit it; or the output exists.
-    """
+    """Run `tributary export`. Returns the exit code."""
     check_json_file(arguments.json)
     if arguments.output is not None and arguments.output.exists():
         raise setting_error("output", arguments.output, "exists; name another folder")

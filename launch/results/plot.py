@@ -4,10 +4,11 @@ import io
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -22,7 +23,7 @@ from launch.output import (
     provenance_text,
     write_json,
 )
-from launch.results.curves import Aggregate, Band, Curve, Points, XAxis, aggregates, bands, read_curve
+from launch.results.curves import Aggregate, Band, XAxis, aggregates, bands, read_curve
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath
 from shared.errors import ConfigurationError, setting_error
@@ -51,7 +52,7 @@ _STYLE: Any = {
 _LEGEND_CHARACTERS = 70
 _PANELS_IN_A_ROW = 3
 _PANEL_INCHES = (3.2, 2.5)
-# Of the shared label beside a row of panels.
+# In the shared label beside a row of panels.
 _ROW_CHARACTERS = 30
 _X_LABELS = {"frames": "frames", "agent_steps": "agent steps", "seconds": "seconds of training"}
 
@@ -78,51 +79,33 @@ class PlotArguments:
 
 
 def plot(arguments: PlotArguments) -> int:
-    """Run `tributary plot`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: a folder is not a run folder, or has no such numbers.
-    """
+    """Run `tributary plot`. Returns the exit code."""
     check_json_file(arguments.json)
     output = arguments.output
     check_output(output, (".png", ".svg"))
     runs = find_runs(arguments.runs)
     curves = [read_curve(run, arguments.x, arguments.y) for run in runs]
-    drawing = _iqm(curves, arguments) if arguments.aggregate == "iqm" else _medians(curves, arguments)
+    if arguments.aggregate == "iqm":
+        aggregated = aggregates(curves, arguments.y)
+        picture = aggregates_figure(aggregated, arguments.x, arguments.y)
+        lines = [aggregate_line(group, arguments.x) for group in aggregated]
+        groups = [_aggregate_as_json(group) for group in aggregated]
+    else:
+        seeds = bands(curves)
+        picture = curves_figure(seeds, arguments.x, arguments.y)
+        lines, groups = band_lines(seeds), as_json(seeds)
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
-    with drawing.picture as drawn:
+    with picture as drawn:
         save(drawn, paths, runs=[RunFolder(run).name for run in runs])
     console = Console()
-    for line in drawing.lines:
+    for line in lines:
         print_line(console, line)
     for path in paths:
         print_line(console, f"curves: {path}")
     if arguments.json is not None:
         how = {"x": arguments.x, "y": arguments.y, "aggregate": arguments.aggregate}
-        write_json(arguments.json, {**how, "groups": drawing.groups, **provenance()})
+        write_json(arguments.json, {**how, "groups": groups, **provenance()})
     return EXIT_DONE
-
-
-class _Drawing(NamedTuple):
-    """A picture of curves, its lines of text, and its groups for --json."""
-
-    picture: AbstractContextManager["Figure"]
-    lines: list[str]
-    groups: list[dict[str, Any]]
-
-
-def _medians(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
-    groups = bands(curves)
-    return _Drawing(curves_figure(groups, arguments.x, arguments.y), band_lines(groups), as_json(groups))
-
-
-def _iqm(curves: list[Curve], arguments: PlotArguments) -> _Drawing:
-    groups = aggregates(curves, arguments.y)
-    return _Drawing(
-        aggregates_figure(groups, arguments.x, arguments.y),
-        [aggregate_line(group, arguments.x) for group in groups],
-        [_aggregate_as_json(group) for group in groups],
-    )
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
@@ -153,21 +136,17 @@ def default_output(runs: list[Path], name: str) -> Path:
 
 
 def band_lines(groups: list[Band]) -> list[str]:
-    """The last return of each group, in words."""
-    lines = []
-    for band in groups:
-        ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.config.seed})" for curve in band.curves)
-        lines.append(f"{band.label}: at the end {ends}")
-    return lines
+    """A line with the last return of each run of each group."""
+    ends = [", ".join(f"{c.y[-1]:.1f} (seed {c.config.seed})" for c in band.curves) for band in groups]
+    return [f"{band.label}: at the end {end}" for band, end in zip(groups, ends, strict=True)]
 
 
 def aggregate_line(group: Aggregate, x: XAxis) -> str:
-    """The last score of a group, in words: at the end of its shortest run."""
+    """A line with the score of a group at the end of its shortest run."""
     runs = ", ".join(f"{name} {count}" for name, count in group.games.items())
     what = "interquartile mean of human-normalised returns" if group.human_normalised else "interquartile mean"
-    band = f"95 % {group.low[-1]:.2f} to {group.high[-1]:.2f}"
-    if max(group.games.values()) == 1:
-        band = "no band from one run of each"
+    several = max(group.games.values()) > 1
+    band = f"95 % {group.low[-1]:.2f} to {group.high[-1]:.2f}" if several else "no band from one run of each"
     return (
         f"{group.label}: at {group.x[-1]:,.0f} {x.replace('_', ' ')} {what} {group.iqm[-1]:.2f}, {band} (runs: {runs})"
     )
@@ -246,20 +225,30 @@ def curves_figure(
 
 def _draw_curves(axes: "Axes", groups: Sequence[Band], x: XAxis, y: str, legend_characters: int) -> None:
     """Median and interquartile band of each group, a thin line for each run, and points for evaluations."""
-    for colour, band in zip(_cycle(), groups, strict=False):
+    for colour, band in zip(cycle(COLOURS), groups, strict=False):
         several = len(band.curves) > 1
         for curve in band.curves:
             label = None if several else band.label
-            axes.plot(
-                curve.x,
-                curve.y,
-                color=colour,
-                linewidth=0.6 if several else 1.6,
-                alpha=0.45 if several else 1,
-                label=label,
-            )
+            width, alpha = (0.6, 0.45) if several else (1.6, 1)
+            axes.plot(curve.x, curve.y, color=colour, linewidth=width, alpha=alpha, label=label)
             if curve.evaluations is not None:
-                _draw_evaluations(axes, curve.evaluations, colour, several=several)
+                # All runs share one entry of the legend.
+                points, name = curve.evaluations, "evaluations of the weights at that time, ± standard error"
+                axes.errorbar(
+                    points.x,
+                    points.y,
+                    points.error,
+                    color=colour,
+                    linestyle="none",
+                    marker="o",
+                    markersize=2.5 if several else 4,
+                    markerfacecolor="white",
+                    markeredgewidth=0.9,
+                    elinewidth=0.8,
+                    alpha=0.7 if several else 1,
+                    label=None if name in axes.get_legend_handles_labels()[1] else name,
+                    zorder=3,
+                )
         if several:
             axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
             label = ": ".join(filter(None, (band.label, f"median of {len(band.curves)} seeds, quartiles")))
@@ -283,33 +272,12 @@ def _finish(axes: "Axes", x: XAxis, y_label: str, legend_characters: int = _LEGE
 def aggregates_figure(groups: Sequence[Aggregate], x: XAxis, y: str) -> Iterator["Figure"]:
     """Interquartile mean of each group, with its 95 % band."""
     with figure() as (drawn, (axes,)):
-        for colour, group in zip(_cycle(), groups, strict=False):
+        for colour, group in zip(cycle(COLOURS), groups, strict=False):
             axes.fill_between(group.x, group.low, group.high, color=colour, alpha=0.2, linewidth=0)
             axes.plot(group.x, group.iqm, color=colour, linewidth=1.8, label=group.label)
         what = "human-normalised return" if groups[0].human_normalised else metric_label(y)
         _finish(axes, x, f"{what}\ninterquartile mean, 95 % bootstrap band")
         yield drawn
-
-
-def _draw_evaluations(axes: "Axes", points: Points, colour: str, *, several: bool) -> None:
-    """A point with its standard error for each evaluation of a run. All runs share one entry of the legend."""
-    words = "evaluations of the weights at that time, ± standard error"
-    labelled = words in axes.get_legend_handles_labels()[1]
-    axes.errorbar(
-        points.x,
-        points.y,
-        points.error,
-        color=colour,
-        linestyle="none",
-        marker="o",
-        markersize=2.5 if several else 4,
-        markerfacecolor="white",
-        markeredgewidth=0.9,
-        elinewidth=0.8,
-        alpha=0.7 if several else 1,
-        label=None if labelled else words,
-        zorder=3,
-    )
 
 
 def metric_label(name: str) -> str:
@@ -321,16 +289,11 @@ def metric_label(name: str) -> str:
     return labels.get(name, name.replace("_", " "))
 
 
-def _cycle() -> Iterator[str]:
-    while True:
-        yield from COLOURS
-
-
 @contextmanager
 def figure(
     width: float = 7.0, height: float = 4.0, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple["Figure", Sequence["Axes"]]]:
-    """A figure with its axes, row by row. Not by pyplot, whose windows and backend belong to the calling program."""
+    """A figure with its axes, row by row. Without pyplot, whose windows and backend belong to the calling program."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -37,23 +37,23 @@ from shared.types import StageSeconds
 # Larger videos would make the page slow to open.
 _MOST_VIDEO_BYTES = 12 * 2**20
 
-# Shares that are worth a line.
+# Shares from which a line reports them.
 _NOTABLE_WAIT = 0.10
 _BUSY_LEARNER = 0.70
 _NOTABLE_DROPS = 0.01
 
+# What an actor does in each stage, and how to make it faster.
 _STAGES = {
-    "environment": "stepping the environments",
-    "acting": "choosing actions",
-    "gradient": "computing gradients",
-    "synchronise": "taking new weights",
-    "wait": "waiting for the learner",
-}
-_ADVICE = {
-    "environment": "cheaper environments or more cores for actors would make it faster",
-    "acting": "more environments per actor (--actor.environments) make each action cheaper",
-    "gradient": "a smaller network, fewer --actor.epochs or more cores for actors would make it faster",
-    "synchronise": "longer rollouts (--actor.unroll-length) need new weights less often",
+    "environment": (
+        "stepping the environments",
+        "cheaper environments or more cores for actors would make it faster",
+    ),
+    "acting": ("choosing actions", "more environments per actor (--actor.environments) make each action cheaper"),
+    "gradient": (
+        "computing gradients",
+        "a smaller network, fewer --actor.epochs or more cores for actors would make it faster",
+    ),
+    "synchronise": ("taking new weights", "longer rollouts (--actor.unroll-length) need new weights less often"),
 }
 
 
@@ -71,14 +71,10 @@ class ReportArguments:
 
 
 def report(arguments: ReportArguments) -> int:
-    """Run `tributary report`. Returns the exit code.
-
-    Raises:
-        ConfigurationError: a folder is not a run folder, or has no metrics.
-    """
+    """Run `tributary report`. Returns the exit code."""
     check_json_file(arguments.json)
     check_output(arguments.output, (".html",))
-    runs = [_Run(path) for path in find_runs(arguments.runs)]
+    runs = [RunReport(path) for path in find_runs(arguments.runs)]
     output = arguments.output or default_output([run.folder.path for run in runs], "report.html")
     page = _page(runs)
     with whole_file(output) as file:
@@ -89,7 +85,7 @@ def report(arguments: ReportArguments) -> int:
     return EXIT_DONE
 
 
-class _Run:
+class RunReport:
     """The content of a run folder."""
 
     def __init__(self, path: Path) -> None:
@@ -98,37 +94,22 @@ class _Run:
         self.rows = read_rows(self.folder)
         self.spent = time_spent(self.rows)
         self.manifest = read_manifest(self.folder)
-        self.summary = read_summary(self.folder)
         # For an agent of the zoo, evaluations by the user take precedence over the shipped ones.
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
         self.evaluations = [read_object(evaluations[name]) for name in sorted(evaluations)]
-        log = self.folder.log
-        self.log = log.read_text().splitlines() if log.is_file() else []
-
-    @property
-    def name(self) -> str:
-        return f"{self.config.environment.id}, seed {self.config.seed}"
-
-    def lags(self) -> Counter[int]:
-        counts: Counter[int] = Counter()
+        self.lags: Counter[int] = Counter()
         for row in self.rows:
-            counts.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
-        return counts
-
-    def video(self) -> Path | None:
-        """The newest video that is small enough for a page."""
-        found = [f for f in self.folder.videos.glob("update-*.mp4") if f.stat().st_size <= _MOST_VIDEO_BYTES]
-        return max(found, key=lambda f: f.stat().st_mtime, default=None)
+            self.lags.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
 
     def figures(self) -> dict[str, Any]:
         last = self.rows[-1]
-        mean, p95, most = lag_summary(self.lags())
+        mean, p95, most = lag_summary(self.lags)
         return {
             "run": self.folder.name,
             "environment": self.config.environment.id,
             "seed": self.config.seed,
-            "status": self.summary.get("status", "running, or ended without a summary"),
+            "status": read_summary(self.folder).get("status", "running, or ended without a summary"),
             "mean_return_100": last["mean_return_100"],
             "frames": last["frames"],
             "agent_steps": last["agent_steps"],
@@ -149,158 +130,136 @@ class _Run:
         }
 
 
-def _page(runs: Sequence[_Run]) -> str:
-    title = f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary"
-    curves = []
+def _page(runs: Sequence[RunReport]) -> str:
+    title = escape(f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary")
+    curves = ""
     for x in ("frames", "seconds"):
-        groups = bands([read_curve(r.folder.path, x, "mean_return_100") for r in runs])
+        groups = bands([read_curve(run.folder.path, x, "mean_return_100") for run in runs])
         with curves_figure(groups, x, "mean_return_100", size=(5.6, 3.6)) as drawn:
-            curves.append(as_svg(drawn))
-    css = Path(__file__).with_name("report.css").read_text()
+            curves += f"<div>{as_svg(drawn)}</div>"
+    known = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
     made = provenance()
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p class=soft>Asynchronous n-step reinforcement learning. {len(runs)} run{'s' * (len(runs) > 1)}; trained on "
-        f"{escape(_hardware(runs))}. Page made {escape(made['created'])}.</p>",
-        "<h2>Learning curves</h2>",
-        f"<div class=plots>{''.join(f'<div>{curve}</div>' for curve in curves)}</div>",
-    ]
-    for run in runs:
-        body += _run_section(run)
-    body.append(f"<p class=soft>Written by <code>{escape(made['command'])}</code>, revision {made['revision']}.</p>")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{css}</style></head>\n<body>{chr(10).join(body)}</body></html>\n"
-    )
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,"><title>{title}</title>
+<style>{Path(__file__).with_name("report.css").read_text()}</style></head>
+<body><h1>{title}</h1>
+<p class=soft>Asynchronous n-step reinforcement learning. {len(runs)} run{"s" * (len(runs) > 1)}; trained on
+{escape("; ".join(known) or "unknown hardware")}. Page made {escape(made["created"])}.</p>
+<h2>Learning curves</h2>
+<div class=plots>{curves}</div>
+{"".join(_run_section(run) for run in runs)}
+<p class=soft>Written by <code>{escape(made["command"])}</code>, revision {made["revision"]}.</p></body></html>
+"""
 
 
-def _run_section(run: _Run) -> list[str]:
+def _run_section(run: RunReport) -> str:
     figures = run.figures()
-    lag, status = figures["policy_lag"], figures["status"].replace("_", " ")
-    cards = [
-        (number(figures["mean_return_100"], ".2f"), "return, mean of the last 100 training episodes"),
-        (f"{figures['frames']:,}", "frames"),
-        (f"{figures['agent_steps']:,}", "agent steps"),
-        (duration(figures["wall_seconds"]), "trained, h:mm:ss"),
-        (f"{figures['agent_steps_per_second']:,.0f}", "agent steps per second"),
-        (f"{lag['mean']:.2f} / {lag['p95']} / {lag['max']}", "policy lag in updates: mean, 95 %, most"),
-    ]
-    parts = [
-        f"<h2>{escape(run.name)}</h2>",
-        f"<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(status)}</p>",
-        "<div class=figures>"
-        + "".join(f"<div class=figure><b>{escape(value)}</b><span>{label}</span></div>" for value, label in cards)
-        + "</div>",
-        *_training_evaluations(figures["training_evaluations"]),
-        *_evaluation_section(run),
-        *_video_section(run),
-        "<h3>Where the time went, and how old the weights were</h3>",
-        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in figures["held_back"]) + "</ul>",
-        f"<div class=plots><div>{stages_svg(run.spent)}</div><div>{lags_svg(run.lags())}</div></div>",
-        *_fault_section(run, figures),
-        *_how_section(run),
-    ]
-    return parts
-
-
-def _training_evaluations(points: Sequence[dict[str, Any]]) -> list[str]:
-    if not points:
-        return []
-    best, last = max(points, key=lambda point: point["mean_return"]), points[-1]
-    shown = [("best", best), ("last", last)] if best != last else [("last, and best", last)]
-    rows = []
-    for which, point in shown:
-        error, median = point["standard_error"], point.get("median_return")
-        mean = f"{point['mean_return']:.2f}" + ("" if error is None else f" ± {error:.2f}")
-        when = f"{point['frames']:,}", duration(point["elapsed_seconds"])
-        rows.append((which, *when, mean, number(median, ".2f"), str(point.get("collapsed_episodes", "-"))))
-    head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
-    return [f"<h3>{len(points)} evaluations during training</h3>", _table(head, rows)]
-
-
-def _evaluation_section(run: _Run) -> list[str]:
-    if not run.evaluations:
-        return ["<p class=soft>Not evaluated yet: <code>tributary evaluate RUN</code>.</p>"]
-    rows = []
-    for e in run.evaluations:
-        error = "" if e["standard_error"] is None else f" ± {e['standard_error']:.2f}"
-        interval = "" if e["interval_95"] is None else "{:.2f} to {:.2f}".format(*e["interval_95"])
-        normalised = e["human_normalised_percent"]
-        cells = (
-            e["protocol"]["name"],
-            e["policy"],
-            f"{e['episodes']} / {e.get('distinct_games', '-')}",
-            f"{e['mean_return']:.2f}{error}",
-            interval,
-            f"{e['median_return']:.2f}",
-            "-" if normalised is None else f"{normalised:.0f} %",
-        )
-        rows.append(cells)
-    head = (
-        "protocol",
-        "actions",
-        "episodes / distinct games",
-        "mean ± standard error",
-        "95 % interval",
-        "median",
-        "human-normalised",
+    lag = figures["policy_lag"]
+    cards = {
+        "return, mean of the last 100 training episodes": number(figures["mean_return_100"], ".2f"),
+        "frames": f"{figures['frames']:,}",
+        "agent steps": f"{figures['agent_steps']:,}",
+        "trained, h:mm:ss": duration(figures["wall_seconds"]),
+        "agent steps per second": f"{figures['agent_steps_per_second']:,.0f}",
+        "policy lag in updates: mean, 95 %, most": f"{lag['mean']:.2f} / {lag['p95']} / {lag['max']}",
+    }
+    shown = "".join(
+        f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>" for name, value in cards.items()
     )
-    protocols = "".join(f"<li>{escape(protocol_line(e['protocol']))}</li>" for e in run.evaluations)
-    published = published_scores(run.config.environment.id)
-    others = "".join(f"<li>{p['score']:g}: {escape(p['protocol'])}</li>" for p in published.values())
-    literature = (
-        f"<p class=soft>Published scores, by other protocols:</p><ul class=soft>{others}</ul>" if others else ""
-    )
-    return [
-        "<h3>Evaluation afterwards: whole episodes, unclipped</h3>",
-        _table(head, rows),
-        f"<ul class=soft>{protocols}</ul>{literature}",
-    ]
-
-
-def _video_section(run: _Run) -> list[str]:
-    video = run.video()
-    if video is None:
-        return []
-    data = base64.b64encode(video.read_bytes()).decode()
-    return [
-        "<h3>An episode</h3>",
-        f'<video controls muted playsinline preload="metadata" src="data:video/mp4;base64,{data}"></video>',
-        f"<p class=soft>{escape(video.name)}</p>",
-    ]
-
-
-def _fault_section(run: _Run, figures: dict[str, Any]) -> list[str]:
+    lines = run.folder.log.read_text().splitlines() if run.folder.log.is_file() else []
+    lines = [line for line in lines if "evaluation of update" not in line]
     dropped = ", ".join(f"{count:,} for {reason}" for reason, count in figures["agent_steps_dropped"].items())
-    lines = [line for line in run.log if "evaluation of update" not in line]
-    text = f"<p>{figures['actor_restarts']} actors replaced; agent steps dropped: {escape(dropped or 'none')}.</p>"
-    log = f"<details><summary>{len(lines)} lines of the log</summary><pre>{escape(chr(10).join(lines))}</pre></details>"
-    return ["<h3>Faults met</h3>", text, log if lines else ""]
-
-
-def _how_section(run: _Run) -> list[str]:
     settings = _table(("setting", "value"), ((name, str(value)) for name, value in flat_settings(run.config).items()))
     versions = ", ".join(f"{name} {version}" for name, version in run.manifest.get("versions", {}).items() if version)
     command = run.manifest.get("command")
-    return [
-        "<h3>How it was made</h3>",
-        f"<p><code>{escape(command)}</code></p>" if command else "",
-        f"<p class=soft>{escape(versions)}; {escape(run.manifest.get('threads', ''))}.</p>",
-        f"<details><summary>All settings</summary>{settings}</details>",
-        f"<details><summary>Manifest</summary><pre>{escape(json.dumps(run.manifest, indent=2))}</pre></details>",
+    return f"""<h2>{escape(run.config.environment.id)}, seed {run.config.seed}</h2>
+<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(figures["status"].replace("_", " "))}</p>
+<div class=figures>{"".join(shown)}</div>
+{_training_evaluations(figures["training_evaluations"])}
+{_evaluation_section(run)}
+{_video_section(run)}
+<h3>Where the time went, and how old the weights were</h3>
+{_list(figures["held_back"])}
+<div class=plots><div>{stages_svg(run.spent)}</div><div>{lags_svg(run.lags)}</div></div>
+<h3>Faults met</h3>
+<p>{figures["actor_restarts"]} actors replaced; agent steps dropped: {escape(dropped or "none")}.</p>
+{_details(f"{len(lines)} lines of the log", f"<pre>{escape(chr(10).join(lines))}</pre>") if lines else ""}
+<h3>How it was made</h3>
+{f"<p><code>{escape(command)}</code></p>" if command else ""}
+<p class=soft>{escape(versions)}; {escape(run.manifest.get("threads", ""))}.</p>
+{_details("All settings", settings)}
+{_details("Manifest", f"<pre>{escape(json.dumps(run.manifest, indent=2))}</pre>")}
+"""
+
+
+def _training_evaluations(points: Sequence[dict[str, Any]]) -> str:
+    if not points:
+        return ""
+    best, last = max(points, key=lambda point: point["mean_return"]), points[-1]
+    rows = []
+    for which, point in [("best", best), ("last", last)] if best != last else [("last, and best", last)]:
+        mean = f"{point['mean_return']:.2f}{_error(point)}"
+        median, collapsed = number(point.get("median_return"), ".2f"), str(point.get("collapsed_episodes", "-"))
+        rows.append((which, f"{point['frames']:,}", duration(point["elapsed_seconds"]), mean, median, collapsed))
+    head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
+    return f"<h3>{len(points)} evaluations during training</h3>{_table(head, rows)}"
+
+
+def _evaluation_section(run: RunReport) -> str:
+    if not run.evaluations:
+        return "<p class=soft>Not evaluated yet: <code>tributary evaluate RUN</code>.</p>"
+    rows = [
+        (
+            e["protocol"]["name"],
+            e["policy"],
+            f"{e['episodes']} / {e.get('distinct_games', '-')}",
+            f"{e['mean_return']:.2f}{_error(e)}",
+            "" if e["interval_95"] is None else "{:.2f} to {:.2f}".format(*e["interval_95"]),
+            f"{e['median_return']:.2f}",
+            "-" if e["human_normalised_percent"] is None else f"{e['human_normalised_percent']:.0f} %",
+        )
+        for e in run.evaluations
     ]
+    games, normalised = "episodes / distinct games", "human-normalised"
+    head = ("protocol", "actions", games, "mean ± standard error", "95 % interval", "median", normalised)
+    published = published_scores(run.config.environment.id).values()
+    others = _list([f"{score['score']:g}: {score['protocol']}" for score in published])
+    return (
+        f"<h3>Evaluation afterwards: whole episodes, unclipped</h3>{_table(head, rows)}"
+        f"{_list([protocol_line(e['protocol']) for e in run.evaluations])}"
+        f"{f'<p class=soft>Published scores, by other protocols:</p>{others}' if published else ''}"
+    )
+
+
+def _video_section(run: RunReport) -> str:
+    videos = [file for file in run.folder.videos.glob("update-*.mp4") if file.stat().st_size <= _MOST_VIDEO_BYTES]
+    if not videos:
+        return ""
+    newest = max(videos, key=lambda file: file.stat().st_mtime)
+    data = base64.b64encode(newest.read_bytes()).decode()
+    return (
+        f'<h3>An episode</h3><video controls muted playsinline preload="metadata" src="data:video/mp4;base64,{data}">'
+        f"</video><p class=soft>{escape(newest.name)}</p>"
+    )
+
+
+def _error(result: dict[str, Any]) -> str:
+    return "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def _details(summary: str, content: str) -> str:
+    return f"<details><summary>{summary}</summary>{content}</details>"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     headings = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<div class=scroll><table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _hardware(runs: Sequence[_Run]) -> str:
-    known = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
-    return "; ".join(known) or "unknown hardware"
 
 
 class TimeSpent(NamedTuple):
@@ -325,71 +284,53 @@ class TimeSpent(NamedTuple):
 def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
     """Time per stage from at least one row of metrics; see `read_rows`."""
     seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
-    weights = [row["agent_steps_per_second"] * interval for row, interval in zip(rows, seconds, strict=True)]
-    total = sum(weights) or 1.0
-    microseconds = {
-        stage: sum(
-            row["stage_microseconds"].get(stage, 0.0) * weight for row, weight in zip(rows, weights, strict=True)
-        )
-        / total
-        for stage in StageSeconds._fields
-    }
-    last = rows[-1]
-    dropped = sum(last["agent_steps_dropped"].values()) / max(last["agent_steps"], 1)
-    return TimeSpent(microseconds, _learner_busy(rows), dropped)
-
-
-def _learner_busy(rows: Sequence[dict[str, Any]]) -> float | None:
-    busy = seconds = before = 0.0
-    for row in rows:
-        interval, before = row["elapsed_seconds"] - before, row["elapsed_seconds"]
+    agent_steps = seconds * [row["agent_steps_per_second"] for row in rows]
+    microseconds = {}
+    for stage in StageSeconds._fields:
+        of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]
+        microseconds[stage] = float(agent_steps @ of_stage / (agent_steps.sum() or 1.0))
+    busy = measured = 0.0
+    for row, interval in zip(rows, seconds.tolist(), strict=True):
         gradients = row.get("gradients_per_second")
         if gradients is None and "updates_per_second" in row:
-            # Of an older version. Agents of the zoo keep few rows, so that only rates cover the time between two.
+            # Rows of an older version.
             gradients = row["updates_per_second"] * row.get("gradients_per_update", 1)
         if "learner_milliseconds" in row and gradients is not None and interval > 0:
             busy += 1e-3 * row["learner_milliseconds"] * gradients * interval
-            seconds += interval
-    return min(1.0, busy / seconds) if seconds else None
+            measured += interval
+    dropped = sum(rows[-1]["agent_steps_dropped"].values()) / max(rows[-1]["agent_steps"], 1)
+    return TimeSpent(microseconds, min(1.0, busy / measured) if measured else None, dropped)
 
 
 def held_back(spent: TimeSpent, rows: Sequence[dict[str, Any]], config: RunConfig) -> list[str]:
     """The bottlenecks of a run, in sentences; none without measurements."""
-    shares = spent.shares
-    wait, work = shares["wait"], {stage: share for stage, share in shares.items() if stage != "wait"}
-    largest = max(work, key=work.__getitem__)
+    wait = spent.shares["wait"]
+    stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=lambda pair: pair[1])
     lines = []
-    if work[largest]:
-        lines.append(
-            f"Actors spent {_percent(work[largest])} of their time {_STAGES[largest]}, more than on any other work: "
-            f"{_ADVICE[largest]}."
-        )
-    if spent.learner_busy is not None and any(shares.values()):
-        waited = _learner_line(spent.learner_busy, wait, config)
-        lines.insert(0 if wait > work[largest] else len(lines), waited)
+    if work:
+        verb, advice = _STAGES[stage]
+        lines.append(f"Actors spent {work:.0%} of their time {verb}, more than on any other work: {advice}.")
+    if spent.learner_busy is not None and (work or wait):
+        lines.insert(0 if wait > work else len(lines), _learner_line(spent.learner_busy, wait, config))
     if spent.dropped >= _NOTABLE_DROPS:
         reasons = ", ".join(rows[-1]["agent_steps_dropped"])
-        lines.append(f"{100 * spent.dropped:.1f} % of the agent steps taught nothing: dropped for {reasons}.")
+        lines.append(f"{spent.dropped:.1%} of the agent steps were dropped for {reasons}.")
     restarts = rows[-1]["actor_restarts"]
     if restarts:
-        lines.append(f"{restarts} actor{' was' if restarts == 1 else 's were'} replaced, and lost what they played.")
+        lines.append(f"{restarts} actor{' was' if restarts == 1 else 's were'} replaced; rollouts under way were lost.")
     return lines
 
 
 def _learner_line(busy: float, wait: float, config: RunConfig) -> str:
     if config.executor == "inline":
-        return f"The learner took {_percent(busy)} of the time, and actors the rest: --executor inline has one thread."
-    waited = f"Actors waited for the learner {_percent(wait)} of their time; it was busy {_percent(busy)} of its own"
+        return f"The learner took {busy:.0%} of the time, and actors the rest: --executor inline has one thread."
+    waited = f"Actors waited for the learner {wait:.0%} of their time; it was busy {busy:.0%} of its own"
     if busy >= _BUSY_LEARNER:
-        return f"{waited}: it held them back, and further actors would wait, too."
+        return f"{waited}: the learner is the bottleneck, and further actors would wait, too."
     if wait < _NOTABLE_WAIT:
-        return f"{waited}: it held nobody back."
+        return f"{waited}: it is no bottleneck."
     hides = "" if config.actor.calls_in_flight > 1 else " --actor.calls-in-flight 2 hides such waits."
-    return f"{waited}: the way there and back held them back.{hides}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{waited}: the communication is the bottleneck.{hides}"
 
 
 def stages_svg(spent: TimeSpent) -> str:

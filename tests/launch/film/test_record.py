@@ -66,7 +66,7 @@ def test_a_gif_of_an_environment_that_draws_itself(cartpole_runs: list[Path], tm
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("memory") / "run"
     settings = (
-        "--executor inline --actors 1 --total-frames 3000 --network.recurrent lstm --network.recurrent-units 5 "
+        "--executor inline --actors 1 --total-frames 3000 --network.recurrent lstm "
         "--evaluation.every-frames 0 --stop-measure training --stop-at-return None"
     )
     assert main(["train", "cartpole", "--run-dir", str(folder), *settings.split()]) == 0

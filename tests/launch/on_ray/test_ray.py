@@ -149,7 +149,6 @@ def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
     assert process.returncode == 130, output
-    assert f"note: {tmp_path / 'shared.py'} has the name of a package of this project" in output
     assert "Traceback" not in output
     recorded = summary_of(tmp_path / "ray")
     repeated = train(

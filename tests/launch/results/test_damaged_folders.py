@@ -9,7 +9,7 @@ import pytest
 
 from actors.environments import environment_spec
 from actors.policy import Policy
-from launch.results.report import _Run as ReportedRun
+from launch.results.report import RunReport
 from launch.run.folder import RunFolder, load_weights
 from shared.errors import ConfigurationError
 
@@ -85,14 +85,14 @@ def test_damaged_manifests_and_metrics_leave_a_report_possible(run: Path) -> Non
     generator = random.Random(0)
     whole = {name: (run / name).read_bytes() for name in ("manifest.json", "summary.json", "metrics.jsonl")}
     rows = set(whole["metrics.jsonl"].decode().splitlines())
-    figures = ReportedRun(run).figures()
+    figures = RunReport(run).figures()
     refused = 0
     for _ in range(150):
         name = generator.choice(sorted(whole))
         (run / name).write_bytes(damaged(whole[name], generator))
         lines = (run / "metrics.jsonl").read_text(errors="replace").splitlines()
         try:
-            reported = ReportedRun(run).figures()
+            reported = RunReport(run).figures()
         except ConfigurationError as error:
             in_one_line(error)
             assert not rows & set(lines)

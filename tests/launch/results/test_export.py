@@ -42,7 +42,7 @@ MADE_BY = {"command", "created", "revision", "versions", "hardware"}
 TRAINED = {
     "bounds": "pendulum --total-frames 2000 --network.hidden-sizes 8 --network.observation-scaling bounds",
     "running": "pendulum --total-frames 2000 --network.hidden-sizes 8 --network.observation-scaling running",
-    "memory": "cartpole --total-frames 1000 --network.recurrent lstm --network.recurrent-units 5",
+    "memory": "cartpole --total-frames 1000 --network.recurrent lstm",
 }
 
 
