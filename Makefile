@@ -23,7 +23,7 @@ help:
 	@echo "make storage-test   runs kept in S3-compatible storage, and an outage of it"
 	@echo "make wheel-test   build the wheel, and use it in a new environment"
 	@echo "make sweep-test   a sweep on Ray Tune whose processes are killed"
-	@echo "make parity   experiments about TensorFlow's numbers on this machine: tables and verdicts, in five minutes"
+	@echo "make parity   experiments about TensorFlow's numbers on this machine: tables and verdicts, in ten minutes"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
 	@echo "make task-test   train presets to their returns: hours"
 	@echo "make zoo-test    repeat the scores of the agents that ship: a few minutes each"

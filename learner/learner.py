@@ -21,11 +21,9 @@ In agent steps, at every moment: sampled = applied + pending + dropped.
 """
 
 import time
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from learner.account import Account, DropReason
@@ -36,9 +34,6 @@ from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
-
-# The part of a checkpoint that belongs to an unfinished update.
-_UNFINISHED_UPDATE = ("accumulated", "pending")
 
 
 class Outcome(NamedTuple):
@@ -246,24 +241,6 @@ class Learner:
         self._discard_pending()
         return gradients
 
-    def take_over(self, tensors: Mapping[str, npt.NDArray[Any]], state: dict[str, Any]) -> None:
-        """Go on with the weights, optimizer slots, target network and moments of another run of the same network.
-
-        The account stays that of this run: pending gradients are dropped, and the window of returns is emptied, since
-        it describes the former weights.
-
-        Args:
-            tensors: the tensors of the other run's checkpoint, by name.
-            state: the plain values of that checkpoint.
-        """
-        self._discard_pending()
-        for name, variable in self.variables().items():
-            if name not in _UNFINISHED_UPDATE:
-                variable.assign(tensors[name])
-        # The number of copies into the target network belongs to this run, and so does the time of the next snapshot.
-        self._restore_weights({**state, "target_updates": self.target_updates, "snapshot_frames": None})
-        self.account.recent_returns.clear()
-
     def variables(self) -> dict[str, tf.Variable]:
         """The tensors of a checkpoint, by name."""
         return self._accumulator.variables
@@ -285,9 +262,6 @@ class Learner:
         """The inverse of `state`."""
         self.account.restore(state)
         self._admission.last_sequences = dict(state["last_sequences"])
-        self._restore_weights(state)
-
-    def _restore_weights(self, state: dict[str, Any]) -> None:
         self.target_updates = state["target_updates"]
         if self._observation_moments is not None:
             self._observation_moments = Moments.from_json(state["observation_moments"])
