@@ -33,7 +33,7 @@ def test_what_is_shown_stays_in_step_with_what_the_agent_plays(pong_run: Path, s
     assert frames > 2_000
 
 
-def test_a_video_has_every_frame_of_the_episode_and_says_how_it_was_made(pong_run: Path, tmp_path: Path) -> None:
+def test_a_video_has_every_frame_of_the_episode_and_its_provenance(pong_run: Path, tmp_path: Path) -> None:
     video, result = tmp_path / "pong.mp4", tmp_path / "pong.json"
     assert main(f"record {pong_run} --overlay --output {video} --json {result}".split()) == 0
     made = json.loads(result.read_text())

@@ -1,4 +1,4 @@
-"""What is played is shown, with what the network thinks of it; what cannot be shown is said in one line."""
+"""Episodes with their pictures, values and preferences, and environments that draw none."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_an_environment_without_pictures_is_refused(registered: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_step_says_what_was_done_and_what_the_network_thought_of_it(cartpole: RunConfig) -> None:
+def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig) -> None:
     policy = Policy(cartpole, environment_spec(cartpole.environment), seed=3, training=False)
     stage = make_stage(cartpole.environment)
     observations: list[np.ndarray] = []

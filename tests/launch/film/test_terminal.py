@@ -135,7 +135,7 @@ def test_a_window_of_another_size_is_drawn_whole() -> None:
         ({"COLORTERM": "truecolor", "NO_COLOR": ""}, "true"),
     ],
 )
-def test_the_environment_says_which_colours_there_are(variables: dict[str, str], colours: str) -> None:
+def test_colours_by_environment_variables(variables: dict[str, str], colours: str) -> None:
     assert terminal_colours(variables) == colours
 
 
@@ -176,7 +176,7 @@ with Screen() as screen:
 sys.exit(130)
 """
 
-# Sends what it may in some moments, 30 times where it is answered, and says how often that was, in how many seconds.
+# Sends frames while the terminal is ready, 30 or as many as 2 seconds allow, and prints their number and the seconds.
 FLOOD = """
 import sys
 import time
@@ -219,7 +219,7 @@ def check_that_it_is_as_before(terminal: Terminal, settings: list) -> None:
         ("x", 1),
     ],
 )
-def test_whatever_ends_it_the_terminal_is_as_it_was(end: str | signal.Signals, code: int, answers: bool) -> None:
+def test_the_terminal_is_restored_after_any_end(end: str | signal.Signals, code: int, answers: bool) -> None:
     # From Python 3.13 on tracebacks have colours, in the middle of their last line too.
     with Terminal(program(SCRIPT), answers=answers, environment={"PYTHON_COLORS": "0"}) as terminal:
         settings = terminal.settings()
@@ -244,7 +244,7 @@ def test_a_terminal_that_is_closed_ends_it() -> None:
         assert terminal.wait() == 130
 
 
-def test_keys_are_told_from_what_the_terminal_says() -> None:
+def test_keys_are_separated_from_replies_of_the_terminal() -> None:
     with Terminal(program(SCRIPT)) as terminal:
         terminal.until(lambda: STARTED in terminal.screen.text)
         # Arrows in both of their modes, an answer, other keys; one sequence comes in parts.

@@ -185,9 +185,8 @@ def test_pong_is_played_where_nothing_is_named_and_keys_change_how() -> None:
         terminal.until(
             lambda: shows(terminal, "zoo:pong", "ALE/Pong-v5", "score 0", "episode 1", "RIGHTFIRE", "speed ×1")
         )
-        # It says what takes its time, before the screen is taken.
-        told = terminal.output.partition("\x1b[?1049h")[0]
-        assert "zoo:pong plays ALE/Pong-v5: TensorFlow" in told
+        before = terminal.output.partition("\x1b[?1049h")[0]
+        assert "zoo:pong plays ALE/Pong-v5: TensorFlow" in before
         # In the game's own colours, as wide as there is room beside the panel.
         brown = "2;144;72;17"
         terminal.until(lambda: all(terminal.screen.cells[10, column][2] == brown for column in (5, 30, 55)))
@@ -246,7 +245,7 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(end: str | signal.Signals, t
 
 
 @pytest.mark.parametrize("command", ["watch", "watch zoo:cartpole"])
-def test_without_a_terminal_it_says_how_to_record(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_the_error_names_record(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"tributary record {command.partition(' ')[2] or 'zoo:pong'} writes a video" in line

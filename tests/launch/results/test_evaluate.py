@@ -57,7 +57,7 @@ def test_a_summary_of_known_returns() -> None:
     assert score_summary(np.array([1.0]), np.array([10]), "CartPole-v1")["interval_95"] is None
 
 
-def test_a_game_that_is_played_again_says_nothing_new() -> None:
+def test_a_repeated_game_adds_no_information() -> None:
     returns, lengths = np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60])
     once = score_summary(returns, lengths, "CartPole-v1", np.arange(3))
     again = score_summary(np.tile(returns, 30), np.tile(lengths, 30), "CartPole-v1", np.tile(np.arange(3), 30))
@@ -78,7 +78,7 @@ def test_games_that_were_played_more_often_weigh_more() -> None:
     assert summary["interval_95"] == (1.0, 5.0)
 
 
-def test_published_scores_name_whose_they_are() -> None:
+def test_published_scores_name_their_sources() -> None:
     """Wang et al. 2016 have 7127.7 for a human at Alien, Mnih et al. 2015 have 6875."""
     assert reference_score("ALE/Alien-v5").human == 7127.7
     published = published_scores("ALE/Alien-v5")
@@ -90,7 +90,7 @@ def test_published_scores_name_whose_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "waits_for_fire", "said"),
+    ("settings", "waits_for_fire", "described"),
     [
         pytest.param({}, True, "1 to 29, 1 twice as likely", marks=pytest.mark.slow),
         ({}, False, "0 to 29"),
@@ -100,24 +100,24 @@ def test_published_scores_name_whose_they_are() -> None:
         ({"max_noops": 0}, False, "0"),
     ],
 )
-def test_start_frames_are_said_as_they_are_played(settings: dict, waits_for_fire: bool, said: str) -> None:
+def test_start_frames_are_described_as_they_are_played(settings: dict, waits_for_fire: bool, described: str) -> None:
     config = EnvironmentConfig(id="ALE/Pong-v5" if waits_for_fire else "ALE/Freeway-v5", **settings)
     description = describe_protocol(config, "training", environment_spec(config))
-    assert description["start_frames"] == said
-    assert f"frames before the agent acts: {said}" in protocol_line(description)
+    assert description["start_frames"] == described
+    assert f"frames before the agent acts: {described}" in protocol_line(description)
     # What ale-py plays, by its own count.
     environment = AtariVectorEnv(
         atari_game(config.id), 2, num_threads=1, noop_max=config.max_noops, use_fire_reset=config.fire_on_reset
     )
     played: Counter[int] = Counter()
     # A reset takes a tenth of a second: many only where a distribution is claimed.
-    for seed in range(0, 160 if "twice" in said else 4, 2):
+    for seed in range(0, 160 if "twice" in described else 4, 2):
         played.update(environment.reset(seed=seed)[1]["episode_frame_number"].tolist())
     environment.close()
-    low, _, high = said.partition(",")[0].partition(" to ")
+    low, _, high = described.partition(",")[0].partition(" to ")
     assert int(low) <= min(played) <= max(played) <= int(high or low)
     assert len(played) > 1 or not high
-    if "twice" in said:
+    if "twice" in described:
         others = sum(count for frames, count in played.items() if frames > 1) / (int(high) - int(low))
         assert 1.4 < played[1] / others < 2.9
 
@@ -143,7 +143,7 @@ def test_protocols_for_atari_are_refused_elsewhere() -> None:
 MADE_BY = {"command", "created", "revision", "versions", "hardware"}
 
 
-def test_evaluate_says_by_which_protocol(pong_run: Path, tmp_path: Path) -> None:
+def test_the_result_of_evaluate_has_its_protocol(pong_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     command = f"evaluate {pong_run} --episodes 2 --protocol machado --json {file}"
     assert main(command.split()) == 0
@@ -220,13 +220,11 @@ def test_evaluate_scores_by_the_distinct_games_that_were_played(
         ("evaluate RUN --episodes 0", "must be at least 1"),
         ("evaluate RUN --protocol noop", "is for Atari"),
         ("evaluate nowhere", "is not the folder of a run"),
-        ("record RUN --output film.avi", "must end in .mp4 or .gif"),
         ("record RUN --output nowhere/film.mp4", "in a folder that exists"),
         ("plot", "RUN: is missing"),
         ("plot nowhere", "is not the folder of a run, and holds none"),
         ("plot RUN --y score", ", agent_steps,"),
         ("export RUN --output RUN", "exists"),
-        ("report RUN --output page.txt", "must end in .html"),
         ("train cartpole --seeds 1,2 --resume RUN", "--resume"),
     ],
 )
@@ -240,10 +238,9 @@ def test_mistakes_cost_one_line(
 
 
 @pytest.mark.parametrize("command", ["evaluate", "record", "export", "train --resume"])
-def test_a_folder_without_weights_is_said_to_have_none(
+def test_a_folder_without_weights_is_refused(
     command: str, pong_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Like those of README's reference runs, which keep the results only."""
     shutil.copytree(
         pong_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "best.npz", "observation_mean.npy")
     )
