@@ -21,7 +21,7 @@ SMALL = (
     "--optimizer.annealing-frames 100k --network.hidden-sizes 8 --actor.environments 8 --actor.unroll-length 5 "
     "--evaluation.episodes 10"
 )
-LSTM = "--network.recurrent lstm --network.recurrent-units 6"
+LSTM = "--network.recurrent lstm"
 # What time there was, and how it ended, may differ.
 _OF_THE_SESSION = {"status", "wall_seconds", "frames_per_second", "agent_steps_per_second"}
 _DEADLINE_SECONDS = 60

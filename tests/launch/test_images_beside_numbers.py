@@ -19,7 +19,7 @@ SMALL = (
     "--network.observation-scaling running --executor inline --stop-at-return None --stop-measure training "
     "--evaluation.every-frames 0 --actor.environments 4 --actor.unroll-length 8 --optimizer.schedule constant"
 )
-LSTM = "--network.recurrent lstm --network.recurrent-units 8"
+LSTM = "--network.recurrent lstm"
 # The model alone acts as the agent does, in a program that knows nothing of this project.
 LOADED_ELSEWHERE = """
 import sys

@@ -17,7 +17,7 @@ POSITIONS = (
     f"{_LEARNING} --environment.id CartPolePositions-v0 --environment.reward-scale 0.05 --optimizer.learning-rate 1e-3 "
     "--network.observation-scaling running --method.discount 0.98 --method.return-lambda 0.9"
 )
-LSTM = "--network.recurrent lstm --network.recurrent-units 32"
+LSTM = "--network.recurrent lstm"
 
 
 def trained(arguments: str, run: Path) -> dict:

@@ -24,7 +24,7 @@ TRIBUTARY = [sys.executable, "-m", "launch.cli"]
 SMALL = (
     "train cartpole --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None"
 )
-LSTM = "--network.recurrent lstm --network.recurrent-units 8"
+LSTM = "--network.recurrent lstm"
 _DEADLINE_SECONDS = 120
 _started: list[subprocess.Popen] = []
 
