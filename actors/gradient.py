@@ -127,9 +127,11 @@ class RolloutGradient(Gradients):
         return RolloutPart(as_array(gradient), self._named(statistics), agent_steps, agent_steps)
 
     def _gradient_graph(self, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        tensors = rollout_tensors(rollout)._replace(activations=self._policy.activations)
+        tensors, network = rollout_tensors(rollout), self._policy.network
         with tf.GradientTape() as tape:
-            loss = self._policy.method.loss(self._policy.network, self._target_network, tensors)
+            with self._policy.stored_activations():
+                output = network.unroll(tensors.observations[:-1], tensors.first_state, tensors.mask)
+            loss = self._policy.method.loss(network, self._target_network, tensors, output)
         return self._differentiated(tape, loss)
 
 

@@ -1,6 +1,7 @@
 """A network that acts: flat weights in, actions out."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from shared.methods.method import Method, make_explorer, method_class
 from shared.networks import KerasNetwork, Network, NetworkOutput, ObservationScale
 from shared.networks.multi_input import MultiInputNetwork
 from shared.networks.recurrent import LSTM_UNITS, RecurrentNetwork
+from shared.networks.stored_activations import StoredActivations
 from shared.registry import NETWORKS, class_of, import_modules
 from shared.types import Float32Array
 
@@ -77,20 +79,21 @@ class Policy:
         seen = [tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)]
         seen += [tf.TensorSpec((None, n), tf.float32) for n in units]
         self._assign = assign_graph(self.network, self.layout)
-        self._stored: list[tf.Variable] = []
         reuses = config.actor.gradients_per_rollout > 1
         self._gives_values = training and reuses
-        # The first action of a rollout that carries one over was taken with other weights. And of a rollout that is
-        # reused, acting's activations would serve only the first of its gradients: storing them costs what they save.
-        if unroll_length is not None and not self.method.needs_next_actions and not reuses:
-            for shape, dtype in self.network.activations:
-                zeros = tf.zeros((unroll_length, environments, *shape), dtype)
-                self._stored.append(tf.Variable(zeros, trainable=False, name="activations"))
+        # Not for a rollout with several gradients, of which they would serve the first only, nor for one whose first
+        # action was chosen by other weights.
+        stores = unroll_length is not None and not self.method.needs_next_actions and not reuses
+        self._stored = StoredActivations(unroll_length or 0) if stores else None
         step = tf.TensorSpec((), tf.int32)
         # Made once: when caches are cold a tensor of a number takes 190 µs, a tenth of a call.
         self._times = [tf.constant(t) for t in range(unroll_length or 0)]
-        stored = [tf.TensorSpec((environments, *tensor.shape[1:]), tensor.dtype) for tensor in seen]
-        self._act_and_store = Graph(self._act_and_store_graph, [step, *stored])
+        batch = [tf.TensorSpec((environments, *tensor.shape[1:]), tensor.dtype) for tensor in seen]
+        if self._stored is not None:
+            # A graph whose first trace makes variables is traced twice: they are made here.
+            with self._stored.recording(tf.constant(0)):
+                self._evaluated(*(tf.zeros(tensor.shape, tensor.dtype) for tensor in batch))
+        self._act_and_store = Graph(self._act_and_store_graph, [step, *batch])
         self._act = Graph(self._act_graph, seen)
         self._greedy = Graph(self._greedy_graph, seen)
         self._values = Graph(self._values_graph, seen)
@@ -102,10 +105,9 @@ class Policy:
         graphs = (self._assign, self._act, self._act_and_store, self._greedy, self._values, self._preferences)
         return sum(graph.traces for graph in graphs)
 
-    @property
-    def activations(self) -> tuple[tf.Tensor, ...]:
-        """What was stored in a rollout, [T, B, …] each: graph code. Empty if nothing is."""
-        return tuple(tf.convert_to_tensor(variable) for variable in self._stored)
+    def stored_activations(self) -> AbstractContextManager[None]:
+        """Graph code: within the block the network gives its activations of acting, if they are stored."""
+        return nullcontext() if self._stored is None else self._stored.replaying()
 
     def initial_parameters(self) -> Float32Array:
         """The weights it holds, float32 [P]: the initial ones before the first `assign`."""
@@ -161,9 +163,8 @@ class Policy:
         return self._sample(self._evaluated(*seen))
 
     def _act_and_store_graph(self, t: tf.Tensor, *seen: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
-        output = self._evaluated(*seen)
-        for variable, activation in zip(self._stored, output.activations, strict=False):
-            tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=t, updates=activation)
+        with nullcontext() if self._stored is None else self._stored.recording(t):
+            output = self._evaluated(*seen)
         return self._sample(output)
 
     def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor | None, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -77,8 +77,6 @@ class ScalingArguments:
     """An ALE game."""
     network: Network = "a3c_cnn"
     """Network."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the layers."""
     epochs: int = 1
     """Passes over each rollout."""
     minibatches: int = 1
@@ -212,7 +210,7 @@ def bench_config(arguments: ScalingArguments, point: Point) -> RunConfig:
         actors=point.actors,
         address=arguments.address,
         environment=replace(preset.environment, id=arguments.environment),
-        network=replace(preset.network, name=arguments.network, precision=arguments.precision),
+        network=replace(preset.network, name=arguments.network),
         learner=replace(preset.learner, gradients_per_update=point.gradients_per_update),
         actor=ActorConfig(
             environments=arguments.envs,

@@ -349,12 +349,11 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec, times: int) -> "ker
     """Policy logits and values [N, …] of images [N, …]; with an LSTM of sequences [N / times, times, …]."""
     import keras
 
-    policy = "mixed_bfloat16" if config.network.precision == "bfloat16" else "float32"
     sequence = (times,) if _is_recurrent(config) else ()
     inputs = keras.Input((*sequence, *spec.observation_shape), dtype="uint8")
     images = keras.ops.reshape(inputs, (-1, *spec.observation_shape)) if sequence else inputs
-    x = keras.layers.Rescaling(1 / 255, dtype=policy)(images)
-    x = (_residual if config.network.name == "impala_resnet" else _convolutional)(x, config, policy)
+    x = keras.layers.Rescaling(1 / 255)(images)
+    x = (_residual if config.network.name == "impala_resnet" else _convolutional)(x, config)
     if sequence:
         from shared.networks.recurrent import LSTM_UNITS
 
@@ -366,38 +365,38 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec, times: int) -> "ker
     return keras.Model(inputs, heads)
 
 
-def _activated(x: "keras.KerasTensor", config: RunConfig, policy: str) -> "keras.KerasTensor":
+def _activated(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
     """ReLU of x, layer-normalised before if the settings have it."""
     import keras
 
     if config.network.layer_norm:
-        x = keras.layers.LayerNormalization(list(range(1, len(x.shape))), 1e-5, dtype=policy)(x)
-    return keras.layers.ReLU(dtype=policy)(x)
+        x = keras.layers.LayerNormalization(list(range(1, len(x.shape))), 1e-5)(x)
+    return keras.layers.ReLU()(x)
 
 
-def _convolutional(x: "keras.KerasTensor", config: RunConfig, policy: str) -> "keras.KerasTensor":
+def _convolutional(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
     import keras
 
     convolutions, units = _CONVOLUTIONAL[config.network.name]
     for filters, kernel, stride in convolutions:
-        x = _activated(keras.layers.Conv2D(filters, kernel, stride, dtype=policy)(x), config, policy)
-    x = keras.layers.Flatten(dtype=policy)(x)
-    return _activated(keras.layers.Dense(units, dtype=policy)(x), config, policy)
+        x = _activated(keras.layers.Conv2D(filters, kernel, stride)(x), config)
+    x = keras.layers.Flatten()(x)
+    return _activated(keras.layers.Dense(units)(x), config)
 
 
-def _residual(x: "keras.KerasTensor", config: RunConfig, policy: str) -> "keras.KerasTensor":
+def _residual(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
     import keras
 
     for filters in (16, 32, 32):
-        x = keras.layers.Conv2D(filters, 3, padding="same", dtype=policy)(x)
-        x = keras.layers.MaxPooling2D(3, 2, "same", dtype=policy)(x)
+        x = keras.layers.Conv2D(filters, 3, padding="same")(x)
+        x = keras.layers.MaxPooling2D(3, 2, "same")(x)
         for _ in range(2):
             before = x
             for _ in range(2):
-                x = keras.layers.Conv2D(filters, 3, padding="same", dtype=policy)(_activated(x, config, policy))
-            x = keras.layers.Add(dtype=policy)([before, x])
-    x = keras.layers.Flatten(dtype=policy)(_activated(x, config, policy))
-    return _activated(keras.layers.Dense(256, dtype=policy)(x), config, policy)
+                x = keras.layers.Conv2D(filters, 3, padding="same")(_activated(x, config))
+            x = keras.layers.Add()([before, x])
+    x = keras.layers.Flatten()(_activated(x, config))
+    return _activated(keras.layers.Dense(256)(x), config)
 
 
 def endless(config: RunConfig) -> RunConfig:
@@ -470,7 +469,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     if settings["network.recurrent"] != "none":
         network += f" + {settings['network.recurrent']}"
     title = (
-        f"{settings['environment.id']}, {network}, {settings['network.precision']}: {settings['actors']} actors x "
+        f"{settings['environment.id']}, {network}: {settings['actors']} actors x "
         f"{settings['actor.environments']} environments, unroll {settings['actor.unroll_length']}"
     )
     if settings["actor.epochs"] * settings["actor.minibatches"] > 1:

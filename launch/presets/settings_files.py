@@ -53,6 +53,7 @@ REMOVED_SETTINGS: dict[str, tuple[Any, str]] = {
     "optimizer.beta_1": (0.9, "0.2"),
     "optimizer.beta_2": (0.999, "0.2"),
     "network.recurrent_units": (256, "0.2"),
+    "network.precision": ("float32", "0.2"),
     "actor.environment_threads": (1, "0.2"),
     "actor.tensorflow_threads": (1, "0.2"),
     "supervision.restart_window_seconds": (600.0, "0.2"),

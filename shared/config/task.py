@@ -135,8 +135,6 @@ class NetworkConfig:
     --actor.minibatches."""
     centre_observations: bool = True
     """Images: subtract the mean observation of random play, measured once before training."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of the layers. Parameters, heads, loss and optimizer are float32 always."""
 
     def __post_init__(self) -> None:
         if not self.hidden_sizes:

@@ -15,10 +15,7 @@ from shared.types import ActionSpec, Float32Array
 
 
 class RolloutTensors(NamedTuple):
-    """A `shared.types.Rollout` inside a graph, with the same shapes.
-
-    `activations` are what acting computed, [T, B, …] each; empty where nothing was stored.
-    """
+    """A `shared.types.Rollout` inside a graph, with the same shapes."""
 
     observations: tf.Tensor
     actions: tf.Tensor
@@ -28,7 +25,6 @@ class RolloutTensors(NamedTuple):
     next_actions: tf.Tensor
     first_state: tuple[tf.Tensor, ...] = ()
     last_state: tuple[tf.Tensor, ...] = ()
-    activations: tuple[tf.Tensor, ...] = ()
 
 
 class Targets(NamedTuple):
@@ -144,10 +140,19 @@ class Method(ABC):
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
         """Graph code: the loss over samples, whose observations gave `output`."""
 
-    def loss(self, network: Network, target_network: Network | None, rollout: RolloutTensors) -> MethodLoss:
-        """Graph code: the loss of a whole rollout by the network that acted, with the weights that acted."""
-        # From what acting computed, where that was stored.
-        output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask, rollout.activations)
+    def loss(
+        self,
+        network: Network,
+        target_network: Network | None,
+        rollout: RolloutTensors,
+        output: NetworkOutput | None = None,
+    ) -> MethodLoss:
+        """Graph code: the loss over a whole rollout, at the weights that acted.
+
+        `output` is that of `network.unroll` at times 0 … T-1, if it is known.
+        """
+        if output is None:
+            output = network.unroll(rollout.observations[:-1], rollout.first_state, rollout.mask)
         targets = self.targets(network, target_network, rollout, tf.stop_gradient(self.value(output)))
         return self.sample_loss(output, Samples(rollout.actions, rollout.mask, *targets))
 

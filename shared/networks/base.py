@@ -24,15 +24,13 @@ class NetworkOutput(NamedTuple):
     """What a network gives for N observations.
 
     `heads` are float32 [N, units] by name; `features` float [N, H] is the last hidden layer that the first head sees;
-    `parameters` are the method's trainable tensors that depend on no observation, by name. `activations` are what
-    `Network.replay` takes: one tensor [N, …] for each of `Network.activations`. `state` is what the next call takes,
-    where no episode ends in between: float32 [N, units] for each of `Network.state_units`.
+    `parameters` are the method's trainable tensors that depend on no observation, by name. `state` is the input of the
+    next call, unless an episode ends in between: float32 [N, units] for each of `Network.state_units`.
     """
 
     heads: dict[str, tf.Tensor]
     features: tf.Tensor
     parameters: dict[str, tf.Tensor]
-    activations: tuple[tf.Tensor, ...] = ()
     state: tuple[tf.Tensor, ...] = ()
 
 
@@ -82,11 +80,6 @@ class Network(ABC):
         return self.variables[len(self.trainable_variables) :]
 
     @property
-    def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
-        """Shape, for one observation, and dtype of each stored activation. Empty: nothing is worth storing."""
-        return []
-
-    @property
     def state_units(self) -> tuple[int, ...]:
         """Units of each tensor that it carries from one time to the next. Empty: it has no memory.
 
@@ -103,7 +96,6 @@ class Network(ABC):
         observations: tf.Tensor,
         state: Sequence[tf.Tensor],  # noqa: ARG002
         mask: tf.Tensor,  # noqa: ARG002
-        activations: Sequence[tf.Tensor] = (),
     ) -> NetworkOutput:
         """Evaluate T times of B environments, one after another: heads and features start with [T, B].
 
@@ -111,11 +103,9 @@ class Network(ABC):
             observations: [T, B, *observation_shape].
             state: at time 0, float32 [B, units] each. No gradient flows into it.
             mask: float32 [T, B], 0 where the step only reset: from there on the state is that of a start.
-            activations: what acting stored at these times, see `replay`: [T, B, …] each, or none.
         """
-        merged = _merged(observations)
-        output = self.replay(merged, [_merged(x) for x in activations]) if activations else self(merged)
         steps = observations.shape[:2]
+        output = self(tf.reshape(observations, (steps.num_elements(), *observations.shape[2:])))
 
         def time_major(x: tf.Tensor) -> tf.Tensor:
             return tf.reshape(x, (*steps, x.shape[-1]))
@@ -128,16 +118,8 @@ class Network(ABC):
         """The same function, with the present weights, of Keras' own layers: it loads where this project is not.
 
         Takes observations in their own dtype, and gives the heads as a dict, float32; without heads, the features
-        under that name. Its arithmetic is float32 whatever the network's precision.
+        under that name.
         """
-
-    def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
-        """The output for `observations` whose activations, under the present weights, are known.
-
-        Its value and its gradient by the weights are those of a call, and the forward pass is not computed again. For
-        networks that name activations.
-        """
-        raise NotImplementedError(f"{type(self).__name__} stores no activations")
 
     def add_parameters(self, parameters: dict[str, Float32Array]) -> None:
         """Add trainable tensors that depend on no observation, at their initial values."""
@@ -206,8 +188,3 @@ class KerasNetwork(Network):
 def _snake_case(name: str) -> str:
     """As Keras makes the name of a layer from that of its class."""
     return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)).lower()
-
-
-def _merged(x: tf.Tensor) -> tf.Tensor:
-    """[T, B, …] as [T · B, …]."""
-    return tf.reshape(x, (x.shape[:2].num_elements(), *x.shape[2:]))

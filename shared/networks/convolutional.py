@@ -1,6 +1,6 @@
-"""The convolutional networks of the papers, in plain TensorFlow: what acting computes can be differentiated later."""
+"""The convolutional networks of the papers, in plain TensorFlow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -13,15 +13,11 @@ from shared.networks.base import Head, Network, NetworkOutput, orthogonal_seeds
 from shared.networks.layers import (
     EPSILON,
     Weights,
-    convolution,
-    convolution_of_images,
     gain_and_bias,
-    gradient_before,
-    gradients,
-    gradients_of_images,
+    hidden_convolution,
+    hidden_dense,
     initial_weights,
     linear,
-    normalised,
 )
 
 # (filters, kernel, stride) of each convolution, then the units of the fully connected layer.
@@ -37,14 +33,11 @@ _CENTRED_SCALE = 4.0
 class ConvolutionalNetwork(Network):
     """Convolutions and one fully connected layer, all with ReLU, which the heads share.
 
-    The activations of every layer are part of the output. `replay` takes them back and gives the same output without
-    computing it: the weights do not change within a rollout, so an actor runs each forward pass once.
-
-    With layer norm each layer is normalised before its ReLU, and what is stored of it is what it was normalised to,
-    with the scale: see `shared.networks.layers`. Gain and bias, one for each unit, start at 1 and 0.
+    With layer norm each layer is normalised before its ReLU, see `shared.networks.layers`. Gain and bias, one for each
+    unit, start at 1 and 0.
 
     Args:
-        config: which network, and the precision of its layers.
+        config: which network, and whether its layers are normalised.
         observation_shape: (height, width, stack) of uint8 images.
         heads: see `Network`.
         seed: of the initial weights.
@@ -64,7 +57,6 @@ class ConvolutionalNetwork(Network):
         self._observation_shape = tuple(observation_shape)
         convolutions, units = _CONVOLUTIONS[config.name]
         seeds = orthogonal_seeds(seed)
-        self._dtype = tf.bfloat16 if config.precision == "bfloat16" else tf.float32
         self._mean = None if observation_mean is None else tf.constant(observation_mean)
         self._scale = (1.0 if observation_mean is None else _CENTRED_SCALE) / 255.0
         self._strides = tuple(stride for _, _, stride in convolutions)
@@ -100,40 +92,19 @@ class ConvolutionalNetwork(Network):
     def variables(self) -> list[keras.Variable]:
         return self.trainable_variables
 
-    @property
-    def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
-        if not self._norms:
-            return [(shape, self._dtype) for shape in self._shapes]
-        pairs = (((shape, self._dtype), ((1,) * len(shape), tf.float32)) for shape in self._shapes)
-        return [activation for pair in pairs for activation in pair]
-
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
         x = observations
-        activations: list[tf.Tensor] = []
+        norm = bool(self._norms)
         for i, stride in enumerate(self._strides):
             kernel, bias = self._weights(i)
-            if i == 0:
-                x = convolution_of_images(x, self._centred, kernel, bias, stride)
-            else:
-                x = convolution(x, kernel, bias, stride)
-            stored = self._stored(x)
-            x = self._activated(i, stored[0])
-            activations += stored
+            floats = self._centred if i == 0 else None
+            x = self._activated(i, hidden_convolution(x, kernel, bias, stride, norm=norm, floats=floats))
         i = len(self._strides)
         kernel, bias = self._weights(i)
-        stored = self._stored(tf.nn.bias_add(tf.matmul(_flat(x), kernel), bias))
-        return self._output(self._activated(i, stored[0]), (*activations, *stored))
-
-    def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
-        x = observations
-        count = len(activations) // len(self._shapes)
-        *of_convolutions, of_hidden = (tuple(activations[i : i + count]) for i in range(0, len(activations), count))
-        for i, (stride, stored) in enumerate(zip(self._strides, of_convolutions, strict=True)):
-            value = _stored_convolution(x, self._centred if i == 0 else None, *self._weights(i), stored, stride)
-            x = self._activated(i, value)
-        i = len(self._strides)
-        features = self._activated(i, _stored_dense(_flat(x), *self._weights(i), of_hidden))
-        return self._output(features, tuple(activations))
+        features = self._activated(i, hidden_dense(_flat(x), kernel, bias, norm=norm))
+        of_heads = self._layers[len(self._shapes) :]
+        heads = {head.name: linear(features, weights) for head, weights in zip(self._heads, of_heads, strict=True)}
+        return NetworkOutput(heads, features, self.parameter_tensors())
 
     def as_keras(self) -> keras.Model:
         inputs = keras.Input(self._observation_shape, dtype="uint8", name="observations")
@@ -162,27 +133,23 @@ class ConvolutionalNetwork(Network):
             layer.set_weights(pair)
         return keras.Model(inputs, outputs, name="cnn")
 
-    def _centred(self, observations: tf.Tensor) -> tf.Tensor:
-        """Images with the mean taken out, in the network's precision."""
+    def _centred(self, images: tf.Tensor) -> tf.Tensor:
+        """Images float32, with the mean subtracted."""
         # Their scale is part of the first kernel instead, which saves a pass over the pixels. The mean is not: folded
         # into the bias it saved 3 to 4 µs per agent step, but put gradients off by 3e-5.
-        x = tf.cast(observations, tf.float32)
-        return tf.cast(x if self._mean is None else x - self._mean, self._dtype)
+        x = tf.cast(images, tf.float32)
+        return x if self._mean is None else x - self._mean
 
     def _weights(self, i: int) -> tuple[tf.Tensor, tf.Tensor]:
         kernel, bias = (tf.convert_to_tensor(variable) for variable in self._layers[i])
-        return tf.cast(kernel * self._scale if i == 0 else kernel, self._dtype), tf.cast(bias, self._dtype)
+        return kernel * self._scale if i == 0 else kernel, bias
 
-    def _stored(self, x: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """What is stored of a layer that gives `x` before its activation."""
-        return normalised(x) if self._norms else (tf.nn.relu(x),)
-
-    def _activated(self, i: int, stored: tf.Tensor) -> tf.Tensor:
-        """The output of layer `i`, from the first tensor that is stored of it."""
+    def _activated(self, i: int, x: tf.Tensor) -> tf.Tensor:
+        """The output of layer `i`: with layer norm, gain, bias and ReLU of the normalised values `x`."""
         if not self._norms:
-            return stored
-        gain, bias = (tf.cast(tf.convert_to_tensor(variable), self._dtype) for variable in self._norms[i])
-        return tf.nn.relu(stored * gain + bias)
+            return x
+        gain, bias = (tf.convert_to_tensor(variable) for variable in self._norms[i])
+        return tf.nn.relu(x * gain + bias)
 
     def _activated_by_keras(self, i: int, x: keras.KerasTensor) -> keras.KerasTensor:
         if not self._norms:
@@ -193,62 +160,6 @@ class ConvolutionalNetwork(Network):
         norm.set_weights([variable.numpy() for variable in self._norms[i]])
         return keras.layers.ReLU(dtype="float32")(x)
 
-    def _output(self, features: tf.Tensor, activations: tuple[tf.Tensor, ...]) -> NetworkOutput:
-        x = tf.cast(features, tf.float32)
-        of_heads = self._layers[len(self._shapes) :]
-        heads = {head.name: linear(x, weights) for head, weights in zip(self._heads, of_heads, strict=True)}
-        return NetworkOutput(heads, features, self.parameter_tensors(), activations)
-
 
 def _flat(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, (-1, x.shape[1:].num_elements()))
-
-
-def _stored_convolution(
-    x: tf.Tensor,
-    floats: Callable[[tf.Tensor], tf.Tensor] | None,
-    kernel: tf.Tensor,
-    bias: tf.Tensor,
-    stored: tuple[tf.Tensor, ...],
-    stride: int,
-) -> tf.Tensor:
-    """relu(conv(x, kernel) + bias), or what it is normalised to, which is known to be `stored`; with its gradient.
-
-    `floats` is given where `x` are images.
-    """
-    # The forward pass would compute what acting has computed already. `custom_gradient` stands in for it: the value is
-    # the stored one, and the gradient is that of the layer.
-
-    @tf.custom_gradient
-    def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:  # noqa: ARG001
-        def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
-            before = _before_activation(by_output, stored)
-            if floats is None:
-                return gradients(x, kernel, before, stride)
-            return None, *gradients_of_images(x, floats, kernel, before, stride)
-
-        return tf.identity(stored[0]), gradient
-
-    return layer(x, kernel, bias)
-
-
-def _stored_dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, stored: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    """relu(x · kernel + bias), or what it is normalised to, which is known to be `stored`; with its gradient."""
-
-    @tf.custom_gradient
-    def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:  # noqa: ARG001
-        def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            before = _before_activation(by_output, stored)
-            by_kernel = tf.matmul(x, before, transpose_a=True)
-            return tf.matmul(before, kernel, transpose_b=True), by_kernel, tf.reduce_sum(before, axis=0)
-
-        return tf.identity(stored[0]), gradient
-
-    return layer(x, kernel, bias)
-
-
-def _before_activation(by_output: tf.Tensor, stored: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    """The gradient by what a layer gives before ReLU or normalisation, from that by the first tensor stored of it."""
-    if len(stored) == 1:
-        return tf.raw_ops.ReluGrad(gradients=by_output, features=stored[0])
-    return gradient_before(by_output, *stored)

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from shared.networks.stored_activations import hidden
+
 
 class Weights(NamedTuple):
     """Of one layer, float32."""
@@ -46,8 +48,8 @@ EPSILON = 1e-5
 class Normalised(NamedTuple):
     """What an observation's units are normalised to.
 
-    `values` [N, …] have mean 0 and variance 1 over all units of an observation, in the dtype of what was normalised.
-    `inverse_deviation` is what they were scaled by: float32 [N, 1, …].
+    `values` float32 [N, …] have mean 0 and variance 1 over all units of an observation. `inverse_deviation` float32
+    [N, 1, …] is the factor that scaled them.
     """
 
     values: tf.Tensor
@@ -71,7 +73,7 @@ def normalised(x: tf.Tensor) -> Normalised:
     CleanRL's PQN; PQN's own code normalises over the channels of each position alone.
 
     Args:
-        x: float32 or bfloat16 [N, …]. The statistics are float32.
+        x: float32 [N, …].
 
     Returns:
         Normalised. Gradient flows through `values` only.
@@ -80,11 +82,10 @@ def normalised(x: tf.Tensor) -> Normalised:
     @tf.custom_gradient
     def normalise(x: tf.Tensor) -> tuple:
         units = tuple(range(1, x.shape.rank))
-        exact = tf.cast(x, tf.float32)
         # Not E[x²] - E[x]²: it loses all digits where the mean is large beside the deviation.
-        centred = exact - tf.reduce_mean(exact, units, keepdims=True)
+        centred = x - tf.reduce_mean(x, units, keepdims=True)
         inverse_deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), units, keepdims=True) + EPSILON)
-        values = tf.cast(centred * inverse_deviation, x.dtype)
+        values = centred * inverse_deviation
 
         def gradient(by_values: tf.Tensor, by_inverse_deviation: tf.Tensor) -> tf.Tensor:  # noqa: ARG001
             return gradient_before(by_values, values, inverse_deviation)
@@ -95,15 +96,67 @@ def normalised(x: tf.Tensor) -> Normalised:
 
 
 def gradient_before(by_values: tf.Tensor, values: tf.Tensor, inverse_deviation: tf.Tensor) -> tf.Tensor:
-    """From the gradient by `Normalised.values` [N, …] to that by what was normalised, in the same dtype.
+    """The gradient by the input of `normalised`, from that by `Normalised.values` [N, …].
 
     dx = (dv - mean(dv) - v · mean(dv · v)) / √(variance + ε)
     """
     units = tuple(range(1, values.shape.rank))
-    by, v = tf.cast(by_values, tf.float32), tf.cast(values, tf.float32)
-    shift = tf.reduce_mean(by, units, keepdims=True)
-    slope = tf.reduce_mean(by * v, units, keepdims=True)
-    return tf.cast((by - shift - v * slope) * inverse_deviation, by_values.dtype)
+    shift = tf.reduce_mean(by_values, units, keepdims=True)
+    slope = tf.reduce_mean(by_values * values, units, keepdims=True)
+    return (by_values - shift - values * slope) * inverse_deviation
+
+
+def hidden_dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, *, norm: bool) -> tf.Tensor:
+    """relu(x · kernel + bias) [N, units] of x [N, inputs]; with `norm`, x · kernel + bias normalised."""
+
+    def gradient(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        before = _before_activation(by_output, kept)
+        by_kernel = tf.matmul(x, before, transpose_a=True)
+        return tf.matmul(before, kernel, transpose_b=True), by_kernel, tf.reduce_sum(before, axis=0)
+
+    return hidden(
+        (x, kernel, bias), lambda: _activation(tf.nn.bias_add(tf.matmul(x, kernel), bias), norm=norm), gradient
+    )
+
+
+def hidden_convolution(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    bias: tf.Tensor,
+    stride: int,
+    *,
+    norm: bool,
+    floats: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> tf.Tensor:
+    """relu(conv(x, kernel) + bias) [N, H', W', C'] of x [N, H, W, C]; with `norm`, conv(x, kernel) + bias normalised.
+
+    Args:
+        floats: for uint8 images x: makes their float32 values, a few images at a time.
+    """
+
+    def forward() -> tuple[tf.Tensor, ...]:
+        if floats is None:
+            return _activation(convolution(x, kernel, bias, stride), norm=norm)
+        return _activation(convolution_of_images(x, floats, kernel, bias, stride), norm=norm)
+
+    def gradient(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor | None, tf.Tensor, tf.Tensor]:
+        before = _before_activation(by_output, kept)
+        if floats is None:
+            return gradients(x, kernel, before, stride)
+        return None, *gradients_of_images(x, floats, kernel, before, stride)
+
+    return hidden((x, kernel, bias), forward, gradient)
+
+
+def _activation(before: tf.Tensor, *, norm: bool) -> tuple[tf.Tensor, ...]:
+    return normalised(before) if norm else (tf.nn.relu(before),)
+
+
+def _before_activation(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tf.Tensor:
+    """The gradient by the input of ReLU or normalisation, from that by `kept[0]`, the output."""
+    if len(kept) == 1:
+        return tf.raw_ops.ReluGrad(gradients=by_output, features=kept[0])
+    return gradient_before(by_output, *kept)
 
 
 # The floats of 32 images of 84 x 84 x 4 are 3.6 MB. Those of the next 32 are written to the same memory, which is then
@@ -153,9 +206,7 @@ def gradients_of_images(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The gradients of `convolution_of_images` by its kernel and its bias. Nothing needs that by the images."""
     pieces = _in_turn(images, lambda some: _gradient_by_kernel(floats(images[some]), kernel, by_output[some], stride))
-    # Added in float32: bfloat16 would round again with each piece.
-    by_kernel = tf.add_n([tf.cast(piece, tf.float32) for piece in pieces])
-    return tf.cast(by_kernel, kernel.dtype), tf.reduce_sum(by_output, axis=(0, 1, 2))
+    return tf.add_n(pieces), tf.reduce_sum(by_output, axis=(0, 1, 2))
 
 
 def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.Tensor]:

@@ -27,8 +27,6 @@ class MultiInputNetwork(Network):
     Each f is the network of the settings and g a multilayer perceptron, all without heads. Without the layer over them
     a linear head would be a sum of what is seen in each part, and what an image means could not depend on a number.
 
-    What is stored of acting are the activations of the trunks; h is computed again.
-
     Args:
         config: of the trunks; and whether all layers are normalised.
         parts: what observations uint8 [N, R] are made of.
@@ -82,24 +80,15 @@ class MultiInputNetwork(Network):
     def variables(self) -> list[keras.Variable]:
         return [*self.trainable_variables, *(v for trunk in self._trunks for v in trunk.untrained_variables)]
 
-    @property
-    def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
-        return [activation for trunk in self._trunks for activation in trunk.activations]
-
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
-        outputs = [trunk(x) for trunk, x in zip(self._trunks, self._seen(observations), strict=True)]
-        stored = tuple(activation for output in outputs for activation in output.activations)
-        return self._output([output.features for output in outputs], stored)
-
-    def replay(self, observations: tf.Tensor, activations: Sequence[tf.Tensor]) -> NetworkOutput:
-        features, start = [], 0
-        for trunk, x in zip(self._trunks, self._seen(observations), strict=True):
-            stop = start + len(trunk.activations)
-            # Not all trunks store some.
-            output = trunk.replay(x, activations[start:stop]) if stop > start else trunk(x)
-            features.append(output.features)
-            start = stop
-        return self._output(features, tuple(activations))
+        seen = zip(self._trunks, self._inputs(observations), strict=True)
+        x = linear(tf.concat([trunk(part).features for trunk, part in seen], axis=-1), self._joint)
+        if self._norm:
+            gain, bias = (tf.convert_to_tensor(variable) for variable in self._norm)
+            x = normalised(x).values * gain + bias
+        x = tf.nn.relu(x)
+        heads = {head.name: linear(x, weights) for head, weights in zip(self._heads, self._head_weights, strict=True)}
+        return NetworkOutput(heads, x, self.parameter_tensors())
 
     def as_keras(self) -> keras.Model:
         """See `Network.as_keras`. Takes a dict: uint8 images by their names, and the float32 numbers as `vector`."""
@@ -122,19 +111,10 @@ class MultiInputNetwork(Network):
         outputs = {head.name: as_dense(head.name, weights)(x) for head, weights in of_heads}
         return keras.Model(inputs, outputs or {"features": x}, name="multi_input")
 
-    def _seen(self, observations: tf.Tensor) -> list[tf.Tensor]:
-        """What each trunk sees of observations uint8 [N, R]: images uint8 [N, H, W, C]; numbers float32 [N, size]."""
+    def _inputs(self, observations: tf.Tensor) -> list[tf.Tensor]:
+        """The input of each trunk: images uint8 [N, H, W, C], then numbers float32 [N, size]."""
         seen = [tf.reshape(observations[:, where], (-1, *image.shape)) for image, where in self._parts.image_bytes()]
         if self._parts.numbers:
             four = tf.reshape(observations[:, self._parts.vector_bytes], (-1, self._parts.vector_size, 4))
             seen.append(tf.bitcast(four, tf.float32))
         return seen
-
-    def _output(self, features: list[tf.Tensor], activations: tuple[tf.Tensor, ...]) -> NetworkOutput:
-        x = linear(tf.concat([tf.cast(part, tf.float32) for part in features], axis=-1), self._joint)
-        if self._norm:
-            gain, bias = (tf.convert_to_tensor(variable) for variable in self._norm)
-            x = normalised(x).values * gain + bias
-        x = tf.nn.relu(x)
-        heads = {head.name: linear(x, weights) for head, weights in zip(self._heads, self._head_weights, strict=True)}
-        return NetworkOutput(heads, x, self.parameter_tensors(), activations)

@@ -19,7 +19,7 @@ class MultilayerPerceptron(KerasNetwork):
     """A trunk of fully connected layers for each head; one trunk, where there are no heads.
 
     Args:
-        config: hidden sizes, activation, precision and scaling; and whether layers are normalised before they activate.
+        config: hidden sizes, activation and scaling; and whether layers are normalised before they activate.
         observation_shape: (n,) of float32 vectors.
         heads: see `Network`.
         seed: of the initial weights.
@@ -36,7 +36,6 @@ class MultilayerPerceptron(KerasNetwork):
     ) -> None:
         super().__init__(heads)
         self._seeds = orthogonal_seeds(seed)
-        policy = "mixed_bfloat16" if config.precision == "bfloat16" else "float32"
         inputs = keras.Input(tuple(observation_shape), dtype="float32", name="observations")
         scaled = inputs
         if config.observation_scaling == "bounds":
@@ -48,13 +47,13 @@ class MultilayerPerceptron(KerasNetwork):
         trunks = []
         self._trunks: dict[str, list[keras.Layer]] = {}
         for name in [head.name for head in heads] or ["trunk"]:
-            x, layers = scaled, list(self._trunk(name, config, policy))
+            x, layers = scaled, list(self._trunk(name, config))
             for layer in layers:
                 x = layer(x)
             trunks.append(x)
             self._trunks[name] = layers
         outputs = [
-            self._dense(head.name, head.units, head.gain, None, "float32")(trunk)
+            self._dense(head.name, head.units, head.gain, None)(trunk)
             for head, trunk in zip(heads, trunks, strict=False)
         ]
         self.model = keras.Model(inputs, (*outputs, trunks[0]), name="mlp")
@@ -77,19 +76,18 @@ class MultilayerPerceptron(KerasNetwork):
             outputs[name if self._heads else "features"] = x
         return _with_weights(keras.Model(inputs, outputs, name="mlp"), self.model)
 
-    def _trunk(self, head: str, config: NetworkConfig, dtype: str) -> Iterator[keras.Layer]:
+    def _trunk(self, head: str, config: NetworkConfig) -> Iterator[keras.Layer]:
         activation = None if config.layer_norm else config.activation
         for i, units in enumerate(config.hidden_sizes, start=1):
             name = f"{head}_hidden{i}"
-            yield self._dense(name, units, 2**0.5, activation, dtype)
+            yield self._dense(name, units, 2**0.5, activation)
             if config.layer_norm:
-                # Keras' statistics are float32 in any precision.
-                yield keras.layers.LayerNormalization(epsilon=EPSILON, dtype=dtype, name=f"{name}_norm")
-                yield keras.layers.Activation(config.activation, dtype=dtype, name=f"{name}_activation")
+                yield keras.layers.LayerNormalization(epsilon=EPSILON, name=f"{name}_norm")
+                yield keras.layers.Activation(config.activation, name=f"{name}_activation")
 
-    def _dense(self, name: str, units: int, gain: float, activation: str | None, dtype: str) -> keras.layers.Dense:
+    def _dense(self, name: str, units: int, gain: float, activation: str | None) -> keras.layers.Dense:
         start = keras.initializers.Orthogonal(gain, seed=next(self._seeds))
-        return keras.layers.Dense(units, activation, kernel_initializer=start, dtype=dtype, name=name)
+        return keras.layers.Dense(units, activation, kernel_initializer=start, name=name)
 
 
 class _RunningScale(keras.layers.Layer):
@@ -109,7 +107,7 @@ def _rescaling(scale: npt.NDArray, offset: npt.NDArray) -> keras.layers.Rescalin
 
 
 def _copy(layer: keras.Layer) -> keras.Layer:
-    return type(layer).from_config(layer.get_config() | {"dtype": "float32"})
+    return type(layer).from_config(layer.get_config())
 
 
 def _with_weights(model: keras.Model, source: keras.Model) -> keras.Model:

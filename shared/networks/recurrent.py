@@ -20,8 +20,7 @@ class RecurrentNetwork(Network):
     """An LSTM over the features of a trunk; heads over what it gives, which are the features of this network.
 
     Its state is (h, c). Kernels start orthogonal; biases start at 0, those of the forget gate at 1 (Jozefowicz et al.
-    2015). The LSTM's arithmetic is float32 whatever the trunk's precision. What is stored of acting is the trunk's: the
-    LSTM is computed again for the gradient.
+    2015).
 
     Args:
         trunk: a network without heads.
@@ -59,10 +58,6 @@ class RecurrentNetwork(Network):
         return [*self.trainable_variables, *self._trunk.untrained_variables]
 
     @property
-    def activations(self) -> list[tuple[tuple[int, ...], tf.DType]]:
-        return self._trunk.activations
-
-    @property
     def state_units(self) -> tuple[int, ...]:
         return self._units, self._units
 
@@ -70,16 +65,10 @@ class RecurrentNetwork(Network):
         trunk = self._trunk(observations)
         recurrent_kernel = tf.convert_to_tensor(self._recurrent_kernel)
         next_state = lstm_step(self._projected(trunk.features), State(*state), recurrent_kernel)
-        return self._output(next_state.hidden)._replace(activations=trunk.activations, state=next_state)
+        return self._output(next_state.hidden)._replace(state=next_state)
 
-    def unroll(
-        self,
-        observations: tf.Tensor,
-        state: Sequence[tf.Tensor],
-        mask: tf.Tensor,
-        activations: Sequence[tf.Tensor] = (),
-    ) -> NetworkOutput:
-        features = self._trunk.unroll(observations, (), mask, activations).features
+    def unroll(self, observations: tf.Tensor, state: Sequence[tf.Tensor], mask: tf.Tensor) -> NetworkOutput:
+        features = self._trunk.unroll(observations, (), mask).features
         recurrent_kernel = tf.convert_to_tensor(self._recurrent_kernel)
         return self._output(lstm_unroll(self._projected(features), State(*state), recurrent_kernel, mask))
 
@@ -101,7 +90,7 @@ class RecurrentNetwork(Network):
 
     def _projected(self, features: tf.Tensor) -> tf.Tensor:
         """What the gates get of the trunk's features [..., H]: float32 [..., 4 U], of all times in one product."""
-        projected = tf.tensordot(tf.cast(features, tf.float32), tf.convert_to_tensor(self._kernel), axes=1)
+        projected = tf.tensordot(features, tf.convert_to_tensor(self._kernel), axes=1)
         return projected + tf.convert_to_tensor(self._bias)
 
     def _output(self, features: tf.Tensor) -> NetworkOutput:

@@ -21,11 +21,10 @@ class ResidualNetwork(KerasNetwork):
     Three stages: a convolution, a max-pooling that halves each side, and two residual blocks of ReLU, convolution,
     ReLU, convolution. Then ReLU, a fully connected layer and ReLU. All convolutions are 3 x 3 and keep the size.
 
-    With layer norm, what goes into each ReLU is normalised, over positions and channels. Activations are not stored:
-    those of one image of 84 x 84 are 1.7 MB.
+    With layer norm, the input of each ReLU is normalised, over positions and channels.
 
     Args:
-        config: the precision of its layers, and whether they are normalised.
+        config: whether the layers are normalised.
         observation_shape: (height, width, channels) of uint8 images.
         heads: see `Network`.
         seed: of the initial weights.
@@ -43,46 +42,41 @@ class ResidualNetwork(KerasNetwork):
         super().__init__(heads)
         self._shape, self._seed, self._layer_norm = tuple(observation_shape), seed, config.layer_norm
         self._mean = observation_mean
-        self.model = self._build("mixed_bfloat16" if config.precision == "bfloat16" else "float32")
+        self.model = self._build()
 
-    def as_keras(self) -> keras.Model:
-        model = self._build("float32")
-        model.set_weights(self.model.get_weights())
-        return self._with_names(model)
-
-    def _build(self, dtype: str) -> keras.Model:
+    def _build(self) -> keras.Model:
         seeds = orthogonal_seeds(self._seed)
         inputs = keras.Input(self._shape, dtype="uint8", name="observations")
         # Centred images vary by a quarter of their range at most.
         scale = (1.0 if self._mean is None else 4.0) / 255.0
         offset = 0.0 if self._mean is None else (-scale * self._mean).tolist()
-        x = keras.layers.Rescaling(scale, offset, dtype=dtype, name="scale")(inputs)
+        x = keras.layers.Rescaling(scale, offset, name="scale")(inputs)
         for stage, filters in enumerate(_FILTERS, start=1):
-            x = _convolution(f"stage{stage}_conv", filters, seeds, dtype)(x)
-            x = keras.layers.MaxPooling2D(3, 2, "same", dtype=dtype, name=f"stage{stage}_pool")(x)
+            x = _convolution(f"stage{stage}_conv", filters, seeds)(x)
+            x = keras.layers.MaxPooling2D(3, 2, "same", name=f"stage{stage}_pool")(x)
             for block in range(1, _BLOCKS + 1):
                 name, before = f"stage{stage}_block{block}", x
                 for half in (1, 2):
-                    x = self._activated(f"{name}_{half}", x, dtype)
-                    x = _convolution(f"{name}_conv{half}", filters, seeds, dtype)(x)
-                x = keras.layers.Add(dtype=dtype, name=f"{name}_add")([before, x])
-        x = keras.layers.Flatten(dtype=dtype, name="flat")(self._activated("trunk", x, dtype))
-        x = self._activated("hidden", _dense("hidden", _UNITS, 2**0.5, seeds, dtype)(x), dtype)
-        outputs = [_dense(head.name, head.units, head.gain, seeds, "float32")(x) for head in self._heads]
+                    x = self._activated(f"{name}_{half}", x)
+                    x = _convolution(f"{name}_conv{half}", filters, seeds)(x)
+                x = keras.layers.Add(name=f"{name}_add")([before, x])
+        x = keras.layers.Flatten(name="flat")(self._activated("trunk", x))
+        x = self._activated("hidden", _dense("hidden", _UNITS, 2**0.5, seeds)(x))
+        outputs = [_dense(head.name, head.units, head.gain, seeds)(x) for head in self._heads]
         return keras.Model(inputs, (*outputs, x), name="impala_resnet")
 
-    def _activated(self, name: str, x: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
+    def _activated(self, name: str, x: keras.KerasTensor) -> keras.KerasTensor:
         if self._layer_norm:
             axes = list(range(1, len(x.shape)))
-            x = keras.layers.LayerNormalization(axes, EPSILON, dtype=dtype, name=f"{name}_norm")(x)
-        return keras.layers.ReLU(dtype=dtype, name=f"{name}_relu")(x)
+            x = keras.layers.LayerNormalization(axes, EPSILON, name=f"{name}_norm")(x)
+        return keras.layers.ReLU(name=f"{name}_relu")(x)
 
 
-def _convolution(name: str, filters: int, seeds: Iterator[int], dtype: str) -> keras.layers.Conv2D:
+def _convolution(name: str, filters: int, seeds: Iterator[int]) -> keras.layers.Conv2D:
     start = keras.initializers.Orthogonal(2**0.5, seed=next(seeds))
-    return keras.layers.Conv2D(filters, 3, padding="same", kernel_initializer=start, dtype=dtype, name=name)
+    return keras.layers.Conv2D(filters, 3, padding="same", kernel_initializer=start, name=name)
 
 
-def _dense(name: str, units: int, gain: float, seeds: Iterator[int], dtype: str) -> keras.layers.Dense:
+def _dense(name: str, units: int, gain: float, seeds: Iterator[int]) -> keras.layers.Dense:
     start = keras.initializers.Orthogonal(gain, seed=next(seeds))
-    return keras.layers.Dense(units, kernel_initializer=start, dtype=dtype, name=name)
+    return keras.layers.Dense(units, kernel_initializer=start, name=name)

@@ -49,7 +49,6 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "activation": ["tanh", "relu"],
         "layer_norm": _FLAG,
         "observation_scaling": ["none", "bounds", "running"],
-        "precision": ["float32", "bfloat16"],
     },
     MethodConfig: {
         "name": ["actor_critic", "q_learning", "sarsa", "dqn", ""],

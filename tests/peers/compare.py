@@ -20,18 +20,15 @@ _ONCE = "--actor.epochs 1 --actor.minibatches 1"
 _LONG, _SHORT = (f"--actor.environments {b} --actor.unroll-length {t} {_ONCE}" for b, t in ((32, 20), (16, 5)))
 OURS = {
     "tributary, 32 x 20, float32": _LONG,
-    "tributary, 32 x 20, bfloat16": f"{_LONG} --network.precision bfloat16",
     "tributary, 16 x 5, float32, 1 call in flight": _SHORT,
     "tributary, 16 x 5, float32, 2 calls in flight": f"{_SHORT} --actor.calls-in-flight 2",
 }
 PEERS = {
     "torch, 32 environments, 2 threads, float32": ("torch_vec_a2c.py", "32 2"),
-    "torch, 32 environments, 2 threads, bfloat16": ("torch_vec_a2c.py", "32 2 bf16"),
     "Stable-Baselines3, 16 environments, dummy": ("sb3_a2c.py", "16 dummy"),
 }
 RATIOS = [
     ("tributary, 32 x 20, float32", "torch, 32 environments, 2 threads, float32"),
-    ("tributary, 32 x 20, bfloat16", "torch, 32 environments, 2 threads, bfloat16"),
     ("tributary, 32 x 20, float32", "Stable-Baselines3, 16 environments, dummy"),
 ]
 

@@ -1,7 +1,4 @@
-"""The convolutional networks against Keras layers, and what was stored against what is computed again.
-
-With layer norm and without.
-"""
+"""The convolutional networks against Keras layers, with layer norm and without."""
 
 import keras
 import numpy as np
@@ -11,6 +8,7 @@ import tensorflow as tf
 from shared.config import NetworkConfig
 from shared.networks import Head, NetworkOutput
 from shared.networks.convolutional import ConvolutionalNetwork
+from shared.networks.stored_activations import StoredActivations
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 SIZES = {
@@ -26,10 +24,8 @@ MEAN = RANDOM.uniform(0, 255, (84, 84, 4)).astype(np.float32)
 LAYER_NORM = pytest.mark.parametrize("layer_norm", [False, True], ids=["", "layer norm"])
 
 
-def make(
-    name: str, mean: np.ndarray | None = MEAN, precision: str = "float32", *, layer_norm: bool = False
-) -> ConvolutionalNetwork:
-    config = NetworkConfig(name=name, precision=precision, layer_norm=layer_norm)
+def make(name: str, mean: np.ndarray | None = MEAN, *, layer_norm: bool = False) -> ConvolutionalNetwork:
+    config = NetworkConfig(name=name, layer_norm=layer_norm)
     network = ConvolutionalNetwork(config, (84, 84, 4), HEADS, 1, mean)
     random = np.random.default_rng(1)
     for variable in network.trainable_variables:
@@ -43,21 +39,20 @@ def loss(output: NetworkOutput) -> tf.Tensor:
     return tf.reduce_mean(tf.square(output.heads["policy"] - 1.0)) + tf.reduce_mean(tf.square(output.heads["value"]))
 
 
-def gradients(network: ConvolutionalNetwork, activations: tuple | None = None) -> list[np.ndarray]:
+def gradients(network: ConvolutionalNetwork) -> list[np.ndarray]:
     def compute(images: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            output = network(images) if activations is None else network.replay(images, activations)
-            total = loss(output)
+            total = loss(network(images))
         return tape.gradient(total, network.trainable_variables)
 
     return [g.numpy() for g in tf.function(compute, autograph=False)(tf.constant(IMAGES))]
 
 
 class Rectifier(keras.layers.Layer):
-    """A ReLU, or once `open` is set, a bool for each unit, one whose units are open where that says so.
+    """A ReLU; once `open` is set, a bool for each unit, a ReLU whose open units are those.
 
-    Of a million units some are so near to 0 that a last bit decides on which side of it they are, and with it on 1e-3
-    of the gradient: two computations of it are only the same where they agree about these.
+    A last bit decides on which side of 0 some of a million units are, and with it on 1e-3 of the gradient. Two
+    computations of the gradient are equal only if they agree about these units.
     """
 
     open: tf.Tensor | None = None
@@ -99,54 +94,18 @@ def test_equals_keras_layers_and_their_gradient_to_1e_5(name: str, mean: np.ndar
     for variable, own in zip(variables, network.variables, strict=True):
         variable.assign(own.numpy())
     policy, value = model(IMAGES)
-    output = network(tf.constant(IMAGES))
+    with StoredActivations(1).recording(tf.constant(0)) as layers:
+        output = network(tf.constant(IMAGES))
     np.testing.assert_allclose(output.heads["policy"], policy, rtol=0, atol=1e-6)
     np.testing.assert_allclose(output.heads["value"], value, rtol=0, atol=1e-5)
-    stored = output.activations[:: len(output.activations) // len(rectifiers)]
-    for i, rectifier in enumerate(rectifiers):
-        rectifier.open = network._activated(i, stored[i]) > 0
+    for i, (rectifier, (kept, *_)) in enumerate(zip(rectifiers, layers, strict=True)):
+        rectifier.open = kept * norms[i].gamma + norms[i].beta > 0 if layer_norm else kept > 0
     with tf.GradientTape() as tape:
         policy, value = model(IMAGES)
         total = loss(NetworkOutput({"policy": policy, "value": value}, x, {}))
     expected = [g.numpy() for g in tape.gradient(total, variables)]
-    for ours in (gradients(network), gradients(network, output.activations)):
-        for a, b in zip(ours, expected, strict=True):
-            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
-
-
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@LAYER_NORM
-def test_what_was_stored_gives_the_same_output_and_gradient(name: str, precision: str, layer_norm: bool) -> None:
-    network = make(name, precision=precision, layer_norm=layer_norm)
-    output = network(tf.constant(IMAGES))
-    assert [(tuple(x.shape[1:]), x.dtype) for x in output.activations] == network.activations
-    replayed = network.replay(tf.constant(IMAGES), output.activations)
-    for head in ("policy", "value"):
-        np.testing.assert_array_equal(replayed.heads[head], output.heads[head])
-    tolerance = 1e-5 if precision == "float32" else 0.02
-    for a, b in zip(gradients(network, output.activations), gradients(network), strict=True):
-        assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
-
-
-@LAYER_NORM
-def test_stored_activations_are_really_used(layer_norm: bool) -> None:
-    network = make("a3c_cnn", layer_norm=layer_norm)
-    output = network(tf.constant(IMAGES))
-    other = tuple(2.0 * x for x in output.activations)
-    assert not np.allclose(network.replay(tf.constant(IMAGES), other).heads["value"], output.heads["value"])
-
-
-@pytest.mark.parametrize("name", SIZES)
-@LAYER_NORM
-def test_bfloat16_gradients_agree_with_float32_within_their_rounding(name: str, layer_norm: bool) -> None:
-    """bfloat16 keeps 8 bits. Besides rounding, units near 0 cross their ReLU, which is a discrete change."""
-    exact = gradients(make(name, layer_norm=layer_norm))
-    rounded = gradients(make(name, precision="bfloat16", layer_norm=layer_norm))
-    for a, b in zip(rounded, exact, strict=True):
-        assert a.dtype == np.float32
-        assert np.linalg.norm(a - b) <= 0.1 * np.linalg.norm(b)
-    assert any(not np.array_equal(a, b) for a, b in zip(rounded, exact, strict=True))
+    for a, b in zip(gradients(network), expected, strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
 @pytest.mark.parametrize("name", SIZES)

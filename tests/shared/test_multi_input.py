@@ -1,4 +1,4 @@
-"""The network for images and numbers, against NumPy written out and Keras' layers; and stored activations against none.
+"""The network for images and numbers, against NumPy written out and Keras' layers.
 
 With layer norm and without.
 """
@@ -93,27 +93,6 @@ def test_the_forward_pass_is_what_numpy_makes_of_the_bytes() -> None:
 
 
 @LAYER_NORM
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_acting_stored_of_the_trunks_gives_the_same_output_and_gradient(precision: str, layer_norm: bool) -> None:
-    network = make(layer_norm=layer_norm, precision=precision)
-    rows = tf.constant(observed(PARTS)[0])
-    stored = network(rows).activations
-    # Of both images; the numbers' trunk stores none.
-    assert len(stored) == len(network.activations) == (12 if layer_norm else 6)
-
-    def gradients(activations: tuple) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            output = network.unroll(rows[:, None], (), None, [x[:, None] for x in activations])
-            total = tf.reduce_mean(tf.square(output.heads["policy"] - 1.0)) + tf.reduce_mean(output.heads["value"])
-        return [total, *tape.gradient(total, network.trainable_variables)]
-
-    for expected, gradient in zip(gradients(()), tf.function(gradients)(stored), strict=True):
-        tolerance = 1e-4 if precision == "float32" else 0.1
-        assert np.abs(expected).max() > 0
-        assert np.abs(gradient - expected).max() <= tolerance * np.abs(expected).max()
-
-
-@LAYER_NORM
 @pytest.mark.parametrize("scaling", ["none", "running"])
 def test_the_exported_layers_take_each_part_by_its_name(layer_norm: bool, scaling: str) -> None:
     network = make(layer_norm=layer_norm, observation_scaling=scaling)
@@ -135,11 +114,6 @@ def test_a_memory_comes_after_it() -> None:
     exported = network.as_keras()({**inputs, "hidden": state[0], "cell": state[1]})
     for name, value in {**output.heads, "hidden": output.state[0], "cell": output.state[1]}.items():
         np.testing.assert_allclose(exported[name], value, rtol=1e-4, atol=1e-5)
-    times, stored = tf.constant(rows[:, None]), [x[:, None] for x in output.activations]
-    first = [part[:1] for part in state]
-    for name, head in network.unroll(times, first, tf.ones((6, 1))).heads.items():
-        again = network.unroll(times, first, tf.ones((6, 1)), stored).heads[name]
-        np.testing.assert_allclose(again, head, rtol=1e-4, atol=1e-5)
 
 
 def test_trunks_start_with_weights_of_their_own_that_are_alike_in_every_process() -> None:
