@@ -1,7 +1,7 @@
 """An actor: weights in, one gradient out."""
 
 import time
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +34,6 @@ class ActorState(NamedTuple):
     memory: dict[str, npt.NDArray[np.generic]] | None = None
     # Checkpoints that have none are of the rule of that time.
     seed_rule: SeedRule = "blocks"
-
-
-class PutAside(NamedTuple):
-    """A rollout that has not given all its gradients, with what `Gradients.state` says of them.
-
-    `rollout` is None where it has, or none has begun.
-    """
-
-    rollout: Rollout | None
-    gradients: dict[str, npt.NDArray[np.generic]]
 
 
 class Actor:
@@ -137,25 +127,6 @@ class Actor:
         if state.gradients is not None and len(state.actions):
             # The actions that the next rollout begins with are part of the last one too.
             self._gradients.restore(builder.finish(state.next_actions), state.gradients)
-
-    def put_aside(self) -> PutAside | None:
-        """What is left to do with the last rollout, copied, so that this actor can play others before it is done.
-
-        None where a rollout gives one gradient.
-        """
-        gradients = self._gradients.state()
-        if gradients is None:
-            return None
-        if self._gradients.rollout_is_done:
-            return PutAside(None, gradients)
-        rollout = self._builder.finish()
-        # The states of a network's memory are with the gradients, and copied there.
-        copies: dict[str, Any] = {name: getattr(rollout, name).copy() for name in Rollout._fields[:-2]}
-        return PutAside(rollout._replace(**copies), gradients)
-
-    def take_up(self, put_aside: PutAside) -> None:
-        """Go on with a rollout that was put aside: the next `run` is about it."""
-        self._gradients.restore(put_aside.rollout, put_aside.gradients)
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.

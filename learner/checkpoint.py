@@ -100,7 +100,8 @@ class Checkpoints:
             except _DAMAGE as error:
                 damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_in_short(error)}")
                 continue
-            self._checkpoint.restore(str(path)).assert_consumed()
+            # Checkpoints of before version 0.2 have a tensor more with SGD: the momentum, then without effect.
+            self._checkpoint.restore(str(path)).assert_existing_objects_matched().expect_partial()
             return damaged
         raise ConfigurationError(
             "; ".join(damaged)
