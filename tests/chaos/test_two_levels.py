@@ -23,7 +23,7 @@ SETTINGS = (
     f"--aggregation node --learner.gradients-per-update {K} --actor.environments 4 --actor.unroll-length 10 "
     "--actor.epochs 2 --actor.minibatches 2 "
     f"{UNTIL_FRAMES} --log-every-seconds 0.5 --checkpoint.every-seconds 1 "
-    "--supervision.hang-seconds 12 --supervision.hang-factor 5 --supervision.start-seconds 600 "
+    "--supervision.hang-seconds 12 --supervision.start-seconds 600 "
     "--supervision.max-restarts 100"
 )
 _SEED = 11
