@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 WARM_UP_SECONDS = 4.0
 # Metrics of the distance between the acting and the differentiated policy, in rows of runs that reuse rollouts.
 DRIFT = ("ratio_deviation", "clipped_share", "approximate_kl")
-_POLL_SECONDS = 0.5
 _REPEATS = 3
 # From a request to the opening of its window: by then each process has received the request and is at work.
 _NOTICE_SECONDS = 0.1

@@ -147,7 +147,8 @@ def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, 
         name = prefix + key
         if name in REMOVED_SETTINGS:
             default, version = REMOVED_SETTINGS[name]
-            if (list(value) if isinstance(value, tuple) else value) != default:
+            found = list(value) if isinstance(value, tuple) else value
+            if found != default and not _is_without_effect(name, found):
                 problem = f"this setting was removed in version {version}; only its default {default} is still read"
                 raise setting_error(name, value, problem)
         elif isinstance(value, Mapping):
@@ -158,6 +159,13 @@ def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, 
         else:
             kept[key] = value
     return kept
+
+
+def _is_without_effect(name: str, value: Any) -> bool:
+    # Any number of final epsilons but three needed other probabilities than the default. Equal ones are now the rule.
+    if name != "exploration.final_epsilon_probabilities" or not isinstance(value, list) or len(value) == 3:
+        return False
+    return bool(value) and bool(np.allclose(value, 1 / len(value)))
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:

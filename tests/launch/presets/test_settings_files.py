@@ -184,6 +184,17 @@ def test_a_removed_setting_is_read_at_its_default_only(name: str) -> None:
         without_removed(nested(7))
 
 
+def test_equal_probabilities_of_another_number_of_epsilons_are_read() -> None:
+    def nested(*probabilities: float) -> dict:
+        return {"exploration": {"final_epsilon_probabilities": list(probabilities)}}
+
+    for probabilities in ((1.0,), (0.5, 0.5)):
+        assert without_removed(nested(*probabilities)) == {"exploration": {}}
+    for probabilities in ((0.9, 0.1), (0.2, 0.4, 0.4)):
+        with pytest.raises(ConfigurationError, match=r"final_epsilon_probabilities|final-epsilon-probabilities"):
+            without_removed(nested(*probabilities))
+
+
 def test_a_removed_value_is_refused() -> None:
     assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
     with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):
