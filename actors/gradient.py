@@ -81,8 +81,8 @@ class Gradients(ABC):
         """What it takes, beside the rollout, to go on with one that is not done. None between two rollouts."""
         return None
 
-    def restore(self, rollout: Rollout | None, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
-        """Go on with a rollout that was not done. It is not looked at, and may be None, where it was done."""
+    def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
+        """Go on from a saved state, in whose last rollout some gradients may be left."""
         raise AssertionError("a rollout of one gradient is never half done")
 
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:

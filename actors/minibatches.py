@@ -106,13 +106,12 @@ class Minibatches(Gradients):
             **({} if self._rollout is None else _numbered(self._rollout.first_state)),
         }
 
-    def restore(self, rollout: Rollout | None, state: dict[str, npt.NDArray[np.generic]]) -> None:
+    def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:
         self._rollout = None
         self._rollouts, self._reported = int(state["rollouts"]), int(state["reported"])
         self._log_probs[...] = state["log_probs"]
         self._returns, self._advantages = (state[name].astype(np.float32) for name in ("returns", "advantages"))
         if self._reported:
-            assert rollout is not None, "it was not done"
             first_state = (state[name] for name in _numbered(self._policy.network.state_units))
             self._rollout = rollout._replace(first_state=tuple(part.astype(np.float32) for part in first_state))
             self._order = self._order_of(self._reported // self._minibatches)
