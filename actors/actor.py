@@ -18,12 +18,12 @@ from shared.types import GradientReport, Rollout, StageSeconds, WeightSnapshot
 
 
 class ActorState(NamedTuple):
-    """From which an actor can go on to the bit: `actions` [N, B(, D)] are all that its environments were given.
+    """The state from which an actor resumes to the bit. `actions` [N, B(, D)] are all actions of its environments.
 
-    `next_actions` is None, or the actions that the next rollout begins with. `gradients` is what is left to do with the
-    last rollout, see `Gradients.state`; None where each gives one gradient. `memory` are the network's states by
-    number: that which the next rollout begins with, then, with `next_actions`, that which these led to. `seed_rule` is
-    that of its environments.
+    `next_actions` are the first actions of the next rollout, if they are chosen already. `gradients` is the progress of
+    the last rollout, see `Gradients.state`; None if each rollout gives one gradient. `memory` has the network's states
+    by number: the state before the next rollout, then, with `next_actions`, the state after them. `seed_rule` is the
+    derivation of the environments' seeds.
     """
 
     sequence: int
@@ -32,23 +32,21 @@ class ActorState(NamedTuple):
     exploration: dict[str, npt.NDArray[np.generic]]
     gradients: dict[str, npt.NDArray[np.generic]] | None = None
     memory: dict[str, npt.NDArray[np.generic]] | None = None
-    # Checkpoints that have none are of the rule of that time.
+    # Checkpoints without it are older than the hashed rule.
     seed_rule: SeedRule = "blocks"
 
 
 class Actor:
-    """Steps a batch of environments and differentiates the loss over what it saw.
+    """Steps a batch of environments and differentiates the loss over the rollout.
 
     One call of `run` is one turn of the loop of a thread in Algorithms S2 and S3 of the paper (arXiv 1602.01783):
     synchronise the weights, act for t_max steps, accumulate gradients backwards from the bootstrapped return, and
-    hand them over. Where a rollout gives several gradients, the calls after its first one synchronise and
-    differentiate only. It holds environments and networks, and no training state.
+    report them. If a rollout gives several gradients, the calls after its first one only synchronise and differentiate.
+    An actor has environments and networks, and no training state.
 
     Args:
-        config: of the run.
-        spec: of its environment.
-        actor_id: unique in the run; it separates the random streams of actors too.
-        seed_rule: how its seeds are derived; exact checkpoints of before version 0.2 have another one.
+        actor_id: unique in the run. It determines the actor's random streams.
+        seed_rule: derivation of the seeds. Exact checkpoints from before version 0.2 use another one.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int, seed_rule: SeedRule = "hashed") -> None:
@@ -82,15 +80,15 @@ class Actor:
         self._parts = spec.parts
         self._keeps_moments = config.network.observation_scaling == "running"
         self._memory = self._policy.first_state(actor.environments)
-        # What the next rollout begins with, where it was acted already.
+        # The first actions of the next rollout, if they are chosen already.
         self._next_acted: Acted | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
         self._finished_at = time.perf_counter()
-        # Environments cannot be saved; what they were given can be given to them again.
+        # Environments cannot be saved, but their actions can be replayed.
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
 
     def state(self) -> ActorState:
-        """What it takes to go on from here. Needs `checkpoint.exact`."""
+        """The state to resume from. Needs `checkpoint.exact`."""
         assert self._taken is not None, "actions are kept with --checkpoint.exact only"
         actions = np.concatenate([self._builder.no_actions[None][:0], *self._taken])
         acted = self._next_acted
@@ -106,7 +104,7 @@ class Actor:
         )
 
     def restore(self, state: ActorState) -> None:
-        """Go on from a saved state. Comes before the first `run`, and plays all that was played again."""
+        """Resume from a saved state: replay all its actions. Call it before the first `run`."""
         assert self._taken is not None, "actions are kept with --checkpoint.exact only"
         builder = self._builder
         for start in range(0, len(state.actions), self._unroll_length):
@@ -125,16 +123,14 @@ class Actor:
             self._next_acted = Acted(state.next_actions, state=memory[parts:])
         self._policy.restore_exploration(state.exploration)
         if state.gradients is not None and len(state.actions):
-            # The actions that the next rollout begins with are part of the last one too.
+            # The first actions of the next rollout are part of the last one too.
             self._gradients.restore(builder.finish(state.next_actions), state.gradients)
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
 
-        Where a rollout gives several gradients, a call that is not the first one of a rollout does not act: it reports
-        the next gradient of the same rollout at the weights of `snapshot`.
-
-        `target` has the weights of the target network, for methods that use one.
+        If a rollout gives several gradients, only its first call acts. Each later call reports the next gradient of the
+        same rollout at the weights of `snapshot`. `target` has the weights of the target network, for methods with one.
         """
         started = time.perf_counter()
         wait = started - self._finished_at
@@ -177,12 +173,12 @@ class Actor:
         )
 
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
-        """Of the numbers that a network scales: beside images they are a part of each observation."""
+        """Moments of the numbers that a network scales; beside images they are a part of each observation."""
         parts = self._parts
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
     def _play(self) -> tuple[Rollout, float, float]:
-        """One rollout, and the seconds that it spent in environments and in acting."""
+        """One rollout, and its seconds in environments and in acting."""
         clock = time.perf_counter
         environment = acting = 0.0
         before = clock()
@@ -204,7 +200,7 @@ class Actor:
             environment += stepped - chosen
             before = stepped
         if self._policy.method.needs_next_actions:
-            # Taken by the next rollout: Sarsa's target is the value of the action that really follows.
+            # The next rollout takes them: Sarsa's target is the value of the action that really follows.
             self._next_acted = self._policy.act(builder.observations, self._memory)
             acting += clock() - before
         next_actions = None if self._next_acted is None else self._next_acted.actions
@@ -215,7 +211,7 @@ class Actor:
 
     @property
     def traces(self) -> int:
-        """How often its graphs were traced: as often as there are graphs, however long it runs."""
+        """Number of traces of its graphs: constant after the first rollouts."""
         return self._policy.traces + self._gradients.traces
 
     def close(self) -> None:

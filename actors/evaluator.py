@@ -15,14 +15,12 @@ from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, Weigh
 
 
 class Evaluator:
-    """Plays whole episodes with the weights it is given.
+    """Plays whole episodes with fixed weights.
 
-    Each environment plays a fixed share of the episodes: taking the first to end would favour short ones.
+    Each environment plays a fixed share of the episodes, because the first ones to end would be the short ones.
 
     Args:
-        config: of the run: environment, network and seed.
-        spec: of its environment.
-        evaluation: how many episodes, how many at a time, and by which policy.
+        evaluation: number of episodes and environments, and the policy.
         purpose: selects the seeds of the episodes, which are the same in every `run`.
         threads: of ale-py's vector environment.
     """
@@ -43,12 +41,12 @@ class Evaluator:
 
     @property
     def layout(self) -> ParameterLayout:
-        """Of the weights that this evaluator takes."""
+        """Layout of the weights."""
         return self._policy.layout
 
     @property
     def environments(self) -> int:
-        """Environments that play side by side."""
+        """Number of environments that play side by side."""
         return self._count
 
     def run(
@@ -58,9 +56,9 @@ class Evaluator:
         *,
         on_ended: Callable[[int], object] | None = None,
     ) -> EvaluationResult:
-        """Play the episodes with the weights of `snapshot`, by another policy than the settings' if one is given.
+        """Play the episodes with the weights of `snapshot`, by `policy` or that of the settings.
 
-        `on_ended` is told how many have ended, as they do.
+        `on_ended` is called with the number of episodes that have just ended.
         """
         policy = policy or self._evaluation.policy
         self._policy.assign(snapshot.parameters, snapshot.frames)
@@ -103,11 +101,11 @@ class Evaluator:
         return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=played)
 
     def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Of the random stream that actions are sampled from: what `restore_exploration` takes."""
+        """State of the random stream of actions, for `restore_exploration`."""
         return self._policy.exploration_state()
 
     def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Go on with the random stream where it was. Comes before the first `run`."""
+        """Restore the random stream. Call it before the first `run`."""
         self._policy.restore_exploration(state)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from shared.types import Float32Array, Rollout, WeightSnapshot
 class RolloutPart(NamedTuple):
     """One gradient of a rollout: float32 [P], and the method's statistics over its agent steps, by name.
 
-    It is over `samples` agent steps, of which `agent_steps` are in a gradient for the first time.
+    The gradient is over `samples` agent steps, `agent_steps` of which are in a gradient for the first time.
     """
 
     gradient: Float32Array
@@ -29,15 +29,13 @@ class RolloutPart(NamedTuple):
 
 
 class Gradients(ABC):
-    """The gradients of one rollout after another. Between two of one rollout the weights may change.
+    """The gradients of rollouts. The weights may change between two gradients of the same rollout.
 
     A graph returns a gradient and updates nothing: a `tf.function` that also applied it could read weights that were
     already updated.
 
     Args:
-        config: of the run.
-        spec: of its environment.
-        policy: whose network is differentiated.
+        policy: its network is differentiated.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
@@ -50,46 +48,46 @@ class Gradients(ABC):
         self._statistics: tuple[str, ...] = ()
 
     def assign_target(self, target: WeightSnapshot) -> None:
-        """Set the target network, unless it is that version already."""
+        """Set the target network, unless it has that version already."""
         if target.version != self._target_version:
-            # A variable may take the memory that it is assigned from, and shared memory is written to again.
+            # A variable may alias the memory that it is assigned from, and shared memory is overwritten later.
             self._assign_target(target.parameters.copy())
             self._target_version = target.version
 
     @property
     @abstractmethod
     def traces(self) -> int:
-        """How often its graphs were traced."""
+        """Number of traces of its graphs."""
 
     @property
     @abstractmethod
     def rollout_is_done(self) -> bool:
-        """Whether the last rollout has given all its gradients: it is time for a new one."""
+        """Whether the last rollout has no gradients left."""
 
     def keep(self, t: int, acted: Acted) -> None:  # noqa: B027
-        """Take in what was acted at time `t` of the rollout that is being played. Nothing, unless it is needed."""
+        """Keep what gradients need of the actions at time `t` of the current rollout."""
 
     @abstractmethod
     def begin(self, rollout: Rollout) -> None:
-        """Begin a rollout. It stays as it is until it is done. The weights are still those that acted."""
+        """Begin a rollout, with the weights that acted. Its arrays do not change until it is done."""
 
     @abstractmethod
     def next(self) -> RolloutPart:
-        """The next gradient of the rollout, at the present weights."""
+        """The next gradient of the rollout, at the current weights."""
 
     def state(self) -> dict[str, npt.NDArray[np.generic]] | None:
-        """What it takes, beside the rollout, to go on with one that is not done. None between two rollouts."""
+        """The progress of a rollout with gradients left. None if each rollout gives one gradient."""
         return None
 
     def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
-        """Go on from a saved state, in whose last rollout some gradients may be left."""
+        """Resume from a saved state, whose last rollout may have gradients left."""
         raise AssertionError("a rollout of one gradient is never half done")
 
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:
-        """Graph code: the flat gradient of a loss float32 [P], and its statistics, whose names it notes."""
+        """Graph code: the flat gradient of a loss float32 [P], and its statistics."""
         by_variable = tape.gradient(loss.total, self._policy.network.trainable_variables)
-        # A weight that the loss does not look at has gradient 0. So have running moments, the last in the layout, which
-        # no gradient trains.
+        # A weight that the loss does not depend on has gradient 0. So have running moments, the last in the layout,
+        # which are not trained.
         by_variable += [None] * (len(self._policy.layout.sizes) - len(by_variable))
         pieces = zip(by_variable, self._policy.layout.sizes, strict=True)
         flat = tf.concat([tf.zeros(size) if g is None else tf.reshape(g, [-1]) for g, size in pieces], axis=0)
@@ -101,7 +99,7 @@ class Gradients(ABC):
 
 
 class RolloutGradient(Gradients):
-    """One gradient of each rollout, over all of it, at the weights that acted, from what acting has computed."""
+    """One gradient per rollout, over all of it, at the weights that acted."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
         super().__init__(config, spec, policy)
@@ -151,14 +149,14 @@ def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Seq
 
 
 def rollout_arrays(rollout: Rollout) -> list[npt.NDArray[np.generic]]:
-    """The arrays of a rollout, one after another."""
+    """The arrays of a rollout as one list, in the order of `rollout_signature`."""
     *arrays, first_state, last_state = rollout
     return [*arrays, *first_state, *last_state]
 
 
 def rollout_tensors(arrays: Sequence[tf.Tensor]) -> RolloutTensors:
-    """The same as the arguments of a graph."""
-    # Arrays reach it as they are when graphs are run eagerly, to debug.
+    """The arguments of a graph as the rollout that they are."""
+    # Eager graphs, for debugging, pass arrays.
     tensors = [tf.convert_to_tensor(x) for x in arrays]
     count = len(Rollout._fields) - 2
     states = tensors[count:]

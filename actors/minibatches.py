@@ -1,4 +1,4 @@
-"""A rollout that is differentiated more than once, in parts, while the weights go on changing."""
+"""Rollouts that give several gradients, each over a part of the rollout, while the weights change in between."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,18 +20,16 @@ class Minibatches(Gradients):
     """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
 
     Values and log-probabilities are those of acting; returns and advantages are computed once, with the weights that
-    acted. Where a method has probabilities, a gradient is that of the clipped ratio (Schulman et al. 2017, arXiv
-    1707.06347, eq. 7) to those of acting: it corrects for every update in between, of other actors too.
+    acted. For methods with probabilities the loss uses the clipped ratio (Schulman et al. 2017, arXiv 1707.06347,
+    eq. 7) to the behaviour policy, which corrects for all updates in between, those of other actors included.
 
-    Where the network has a memory, a minibatch is of environments drawn at random, each with all its times, from the
-    state that acting had at the first of them.
+    If the network has a memory, a minibatch consists of random environments with all their times, from the state that
+    acting had at time 0.
 
     Args:
-        config: of the run.
-        spec: of its environment.
-        policy: whose network is differentiated.
-        seed: of the order of agent steps. With the number of the rollout and the epoch it gives the order, so that
-            there is no random state to keep.
+        policy: its network is differentiated.
+        seed: together with the numbers of the rollout and the epoch it determines the order of agent steps, so that no
+            random state has to be saved.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
@@ -47,7 +45,7 @@ class Minibatches(Gradients):
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
         units = policy.network.state_units
-        # What is drawn: environments where their times belong together, else agent steps.
+        # Minibatches are drawn from environments if their times belong together, else from agent steps.
         self._drawable = shape[1] if units else shape[0] * shape[1]
         signature = rollout_signature(config, spec, units)
         a_float = tf.TensorSpec(shape, tf.float32)
@@ -117,7 +115,7 @@ class Minibatches(Gradients):
             self._order = self._order_of(self._reported // self._minibatches)
 
     def _order_of(self, epoch: int) -> npt.NDArray[np.int32]:
-        """Indices of the agent steps of a rollout, time-major, or of its environments, in the order of an epoch."""
+        """Indices of agent steps, time-major, or of environments, in the order of an epoch."""
         if self._minibatches == 1:
             return np.arange(self._drawable, dtype=np.int32)
         random = np.random.default_rng((self._seed, self._rollouts, epoch))
@@ -160,5 +158,5 @@ class Minibatches(Gradients):
 
 
 def _numbered(state: Iterable[object]) -> dict[str, Any]:
-    """The parts of a state by name."""
+    """The parts of a state, named for a checkpoint."""
     return {f"first_state_{i}": part for i, part in enumerate(state)}

@@ -26,12 +26,11 @@ State = tuple[Float32Array, ...]
 
 
 class Acted(NamedTuple):
-    """What one call of a policy gives for a batch of B observations.
+    """Result of a policy for a batch of B observations.
 
-    `actions` are int32 [B] or float32 [B, D]. `values` and `log_probs` are float32 [B]: `Method.value`, and log π of
-    the actions as they were drawn. They are there for an actor that differentiates its rollouts more than once; log π
-    also only where π has a density. `state` is the network's for the next call, float32 [B, U] each: empty for
-    networks without a memory. Between the two calls, see `carried`.
+    `actions` are int32 [B] or float32 [B, D]. `values` and `log_probs` float32 [B] are `Method.value` and log π of the
+    actions; they are None unless rollouts give several gradients, and log π also if π has no density. `state` is that
+    of the network for the next call, float32 [B, U] each, empty without a memory; see `carried`.
     """
 
     actions: npt.NDArray[np.generic]
@@ -41,22 +40,20 @@ class Acted(NamedTuple):
 
 
 def carried(state: State, resets: npt.NDArray[np.bool_]) -> State:
-    """The state [B, U] each that the next time begins with: zeros, a start's, where the step bool [B] only reset."""
+    """The state [B, U] each before the next time: zeros where the step, bool [B], only reset."""
     if not state or not resets.any():
         return state
     return tuple(np.where(resets[:, None], np.float32(0), part) for part in state)
 
 
 class Policy:
-    """The network of a method, and its ways to act. Each way is one graph call, traced once.
+    """The network of a method, and its ways to act. Each is one graph call, traced once.
 
     Args:
-        config: of the run.
-        spec: of its environment.
-        environments: B, whose exploration may each have its own state.
+        environments: B. Each may have its own state of exploration.
         seed: of the sampled actions.
         training: False for an evaluator.
-        unroll_length: T, to store the network's activations for the gradient of a rollout. None: they are not stored.
+        unroll_length: T of the rollouts whose activations are stored for the gradient. None stores nothing.
     """
 
     def __init__(
@@ -69,7 +66,7 @@ class Policy:
         training: bool = True,
         unroll_length: int | None = None,
     ) -> None:
-        # Where the environment was made elsewhere, in the learner for example, what it comes with is not imported yet.
+        # A process without environments, like the learner, has not imported the modules yet.
         import_modules(config.environment.modules)
         self.method = method_class(config.method.name)(config, spec.actions)
         self.network = build_network(config, spec, self.method)
@@ -86,7 +83,7 @@ class Policy:
         stores = unroll_length is not None and not self.method.needs_next_actions and not reuses
         self._stored = StoredActivations(unroll_length or 0) if stores else None
         step = tf.TensorSpec((), tf.int32)
-        # Made once: when caches are cold a tensor of a number takes 190 µs, a tenth of a call.
+        # Made once: with cold caches a tensor of a number takes 190 µs, a tenth of a call.
         self._times = [tf.constant(t) for t in range(unroll_length or 0)]
         batch = [tf.TensorSpec((environments, *tensor.shape[1:]), tensor.dtype) for tensor in seen]
         if self._stored is not None:
@@ -101,7 +98,7 @@ class Policy:
 
     @property
     def traces(self) -> int:
-        """How often its graphs were traced."""
+        """Number of traces of its graphs."""
         graphs = (self._assign, self._act, self._act_and_store, self._greedy, self._values, self._preferences)
         return sum(graph.traces for graph in graphs)
 
@@ -110,25 +107,25 @@ class Policy:
         return nullcontext() if self._stored is None else self._stored.replaying()
 
     def initial_parameters(self) -> Float32Array:
-        """The weights it holds, float32 [P]: the initial ones before the first `assign`."""
+        """The current weights, float32 [P]: the initial ones before the first `assign`."""
         return self.layout.flatten([variable.numpy() for variable in self.network.variables])
 
     def assign(self, parameters: Float32Array, frames: int = 0) -> None:
-        """Set all weights from a float32 [P], and the time, in global frames, that exploration and the loss follow."""
+        """Set all weights from a float32 [P], and the global frames of the schedules of exploration and loss."""
         self._assign(parameters)
         self.method.begin(frames)
         self._explorer.begin(frames)
 
     def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Arrays that `restore_exploration` takes."""
+        """State of the random stream, for `restore_exploration`."""
         return self._explorer.state()
 
     def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Go on with the random stream where it was. Comes before the first sample."""
+        """Restore the random stream. Call it before the first sample."""
         self._explorer.restore(state)
 
     def first_state(self, environments: int) -> State:
-        """The state of so many environments at an episode's start: zeros float32 [B, U] each, if it has a memory."""
+        """The state at the start of an episode: zeros float32 [B, U] each; empty without a memory."""
         return tuple(np.zeros((environments, units), np.float32) for units in self.network.state_units)
 
     def act(self, observations: npt.NDArray[np.generic], state: State = (), t: int | None = None) -> Acted:
@@ -141,20 +138,20 @@ class Policy:
         return self._acted(self._act_and_store(self._times[t], observations, *state))
 
     def greedy(self, observations: npt.NDArray[np.generic], state: State = ()) -> Acted:
-        """Take the action that the method holds best for each of observations [B, …], without exploration."""
+        """Choose the greedy action for each of observations [B, …], without exploration."""
         return self._acted(self._greedy(observations, *state))
 
     def values(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array:
-        """What the network expects from observations [B, …]: float32 [B], see `Method.value`."""
+        """Values of observations [B, …]: float32 [B], see `Method.value`."""
         return self._values(observations, *state)[0].numpy()
 
     def preferences(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array | None:
-        """How the method weighs its actions in observations [B, …]: float32 [B, A], see `Method.preferences`."""
+        """Preferences among actions in observations [B, …]: float32 [B, A], see `Method.preferences`."""
         output = self._preferences(observations, *state)
         return output[0].numpy() if output else None
 
     def _acted(self, output: Sequence[tf.Tensor]) -> Acted:
-        # What the graph does not compute it does not return; the state is the last.
+        # None outputs are not returned; the state is last.
         count = len(output) - len(self.network.state_units)
         arrays = [tensor.numpy() for tensor in output]
         return Acted(*arrays[:count])._replace(state=tuple(arrays[count:]))
@@ -170,7 +167,7 @@ class Policy:
     def _sample(self, output: NetworkOutput) -> tuple[tf.Tensor | None, ...]:
         actions = self._explorer.sample(output)
         if not self._gives_values:
-            # They take a tenth of the time of a small network's call.
+            # Values and log π would take a tenth of the time of a small network's call.
             return actions, *output.state
         return actions, self.method.value(output), self.method.log_prob(output, actions), *output.state
 
@@ -189,7 +186,7 @@ class Policy:
 
 
 def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
-    """The network that a run's settings ask for, with its initial weights."""
+    """The network of a run's settings, with its initial weights."""
     settings, heads, seed = config.network, method.heads(), config.seed
     of_the_trunk = heads if settings.recurrent == "none" else ()
     made = partial(_made, settings.name)
@@ -207,7 +204,7 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
 
 
 def _made(name: str, *arguments: Any) -> Network:
-    """The network of this name, made of its arguments."""
+    """A network by its registered name."""
     network = class_of(NETWORKS[name])(*arguments)
     unnamed = network.layers_without_a_name() if isinstance(network, KerasNetwork) else []
     if unnamed:
@@ -223,7 +220,7 @@ def assign_graph(network: Network, layout: ParameterLayout) -> Graph:
     """A graph that sets all variables of `network` from a float32 [P]."""
 
     def assign(parameters: tf.Tensor) -> None:
-        # Slices of a vector share its memory where they are aligned, as all large ones are; a split would copy them.
+        # Aligned slices of a vector share its memory; `tf.split` would copy them.
         for variable, offset, size in zip(network.variables, layout.offsets, layout.sizes, strict=True):
             variable.assign(tf.reshape(parameters[offset : offset + size], variable.shape))
 
@@ -234,5 +231,5 @@ def _observation_scale(config: RunConfig, spec: EnvironmentSpec) -> ObservationS
     if spec.observation_bounds is None or config.network.observation_scaling != "bounds":
         return None
     low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
-    # Of a uniform draw: mean (a + b)/2, variance (b - a)²/12.
+    # A uniform draw has mean (a + b)/2 and variance (b - a)²/12.
     return ObservationScale(0.5 * (low + high), (high - low) / np.float32(12**0.5))

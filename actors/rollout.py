@@ -1,4 +1,4 @@
-"""Collect T vector steps into one Rollout, and the episodes that end on the way."""
+"""Collection of T vector steps into one rollout, and of the episodes that end in it."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,11 @@ _MOST_NORMALISED_REWARD = 10.0
 class RolloutBuilder:
     """Buffers for one rollout, reused for every rollout of an actor.
 
-    The autoreset state lives here: a vector step after an episode's end only resets, is masked, and is no agent
-    step.
+    It tracks the autoreset: the vector step after an episode's end only resets, is masked, and is no agent step.
 
     Args:
         unroll_length: T.
         environments: B.
-        observation_shape, observation_dtype: of one observation.
-        actions: what one action is.
         discount: γ.
         reward_scale, clip_rewards: training sees rewards scaled, then clipped to [-1, 1]; episode returns are neither.
         normalise_rewards: training sees rewards times `reward_factor`, then clipped to [-10, 10].
@@ -67,7 +64,7 @@ class RolloutBuilder:
         self._finished: list[EpisodeStats] = []
 
     def begin(self, observations: npt.NDArray[np.generic] | None = None) -> None:
-        """Begin a rollout at `observations` [B, …], or where the last one ended."""
+        """Begin a rollout at `observations` [B, …], by default the last ones of the previous rollout."""
         self._slots[0][...] = self._slots[-1] if observations is None else observations
         self._t = 0
 
@@ -78,18 +75,18 @@ class RolloutBuilder:
 
     @property
     def next_observations(self) -> npt.NDArray[np.generic]:
-        """The buffer [B, …] for the observations of the next step. An environment that writes there saves a copy."""
+        """The buffer [B, …] of the next observations. An environment that writes there saves a copy."""
         return self._slots[self._t + 1]
 
     @property
     def resets(self) -> npt.NDArray[np.bool_]:
-        """Where the current step only resets: bool [B]."""
+        """Whether the current step only resets: bool [B]."""
         return self._resets_next
 
     def add(self, actions: npt.NDArray[np.generic], result: StepResult) -> None:
         """Add one vector step: `actions` [B] or [B, D] were taken in `observations` and led to `result`."""
         t, live = self._t, ~self._resets_next
-        # The environment has usually written to the buffer itself.
+        # Environments usually write to the buffer themselves.
         if result.observations is not self._slots[t + 1]:
             self._slots[t + 1][...] = result.observations
         self._actions[t] = actions
@@ -125,7 +122,7 @@ class RolloutBuilder:
         first_state: tuple[Float32Array, ...] = (),
         last_state: tuple[Float32Array, ...] = (),
     ) -> Rollout:
-        """The rollout, with the actions that are taken in its last observations, and the states of a network's memory.
+        """The rollout, with the actions in its last observations and the states of the network's memory.
 
         Valid until the next one begins.
         """
@@ -139,7 +136,7 @@ class RolloutBuilder:
 
     @property
     def unfinished_environments(self) -> int:
-        """How many environments have ended no episode yet."""
+        """Number of environments that have not ended an episode yet."""
         return int((~self._has_finished).sum())
 
     def take_episodes(self) -> EpisodeStats:
@@ -155,7 +152,7 @@ class RolloutBuilder:
 
     @property
     def return_moments(self) -> Moments | None:
-        """Of the discounted returns at the agent steps of a rollout; None where rewards are not normalised."""
+        """Moments of the discounted returns at the agent steps of a rollout; None unless rewards are normalised."""
         if not self._normalises_rewards:
             return None
         return Moments.of(self._discounted_returns[self._mask > 0.5][:, None])

@@ -1,1 +1,1 @@
-"""What every process agrees on: vocabulary and mathematics. Imports no other package of the project, and no ray."""
+"""Vocabulary and mathematics of all processes. Imports no other package of the project, and no Ray."""

@@ -1,30 +1,30 @@
-"""The one error that a user's mistake raises, and errors in words."""
+"""The error of a user's mistake, and one-line forms of errors."""
 
 
 class ConfigurationError(Exception):
     """A setting, or a combination of settings, that cannot work.
 
-    The command line prints the message on one line and exits with code 2, so it names the setting as it is
-    typed, the value that was given, and what to do.
+    The command line prints the message on one line and exits with code 2. The message contains the option, the value
+    and the remedy.
     """
 
 
 def setting_error(setting: str, value: object, problem: str) -> ConfigurationError:
-    """Build the error for the setting `section.field_name`, shown as it is typed: `--section.field-name`.
+    """The error of the setting `section.field_name`, in the form `--section.field-name VALUE: problem`.
 
-    `run` is the one that is typed without its name, as RUN.
+    `run` stands for the positional argument RUN.
     """
     name = "RUN" if setting == "run" else f"--{setting.replace('_', '-')}"
     return ConfigurationError(f"{name} {value}: {problem}")
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:
-    """The message of an error without line breaks, at most so many characters; its type where it has none."""
+    """The message of an error on one line, cut to `most` characters; the type of an error without a message."""
     return " ".join(str(error).split())[:most] or type(error).__name__
 
 
 def typed_line(error: BaseException, most: int | None = None) -> str:
-    """As `one_line`, with the type of the error before its message."""
+    """As `one_line`, with the type of the error before the message."""
     name, line = type(error).__name__, one_line(error, most)
     return line if line == name else f"{name}: {line}"
 

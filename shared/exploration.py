@@ -1,4 +1,4 @@
-"""How actors explore. Each way holds its own state: a random stream, ε, or noise that persists."""
+"""Exploration of actors. Each explorer has its own state: a random stream, ε, or noise that persists."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,29 +11,29 @@ from shared.schedules import linear_anneal
 
 
 class RandomStream:
-    """A `tf.random.Generator`, `generator`, whose state can be saved: what all ways to explore are based on."""
+    """The base of explorers: a `tf.random.Generator` whose state can be saved."""
 
     def __init__(self, seed: int) -> None:
         self.generator = tf.random.Generator.from_seed(seed)
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The state of the generator, for `restore`: all later random numbers follow from it."""
+        """The state of the generator, for `restore`."""
         return {"generator": self.generator.state.numpy()}
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
         self.generator.state.assign(state["generator"])
 
 
 class CategoricalSampler(RandomStream):
-    """Samples the head "policy" as logits: of one choice, or of several at once, of so many each."""
+    """Samples the head "policy" as logits of one choice, or of several at once with `choices` values each."""
 
     def __init__(self, seed: int, choices: tuple[int, ...] = ()) -> None:
         super().__init__(seed)
         self._choices = choices
 
     def begin(self, frames: int) -> None:
-        """Nothing changes with time."""
+        """No schedule."""
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Actions int32 [B] or [B, C]."""
@@ -41,16 +41,15 @@ class CategoricalSampler(RandomStream):
 
 
 class EpsilonGreedy(RandomStream):
-    """A random action with probability ε, else that of the highest value; ε is each environment's own.
+    """A random action with probability ε, else the one of highest value. Each environment has its own ε.
 
     Mnih et al. 2016 (arXiv 1602.01783, section 5.1): ε falls linearly from 1 to a value that is drawn once, 0.1, 0.01
-    or 0.5 with probabilities 0.4, 0.3 and 0.3. So at any time some environments explore and some exploit.
+    or 0.5 with probabilities 0.4, 0.3 and 0.3, so that some environments explore and others exploit at any time.
 
     Args:
-        config: the schedule.
         environments: B.
         actions: A.
-        seed: of the drawn values and of the actions.
+        seed: of the final values and of the actions.
         training: False for an evaluator: ε is the smallest final value from the start.
     """
 
@@ -103,7 +102,7 @@ class GaussianNoise(RandomStream):
     """Samples N(μ, σ²) independently at each step: the head "policy" is μ, the parameter "log_std" log σ."""
 
     def begin(self, frames: int) -> None:
-        """Nothing changes with time."""
+        """No schedule."""
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Actions float32 [B, D], not clipped."""
@@ -136,13 +135,13 @@ class StateDependentNoise(RandomStream):
         return super().state() | noise
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """See `RandomStream.restore`. Comes before the first sample."""
+        """See `RandomStream.restore`. Call it before the first sample."""
         super().restore(state)
         if "noise" in state:
             self._noise = tf.Variable(state["noise"], trainable=False, name="noise")
 
     def begin(self, frames: int) -> None:
-        """Nothing changes with time."""
+        """No schedule."""
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Actions float32 [B, D], not clipped."""
@@ -150,7 +149,7 @@ class StateDependentNoise(RandomStream):
         features = tf.cast(output.features, tf.float32)
         shape = (environments, features.shape[-1], dimensions)
         if self._noise is None:
-            # The number of features is known only now, while the graph is traced: the variable is made outside of it.
+            # The number of features is known only while the graph is traced: the variable is made outside of it.
             with tf.init_scope():
                 self._noise = tf.Variable(self.generator.normal(shape), trainable=False, name="noise")
         renewed = self.generator.uniform((environments, 1, 1)) < self._renewal

@@ -1,4 +1,4 @@
-"""Graphs that are called a thousand times a second: traced once, called with little around the call."""
+"""Graphs that are called a thousand times a second: traced once, with little overhead per call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,17 +11,16 @@ from shared.types import Float32Array
 
 
 class Graph:
-    """A function of tensors, traced at its first call with the one signature it has.
+    """A function of tensors with one signature, traced at its first call.
 
-    Calling a `tf.function` with arrays costs about 190 µs before the graph starts (its arguments are matched to a
-    trace, and copied), and twice that when caches are cold. On the CPU this one is called as the operation that it
-    is, on the memory where its arguments lie: 10 µs. Not copied are arrays that start at a multiple of 64 bytes, see
-    `aligned`, and are writeable; they may change again when the call has returned. Nothing here runs before an
-    earlier call has ended.
+    A call of a `tf.function` with arrays takes about 190 µs before the graph starts, to match its arguments to a trace
+    and to copy them, and twice that with cold caches. On the CPU this class calls the traced operation directly on the
+    arrays' memory: 10 µs. Writeable arrays that start at a multiple of 64 bytes, see `aligned`, are not copied; they
+    may change after the call. Calls are synchronous.
 
     Args:
-        function: of as many tensors as `signature` has; returns a tensor, a tuple of tensors, or None.
-        signature: shapes and dtypes of its arguments.
+        function: of the tensors of `signature`; returns a tensor, a tuple of tensors, or None.
+        signature: shapes and dtypes of the arguments.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec]) -> None:
@@ -34,11 +33,11 @@ class Graph:
 
     @property
     def traces(self) -> int:
-        """How often it was traced."""
+        """Number of traces."""
         return self._function.experimental_get_tracing_count()
 
     def __call__(self, *arguments: npt.NDArray[np.generic] | np.generic | tf.Tensor) -> list[tf.Tensor]:
-        """The tensors that the function returns for arrays of its signature. A tensor is passed on as it is.
+        """The tensors that the function returns. Arguments are arrays of the signature, or tensors.
 
         Raises:
             ValueError: an argument has another shape or dtype.
@@ -49,9 +48,9 @@ class Graph:
             self._trace()
         tensors = [self._tensor(x, *spec) for x, spec in zip(arguments, self._signature, strict=True)]
         if self._has_gpu:
-            # There the runtime decides what is copied where.
+            # The runtime copies arguments to the GPU.
             return _flat(self._concrete(*tensors))
-        # The operation that a `tf.function` ends in, without the Python around it.
+        # The operation of a `tf.function`, without its Python code.
         return tf.raw_ops.StatefulPartitionedCall(
             args=[*tensors, *self._captured], Tout=self._output_dtypes, f=self._concrete
         )
@@ -81,19 +80,19 @@ class Graph:
             and array.flags.c_contiguous
             and array.ctypes.data % ALIGNMENT == 0
         ):
-            # NumPy exports no read-only array this way: it is copied below.
+            # NumPy does not export read-only arrays by DLPack; they are copied below.
             return tensor_on(array)
         return tf.convert_to_tensor(array)
 
 
-# What TensorFlow's kernels count on.
+# Required by TensorFlow's kernels.
 ALIGNMENT = 64
-# Below, a copy is cheaper than what it takes to avoid it.
+# A smaller array is cheaper to copy.
 _LEAST_SHARED_BYTES = 4096
 
 
 def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
-    """An empty array that a `Graph` takes as it is: it starts at a multiple of 64 bytes."""
+    """An empty array that a `Graph` does not copy: it starts at a multiple of 64 bytes."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
@@ -101,20 +100,20 @@ def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
 
 
 def tensor_on(array: npt.NDArray[np.generic]) -> tf.Tensor:
-    """A tensor that uses the memory of an `aligned` array: what is written there later, graphs see."""
+    """A tensor on the memory of an `aligned` array. Graphs see later writes."""
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())  # type: ignore[misc]
 
 
 def as_array(tensor: tf.Tensor) -> Float32Array:
-    """The values of a tensor, read-only, and where that is possible in its own memory."""
+    """The values of a tensor, read-only, without a copy on the CPU."""
     if tensor.device.endswith("CPU:0"):
         return np.asarray(memoryview(tensor))
     return tensor.numpy()
 
 
 def values_of(variable: tf.Variable) -> Float32Array:
-    """The values of a variable, read-only, as `as_array`. They may change when the variable does."""
-    # `variable.value()` looks for gradient tapes first: with caches as cold as a learner's, 270 µs in place of 120.
+    """The values of a variable, read-only, as `as_array`. They may change with the variable."""
+    # `variable.value()` looks for gradient tapes first: 270 µs instead of 120 with a learner's cold caches.
     return as_array(tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Named tensors as one flat float32 vector: the form in which weights and gradients travel and are learned."""
+"""Named tensors as one flat float32 vector, the form of weights and gradients in messages and in the learner."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class NamedVariable(Protocol):
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Where each named tensor lies in the flat vector of parameters.
+    """Position of each named tensor in the flat vector of parameters.
 
-    Two processes whose layouts have the same `fingerprint` agree on the name, shape and place of every weight.
+    Layouts with the same `fingerprint` agree on the name, shape and position of every weight.
     """
 
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, variables: Sequence[NamedVariable]) -> "ParameterLayout":
-        """Lay out an explicit list of variables, in its order.
+        """The layout of variables in the given order.
 
         Raises:
             ValueError: two variables have the same name.
@@ -50,7 +50,7 @@ class ParameterLayout:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each tensor starts in the flat vector."""
+        """Offset of each tensor in the flat vector."""
         return tuple(int(n) for n in np.cumsum((0, *self.sizes[:-1]))) if self.sizes else ()
 
     @cached_property
@@ -60,12 +60,12 @@ class ParameterLayout:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that differ when any name, shape or place differs."""
+        """16 hexadecimal digits that depend on all names, shapes and positions."""
         text = ";".join(f"{name}{shape}" for name, shape in zip(self.names, self.shapes, strict=True))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def range_of(self, name: str) -> slice:
-        """Where the tensor `name` lies in the flat vector."""
+        """Range of the tensor `name` in the flat vector."""
         i = self.names.index(name)
         return slice(self.offsets[i], self.offsets[i] + self.sizes[i])
 

@@ -1,4 +1,4 @@
-"""Mean and variance of a stream, in pieces that can be merged in any order."""
+"""Mean and variance of a stream, in parts that can be merged in any order."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -47,7 +47,7 @@ class Moments(NamedTuple):
         return self.squares / self.number if self.number else np.ones_like(self.squares)
 
     def to_json(self) -> list[object]:
-        """Plain values for a checkpoint."""
+        """JSON values for a checkpoint."""
         return [self.number, self.mean.tolist(), self.squares.tolist()]
 
     @classmethod

@@ -16,7 +16,7 @@ from shared.errors import setting_error, typed_line
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a class is: its module, and its name there."""
+    """Location of a class."""
 
     module: str
     class_name: str
@@ -24,7 +24,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class NetworkEntry(Entry):
-    """Where a network is; whether it takes images, else vectors; and the least side of an image, in pixels."""
+    """Location of a network, whether its input is images or vectors, and the minimum side of an image in pixels."""
 
     images: bool
     least_side: int = 1
@@ -36,21 +36,21 @@ NETWORKS: dict[str, NetworkEntry] = {
     "impala_resnet": NetworkEntry("shared.networks.residual", "ResidualNetwork", images=True, least_side=36),
     "mlp": NetworkEntry("shared.networks.perceptron", "MultilayerPerceptron", images=False),
 }
-"""By what `--network.name` takes."""
+"""Networks by `--network.name`."""
 
 EXPLORERS: dict[str, Entry] = {}
-"""By what `--exploration.name` takes."""
+"""Explorers by `--exploration.name`."""
 
 
 def register_network(name: str, network: type, *, images: bool) -> None:
-    """Enter a network of the user's own, in a module that a run imports: `--environment.import MODULE`.
+    """Register a network, in a module that a run imports by `--environment.import MODULE`.
 
     Args:
-        name: what `--network.name` then takes.
-        network: a subclass of `shared.networks.Network`, at the top of its module. It is made as network(config,
-            observation_shape, heads, seed, observation_mean): see `shared.networks.KerasNetwork`.
-        images: whether it takes images, uint8 [N, height, width, channels], or vectors, float32 [N, size]. One for
-            images is also the trunk of each image that is seen beside numbers.
+        name: value of `--network.name`.
+        network: a subclass of `shared.networks.Network` at the top level of its module, with a constructor
+            network(config, observation_shape, heads, seed, observation_mean): see `shared.networks.KerasNetwork`.
+        images: whether its input is images, uint8 [N, height, width, channels], or vectors, float32 [N, size]. A
+            network for images is also the trunk of each image beside numbers.
 
     Raises:
         ValueError: another network has the name.
@@ -59,13 +59,13 @@ def register_network(name: str, network: type, *, images: bool) -> None:
 
 
 def register_explorer(name: str, explorer: type) -> None:
-    """Enter a way to explore of the user's own, in a module that a run imports: `--environment.import MODULE`.
+    """Register an explorer, in a module that a run imports by `--environment.import MODULE`.
 
     Args:
-        name: what `--exploration.name` then takes.
-        explorer: a class with the methods of `shared.methods.method.Explorer`, at the top of its module. It is made as
-            explorer(config, actions, environments, seed, training=True or False), see `Method.explorer`, with the
-            `RunConfig` and the `ActionSpec` before the rest.
+        name: value of `--exploration.name`.
+        explorer: a class with the methods of `shared.methods.method.Explorer` at the top level of its module, with a
+            constructor explorer(config, actions, environments, seed, training=True or False): the `RunConfig`, the
+            `ActionSpec`, and the arguments of `Method.explorer`.
 
     Raises:
         ValueError: another explorer has the name.
@@ -77,26 +77,27 @@ _Entry = TypeVar("_Entry", bound=Entry)
 
 
 def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None:
-    """Enter something in a table by its name. The same one may be entered again, where its module is imported again.
+    """Add an entry to a registry. The same entry may be added again, because its module may be imported again.
 
-    `kind` says what it is, with its article.
+    Args:
+        kind: of the entry, with its article, for the message.
 
     Raises:
-        ValueError: something else has the name.
+        ValueError: another entry has the name.
     """
     if table.setdefault(name, entry) != entry:
         raise ValueError(f"there is {kind} {name} already, in {table[name].module}: choose another name")
 
 
 def class_of(entry: Entry) -> Any:
-    """The class that an entry is for."""
+    """The class of an entry."""
     return getattr(importlib.import_module(entry.module), entry.class_name)
 
 
 @dataclass(frozen=True)
 class MethodEntry(Entry):
-    """Where a method is; whether it can take continuous actions, and several at once; and whether it bootstraps from a
-    target network, where a run does not switch that off."""
+    """Location of a method, whether it supports continuous actions and several choices at once, and whether it
+    bootstraps from a target network unless a run disables it."""
 
     continuous_actions: bool
     target_network: bool = False
@@ -110,13 +111,13 @@ METHODS: dict[str, MethodEntry] = {
 
 
 def register_method(name: str, method: type, *, continuous_actions: bool, target_network: bool = False) -> None:
-    """Enter a method of the user's own, in a module that a run imports: `--environment.import MODULE`.
+    """Register a method, in a module that a run imports by `--environment.import MODULE`.
 
     Args:
-        name: what `--method.name` then takes.
-        method: a subclass of `shared.methods.method.Method`, at the top of its module.
-        continuous_actions: whether it can take them, and several choices at once.
-        target_network: whether it bootstraps from one, where a run does not switch that off.
+        name: value of `--method.name`.
+        method: a subclass of `shared.methods.method.Method` at the top level of its module.
+        continuous_actions: whether it supports continuous actions and several choices at once.
+        target_network: whether it bootstraps from a target network unless a run disables it.
 
     Raises:
         ValueError: another method has the name.
@@ -126,15 +127,15 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import each module, once. The folder that the process stands in is searched last.
+    """Import each module once. The current directory is searched last.
 
     Raises:
-        ConfigurationError: there is no such module, or it cannot be imported.
+        ConfigurationError: a module does not exist, or cannot be imported.
     """
     for name in names:
         if name in sys.modules:
             continue
-        # Python has put the folder of the command there instead. Last, so that it takes nothing's place.
+        # Python puts the directory of the command there instead. Last, so that it shadows nothing.
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
         try:

@@ -1,8 +1,8 @@
-"""The data that processes exchange: names, shapes, dtypes and units, said once.
+"""The data that processes exchange: names, shapes, dtypes and units.
 
 Everything is time-major. `T` is the unroll length, `B` the environments of one actor, `P` the number of
 parameters. Images are [height, width, stack]; images and numbers together are a row of bytes, see
-`shared.types`. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of the
+`ObservationParts`. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of the
 emulator, so frames = agent steps x frame skip.
 
 | name             | shape         | dtype           | meaning                                                     |
@@ -35,10 +35,10 @@ EvaluationPolicy = Literal["sampled", "greedy"]
 
 
 class ActionSpec(NamedTuple):
-    """What one action is: a choice among `size`, several choices at once, or a float32 vector of `size` dimensions.
+    """The kind of an action: a choice among `size`, several choices at once, or a float32 vector of `size` dimensions.
 
-    `choices` says among how many each of several choices is; their sum is the `size`. Continuous actions are in units
-    of half the range: -1 and 1 are the bounds. Environments clip to them.
+    `choices` has the number of values of each of several choices; `size` is their sum. Continuous actions are in units
+    of half the range: -1 and 1 are the bounds, to which environments clip.
     """
 
     size: int
@@ -96,14 +96,14 @@ class EpisodeStats(NamedTuple):
 
 
 def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-    """The mean of each of an environment's numbers over the episodes that have it; without those that none has."""
+    """The mean of each number over the episodes that have it, without numbers that no episode has."""
     known = {name: values[~np.isnan(values)] for name, values in info.items()}
     return {name: float(values.mean()) for name, values in known.items() if len(values)}
 
 
 class StageSeconds(NamedTuple):
-    """Wall-clock seconds that an actor spent in each stage of one call: of a rollout that it played and differentiated,
-    or of one more gradient of it, in which it did not play."""
+    """Wall-clock seconds of each stage of one call of an actor. Later gradients of a rollout have no environment and
+    acting."""
 
     environment: float
     acting: float
@@ -113,15 +113,14 @@ class StageSeconds(NamedTuple):
 
 
 class GradientReport(NamedTuple):
-    """What an actor sends to the learner: one gradient, and the account of the agent steps behind it.
+    """The message of an actor to the learner: one gradient, and the account of its agent steps.
 
-    `version` is that of the weights that the gradient was computed with; they acted, too, unless the rollout had been
-    differentiated before. `(actor_id, sequence)` is unique in a run: a replaced actor gets a new `actor_id`. `samples`
-    are the agent steps that the gradient is over, and `agent_steps` those of them that no gradient was over before.
-    `statistics` are means over the samples, by the names of the method. `return_moments` of the
-    discounted returns of its steps are there where rewards are normalised, and `observation_moments` where
-    observations are scaled by running moments. `unfinished_environments` counts those of the actor's environments
-    that have ended no episode yet.
+    `version` is that of the weights of the gradient, which also acted if this is the rollout's first gradient.
+    `(actor_id, sequence)` is unique in a run: a replacement has a new `actor_id`. `samples` is the number of agent
+    steps of the gradient, `agent_steps` the number of those that are in a gradient for the first time.
+    `statistics` are means over the samples, named by the method. `return_moments` are those of the discounted returns,
+    if rewards are normalised; `observation_moments` those of the observations, if they are scaled by running moments.
+    `unfinished_environments` is the number of environments that have not ended an episode yet.
     """
 
     actor_id: int
@@ -140,10 +139,10 @@ class GradientReport(NamedTuple):
 
 
 class AggregatedReport(NamedTuple):
-    """The reports of several actors of one node, and the sum of their gradients in their order: float32 [P].
+    """The reports of several actors of one node, without gradients, and the sum of their gradients float32 [P].
 
-    The reports themselves carry none. Those whose entry in `finite` is False are in no sum. `actor_id` is that of the
-    node's aggregator.
+    Gradients are summed in the order of the reports, without those whose entry in `finite` is False. `actor_id` is that
+    of the node's aggregator.
     """
 
     actor_id: int
@@ -153,7 +152,7 @@ class AggregatedReport(NamedTuple):
 
 
 class Video(NamedTuple):
-    """An animated GIF, and its size in pixels."""
+    """An animated GIF, with its size in pixels."""
 
     gif: bytes
     width: int
@@ -163,9 +162,8 @@ class Video(NamedTuple):
 class EvaluationResult(NamedTuple):
     """Whole episodes played with fixed weights: unclipped returns float64 [E], lengths in agent steps int64 [E].
 
-    `video` shows one more episode, where the run asks for it, and `video_error` says why there is none. `policy` is how
-    actions were chosen. `games` int64 [E] has one number for episodes that were the same game, from the start to the
-    end; None where nobody looked.
+    `video` shows one more episode, if the run requests it; `video_error` is the reason for its absence. `games` int64
+    [E] has one number for episodes that were the same game from start to end; None if unknown.
     """
 
     version: int
@@ -195,7 +193,7 @@ def standard_error(returns: npt.NDArray[np.float64], games: npt.NDArray[np.int64
 
 
 class ImagePart(NamedTuple):
-    """An image of an observation: its name as an input of an exported network, and [height, width, channels]."""
+    """An image of an observation: its input name in an exported network, and [height, width, channels]."""
 
     name: str
     shape: tuple[int, int, int]
@@ -204,11 +202,11 @@ class ImagePart(NamedTuple):
 class ObservationParts(NamedTuple):
     """The parts of an observation that has images beside numbers, and where each lies in it: a row of bytes, uint8 [R].
 
-    First all numbers as one vector, float32 in this machine's byte order, then each image, uint8. So an observation is
-    one array of one dtype, whatever it is of: rollouts, buffers and minibatches treat all alike, and images do not take
-    four times their memory. `shared.networks.multi_input` splits the row again into the same bits.
+    First all numbers as one vector, float32 in this machine's byte order, then each image, uint8. Every observation is
+    thus one array of one dtype: rollouts, buffers and minibatches treat all alike, and images stay uint8. The network
+    `shared.networks.multi_input` splits the row into the same bits.
 
-    `numbers` are what the vector is made of, by name, with how many each has. `images` has one entry or more.
+    `numbers` has the name and size of each part of the vector. `images` has at least one entry.
     """
 
     numbers: tuple[tuple[str, int], ...]
@@ -216,7 +214,7 @@ class ObservationParts(NamedTuple):
 
     @property
     def vector_size(self) -> int:
-        """How many numbers there are."""
+        """Number of numbers."""
         return sum(count for _, count in self.numbers)
 
     @property
@@ -226,11 +224,11 @@ class ObservationParts(NamedTuple):
 
     @property
     def vector_bytes(self) -> slice:
-        """Where the vector lies in a row."""
+        """Range of the vector in a row."""
         return slice(0, 4 * self.vector_size)
 
     def image_bytes(self) -> Iterator[tuple[ImagePart, slice]]:
-        """Each image, and where it lies in a row."""
+        """Each image, and its range in a row."""
         start = self.vector_bytes.stop
         for image in self.images:
             stop = start + int(np.prod(image.shape))
@@ -238,6 +236,5 @@ class ObservationParts(NamedTuple):
             start = stop
 
     def vectors(self, rows: npt.NDArray[np.uint8]) -> Float32Array:
-        """The vectors float32 [..., size] of observations uint8 [..., R], in their place: what is written is in the
-        rows."""
+        """The vectors float32 [..., size] of observations uint8 [..., R], as a view."""
         return rows[..., self.vector_bytes].view(np.float32)

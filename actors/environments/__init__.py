@@ -1,7 +1,6 @@
-"""Environments behind one interface, whichever library plays them: one kind of spec, one autoreset rule (NEXT_STEP).
+"""Vector environments of different libraries behind one interface, with one autoreset rule (NEXT_STEP).
 
-A library is an adapter (`atari`, `gymnasium`): what is particular to it is said there, and nowhere else. Methods,
-networks and rollouts do not belong here.
+Each library has an adapter (`atari`, `gymnasium`), the only place that knows its particulars.
 """
 
 from actors.environments.adapter import Adapter, EnvironmentSpec, StepResult

@@ -12,32 +12,32 @@ from shared.types import ActionSpec, ObservationParts
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """Facts about one environment that a network or a reader must know."""
+    """Facts about one environment that networks and descriptions need."""
 
     observation_shape: tuple[int, ...]
     """Shape of one observation: [height, width, stack] of an image, [size] of a vector, [bytes] of `parts`."""
     observation_dtype: str
-    """uint8 where there are images, float32 of vectors."""
+    """uint8 if there are images, else float32."""
     actions: ActionSpec
     action_set: tuple[str, ...]
-    """Names of the actions: as the library calls them, else their numbers."""
+    """Names of the actions in the library, else their numbers."""
     images: bool
-    """Whether there are images in observations, channels last; else they are vectors."""
+    """Whether observations contain images, channels last; else they are vectors."""
     has_lives: bool
     """Whether an episode has lives that can be lost before it ends."""
     frames_per_agent_step: int
     observation_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """Lowest and highest values of a vector, ±inf where there is no bound. None where there is no vector."""
+    """Lowest and highest values of a vector, ±inf without a bound. None without a vector."""
     parts: ObservationParts | None = None
-    """What lies where in observations that have several images, or images and numbers. None: they are one array."""
+    """Layout of observations with several images, or images and numbers. None: they are one array."""
     left_out: tuple[str, ...] = ()
-    """Names of the parts of an observation that are text, which no network here reads."""
+    """Names of the text parts of an observation, which networks do not read."""
     observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
-    """What to centre images on, float32 of `observation_shape`; see `measure_observation_mean`."""
+    """Mean that images are centred on, float32 of `observation_shape`; see `measure_observation_mean`."""
 
     @property
     def image_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of each image of an observation: [height, width, channels]."""
+        """Shape of each image of an observation: [height, width, channels]."""
         if self.parts is not None:
             return tuple(image.shape for image in self.parts.images)
         return (self.observation_shape,) if self.images else ()
@@ -47,7 +47,7 @@ class StepResult(NamedTuple):
     """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
 
     `lost_life` marks environments that lost a life in this step, whether or not the episode ended. `info` has the
-    numbers that the settings ask for by name, float64 [B], NaN where an environment gave none.
+    numbers of `log_info` by name, float64 [B], NaN where an environment gave none.
     """
 
     observations: npt.NDArray[np.generic]
@@ -59,54 +59,54 @@ class StepResult(NamedTuple):
 
 
 class Adapter(Protocol):
-    """One environment's settings in the words of the library that plays it. It holds no environment."""
+    """The settings of an environment, translated for the library that plays it."""
 
     protocols: ClassVar[dict[str, dict[str, Any]]]
-    """By name, the published rules that a score can be made by: which fields of the settings they change."""
+    """Published evaluation protocols by name: the settings that each changes."""
 
     def check(self) -> None:
-        """Refuse settings that this library does not have, or that would skip frames twice.
+        """Check the settings.
 
         Raises:
-            ConfigurationError: there is such a setting.
+            ConfigurationError: the library does not have a setting, or frames would be skipped twice.
         """
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:
-        """The library's vector environment of `count` copies, whose autoreset is NEXT_STEP. Comes before what reads it.
+        """A vector environment of `count` copies, with autoreset NEXT_STEP. Call it before the other methods.
 
         Raises:
-            ConfigurationError: its actions or observations are of a kind that cannot be played.
+            ConfigurationError: the kind of its actions or observations is not supported.
         """
         ...
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:
-        """Describe one copy of an environment that `make_vector` made."""
+        """Facts about one copy of an environment of `make_vector`."""
         ...
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
-        """One seed, or one for each environment [B], as the library's `reset` takes them."""
+        """One seed, or one per environment [B], in the form of the library's `reset`."""
         ...
 
     def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """Actions [B, …] as the library takes them, from those of an `ActionSpec`."""
+        """Actions [B, …] in the form of the library, from those of an `ActionSpec`."""
         ...
 
     def observations(self, observations: Any, to: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
-        """The library's observations in the shape and dtype of the spec: written to `to` if given, else a copy."""
+        """The library's observations in the shape and dtype of the spec, written to `to` or copied."""
         ...
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:
-        """Lives that are left after a reset or a step, [B], from its info; None where there are no lives."""
+        """Remaining lives after a reset or a step, [B], from its info; None for environments without lives."""
         ...
 
     def observation_meaning(self, spec: EnvironmentSpec) -> str:
-        """One line for who feeds observations to an exported network."""
+        """Description of the input of an exported network, in one line."""
         ...
 
     def training_protocol(self) -> dict[str, Any]:
-        """For a run's manifest: the settings of the environment that count for this library."""
+        """The environment's settings in a run's manifest."""
         ...
 
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
-        """For an evaluation: everything of the environment that a score depends on."""
+        """Everything in the environment that a score depends on, for an evaluation's result."""
         ...

@@ -22,13 +22,9 @@ _SCREEN_HEIGHT, _SCREEN_WIDTH = 210, 160
 
 
 class AtariAdapter:
-    """Makes and reads ale-py's vector environment. See `Adapter` for what each method is for.
+    """The adapter of ale-py's vector environment; see `Adapter`."""
 
-    Args:
-        config: whose id is that of a game.
-    """
-
-    # A bound of 31 draws 0 to 30 no-ops: uniformly, below the bound.
+    # A bound of 31 draws 0 to 30 no-ops.
     protocols: ClassVar[dict[str, dict[str, Any]]] = {
         "noop": {"max_noops": 31, "sticky_action_probability": 0.0, "max_episode_frames": 108_000},
         "machado": {
@@ -79,9 +75,9 @@ class AtariAdapter:
         )
 
     def make_screen(self) -> gymnasium.vector.VectorEnv:
-        """One copy of the same game under the same rules, in colour and frame by frame, as a person sees it.
+        """One copy of the same game under the same rules, in colour and frame by frame, for people.
 
-        Its observations are uint8 [1, 1, 210, 160, 3]. Given the seed and the actions of a copy by `make_vector`, each
+        Its observations are uint8 [1, 1, 210, 160, 3]. With the seed and the actions of a copy of `make_vector`, each
         action repeated for its frames, it plays the same episode.
         """
         return self._make(
@@ -107,7 +103,7 @@ class AtariAdapter:
             autoreset_mode=AutoresetMode.NEXT_STEP,
             noop_max=config.max_noops,
             use_fire_reset=config.fire_on_reset,
-            # Both hide what is needed: true returns, and where an episode really ends.
+            # They would hide true returns and the true ends of episodes.
             reward_clipping=False,
             episodic_life=False,
             **picture,
@@ -190,7 +186,7 @@ def atari_game(environment_id: str) -> str | None:
 
 
 def register_games() -> None:
-    """Enter the ids of all games in Gymnasium's registry, once."""
+    """Register the ids of all games with Gymnasium, once."""
     # Stella's banner goes to stderr at error level only; ale-py reads the level from this function.
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     if "ALE/Pong-v5" not in gymnasium.registry:
@@ -202,7 +198,7 @@ def channels_last(images: ByteArray, to: ByteArray | None = None) -> ByteArray:
     """Images uint8 [B, stack, height, width] as [B, height, width, stack], contiguous, in `to` if it is given.
 
     TensorFlow's convolutions on CPUs want channels last. For a stack of four the bytes of a pixel are put together
-    as one integer, 4 µs for an image of 84 x 84 where NumPy's own transposed copy takes 19, and TensorFlow's 21.
+    as one integer: 4 µs for an image of 84 x 84, against 19 µs of NumPy's transposed copy and 21 µs of TensorFlow's.
     """
     count, stack, height, width = images.shape
     if to is None:
@@ -220,10 +216,10 @@ def channels_last(images: ByteArray, to: ByteArray | None = None) -> ByteArray:
 
 
 def _start_frames(config: EnvironmentConfig, *, has_fire: bool) -> str:
-    """How many frames pass before the agent acts, as ale-py draws them.
+    """Number of frames before the agent acts, as text.
 
-    It draws uniformly below the bound. FIRE takes the place of a no-op, and is pressed where none was drawn, too: 0
-    and 1 both make one frame.
+    ale-py draws uniformly below the bound. FIRE replaces a no-op, and is pressed even if none was drawn, so that draws
+    of 0 and of 1 both give one frame.
     """
     most = max(config.max_noops - 1, 0)
     if not (config.fire_on_reset and has_fire):

@@ -1,4 +1,4 @@
-"""CarRacing that is drawn only when the agent looks."""
+"""CarRacing without the pictures that the agent does not see. The module's path is part of saved settings."""
 
 from typing import Any, cast
 
@@ -6,20 +6,20 @@ import gymnasium
 
 
 class LastDrawn(gymnasium.Wrapper):
-    """Draws what CarRacing-v3 shows after the last of repeated actions only; what the agent sees is the same.
+    """Draws CarRacing-v3 only after the last of repeated actions. The agent's observations are the same.
 
-    Gymnasium draws after every step, though a repeated action lets nobody look in between, and drawing is nearly all
-    that a step takes. Meant for `--environment.wrappers`, with `times` equal to `--environment.frame-skip`.
+    Gymnasium draws after every step, which is nearly all of its time, although the pictures between repeated actions
+    are not observed. For `--environment.wrappers`, with `times` equal to `--environment.frame-skip`.
 
     Args:
-        env: CarRacing, as `gymnasium.make` returns it.
-        times: how often an action is repeated.
+        env: CarRacing from `gymnasium.make`.
+        times: number of steps per action.
     """
 
     def __init__(self, env: gymnasium.Env, times: int) -> None:
         super().__init__(env)
         self._times, self._steps = times, 0
-        # Gymnasium has no switch for it: `step` asks this method of the environment for the picture.
+        # Gymnasium has no switch for it: `step` calls this method of the environment for the picture.
         self._car_racing = cast(Any, env.unwrapped)
         self._draw = self._car_racing._render
         self._car_racing._render = self._render
@@ -30,7 +30,7 @@ class LastDrawn(gymnasium.Wrapper):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`: between looks, the observation is that of the last one."""
+        """See `gymnasium.Env.step`. Between observations the last one is repeated."""
         self._steps += 1
         observation, reward, terminated, truncated, info = self.env.step(action)
         if (terminated or truncated) and self._between_looks:

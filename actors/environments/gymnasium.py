@@ -25,11 +25,10 @@ from shared.registry import import_modules
 
 
 class GymnasiumAdapter:
-    """Makes and reads Gymnasium's own vector environment. See `Adapter` for what each method is for.
+    """The adapter of Gymnasium's vector environments; see `Adapter`.
 
     Args:
-        config: which environment.
-        render_mode: of `gymnasium.make`; rgb_array to take pictures.
+        render_mode: of `gymnasium.make`; rgb_array for pictures.
     """
 
     protocols: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -37,12 +36,12 @@ class GymnasiumAdapter:
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
         self._config = config
         self._render_mode = render_mode
-        # Of a batch of observations, as networks see them.
+        # Of a batch of observations for networks.
         self._shape: tuple[int, ...] = ()
         self._actions: Actions | None = None
-        # None where observations are an image alone.
+        # None if an observation is a single image.
         self._vectors: Vectors | None = None
-        # None where they are an image alone, or numbers alone.
+        # None if an observation is a single image, or numbers only.
         self._packed: PackedObservations | None = None
 
     def check(self) -> None:
@@ -91,7 +90,7 @@ class GymnasiumAdapter:
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
         if isinstance(seed, int):
             return seed
-        # The vector forms of environments have one stream of random numbers. Others take Python's integers only.
+        # A registered vector form has a single random stream. Others accept Python integers only.
         return int(seed[0]) if self._config.vectorization == "gymnasium" else seed.tolist()
 
     def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
@@ -131,7 +130,7 @@ class GymnasiumAdapter:
 
     @property
     def _dtype(self) -> str:
-        """Of observations, as networks see them: that of images, wherever there are some."""
+        """Dtype of observations for networks: that of images, if there are any."""
         return "float32" if self._packed is None and self._vectors is not None else "uint8"
 
     def _rules(self) -> dict[str, Any]:
@@ -147,18 +146,18 @@ class GymnasiumAdapter:
 
 
 def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
-    """So many copies, stepped as the settings say: one after another, in processes, or in a vector form of their own.
+    """`count` copies of an environment, stepped in turn, in processes, or by the vector form that it has registered.
 
     Raises:
-        ConfigurationError: a wrapper cannot be found or made, or there is no vector form that can be used.
+        ConfigurationError: a wrapper cannot be found or made, or there is no usable vector form.
     """
     copies = [partial(make_env, config, render_mode)] * count
     match config.vectorization:
         case "gymnasium":
             return _vector_form(config, count, render_mode)
         case "async":
-            # Neither forked from a process with TensorFlow's threads, nor holding the others' pipes open: each ends
-            # when this process does.
+            # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end
+            # with this process.
             start = partial(AsyncVectorEnv, copies, context="forkserver", autoreset_mode=AutoresetMode.NEXT_STEP)
             with _clean_children():
                 try:
@@ -166,17 +165,17 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
                 except ValueError as error:
                     if not isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
                         raise
-                    # Spaces that are none of Gymnasium's own have no place in shared memory.
+                    # Custom spaces cannot be put into shared memory.
                     return start(shared_memory=False)
         case _:
             return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
-    """The vector form that an environment has registered itself.
+    """The vector form that an environment has registered.
 
     Raises:
-        ConfigurationError: there is none that can be used.
+        ConfigurationError: there is none, or it cannot be used.
     """
 
     def refused(why: str) -> ConfigurationError:
@@ -201,8 +200,7 @@ def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None)
 
 @contextmanager
 def _clean_children() -> Iterator[None]:
-    """Have new processes not import this process's main module: in Ray's workers that is Ray, for each of them."""
-    # It would be run again in each.
+    """Keep new processes from running this process's main module again, which in Ray's workers would import Ray."""
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
     main.__spec__ = None
@@ -219,7 +217,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None) -> gymna
         ConfigurationError: a wrapper cannot be found or made.
     """
     if multiprocessing.parent_process() is not None:
-        # Ctrl-C and a closed terminal reach this process too. The one that asked for it ends it when its work is done.
+        # Ctrl-C and a closed terminal signal this process too, but its parent ends it when its work is done.
         for kind in (signal.SIGINT, signal.SIGHUP):
             signal.signal(kind, signal.SIG_IGN)
     import_modules(config.modules)
@@ -240,14 +238,14 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None) -> gymna
 
 
 def _draw_without_display() -> None:
-    """Have pictures drawn in memory: by SDL, and by MuJoCo, which would end the process where there is no display."""
+    """Draw pictures in memory, with SDL and MuJoCo, which would end the process without a display."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 class RepeatedAction(gymnasium.Wrapper):
-    """Takes each action so many times, or until the episode ends. The rewards are summed."""
+    """Repeats each action `times` times, or until the episode ends, and sums the rewards."""
 
     def __init__(self, env: gymnasium.Env, times: int) -> None:
         super().__init__(env)

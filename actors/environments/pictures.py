@@ -1,4 +1,4 @@
-"""Images of any environment, as a network sees them: resized, in grey, and the last few of them together."""
+"""Images of any environment in the form of networks: resized, greyscale, and the newest ones stacked."""
 
 from collections import deque
 from typing import Any
@@ -11,52 +11,50 @@ from PIL import Image
 
 ByteArray = npt.NDArray[np.uint8]
 
-# Smaller arrays of bytes are no pictures but maps: MiniGrid's 7 x 7 fields of three numbers each.
+# Smaller arrays of bytes are maps, not images: MiniGrid's 7 x 7 fields of three numbers each.
 _SMALLEST_SIDE = 16
 
 
 def is_picture(space: gymnasium.Space) -> bool:
-    """Whether observations are images: uint8 [height, width(, channels)] or [channels, height, width].
-
-    They have 16 pixels a side or more.
-    """
+    """Whether observations are images: uint8 [height, width(, channels)] or [channels, height, width], at least 16 a
+    side."""
     return isinstance(space, Box) and space.dtype == np.uint8 and _channel_axis(space.shape) is not None
 
 
 def has_pictures(space: gymnasium.Space) -> bool:
-    """Whether observations are images, or a Dict or Tuple with an image somewhere in it."""
+    """Whether observations are images, or a Dict or Tuple that contains one."""
     return is_picture(space) or any(map(has_pictures, inner_spaces(space).values()))
 
 
 def is_stack(space: gymnasium.Space) -> bool:
-    """Whether observations are what `Pictures` makes of images: uint8 [stack, height, width, channels]."""
+    """Whether observations are stacks of `Pictures`: uint8 [stack, height, width, channels]."""
     if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) != 4:
         return False
     return min(space.shape[1:3]) >= _SMALLEST_SIDE
 
 
 def inner_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
-    """The spaces in a Dict or a Tuple, by where they are in it; none in any other space."""
+    """The spaces in a Dict or a Tuple by key or index; empty for other spaces."""
     if isinstance(space, Dict):
         return dict(space.spaces)
     return dict(enumerate(space.spaces)) if isinstance(space, Tuple) else {}
 
 
 class Pictures(gymnasium.Wrapper):
-    """An environment whose images are uint8 [stack, height, width, channels], wherever in its observations they are.
+    """Makes all images in observations uint8 [stack, height, width, channels].
 
     Args:
-        environment: that gives images, alone or in a Dict or Tuple, whose other parts stay as they are.
-        size: of both sides, in pixels; None: as they are.
-        greyscale: one channel in place of three.
-        stack: how many of the last images are seen together; a reset fills them with the first.
+        environment: with images, alone or in a Dict or Tuple, whose other parts do not change.
+        size: side in pixels. None keeps the size.
+        greyscale: one channel instead of three.
+        stack: number of newest images that are stacked. A reset fills the stack with the first image.
     """
 
     def __init__(self, environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int) -> None:
         super().__init__(environment)
         self._stack = stack
         self._size, self._greyscale = size, greyscale
-        # The last images, by where they are in an observation.
+        # The newest images by their path in an observation.
         self._last: dict[tuple[Any, ...], deque[ByteArray]] = {}
         self.observation_space = self._space(environment.observation_space)
 
@@ -108,14 +106,14 @@ class Pictures(gymnasium.Wrapper):
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    """Which axis of an image has its channels, if it is one; 2 where it has none."""
+    """The axis of the channels of an image, 2 if it has none; None if the array is no image."""
     if len(shape) in (2, 3) and min(shape[:2]) >= _SMALLEST_SIDE:
         return 2
     return 0 if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_SIDE else None
 
 
 def _resized(channel: ByteArray, size: int) -> ByteArray:
-    # Over all pixels that become one, so that thin lines stay.
+    # Averages all pixels that become one, so that thin lines stay visible.
     image = Image.fromarray(np.ascontiguousarray(channel))
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))
 

@@ -14,13 +14,13 @@ from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
 
 class Actions:
-    """The actions of one space.
+    """Conversion of a method's actions to those of a Gymnasium space.
 
     Args:
         space: of one action.
 
     Raises:
-        ValueError: it is neither a choice, nor several, nor an array.
+        ValueError: the space is not one of Discrete, MultiDiscrete, MultiBinary and Box.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
@@ -40,9 +40,9 @@ class Actions:
             self.spec = ActionSpec(sum(choices), choices=choices)
         elif isinstance(space, Box):
             self.spec = ActionSpec(int(np.prod(space.shape)), continuous=True)
-            # They come in units of half the range. Without two finite bounds they are taken as they are.
+            # Actions are in units of half the range. Without two finite bounds they are passed unchanged.
             if np.isfinite(space.low).all() and np.isfinite(space.high).all():
-                # In float32 the width of a range may be infinite, and the end of one of whole numbers beyond it.
+                # In float32 the width of a range may overflow, and the end of an integer range be rounded beyond it.
                 self._bounds = space.low.astype(np.float64), space.high.astype(np.float64)
         else:
             raise ValueError(
@@ -52,7 +52,7 @@ class Actions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the actions of one choice; of the parts of an action that has several."""
+        """Names of the actions of a choice, or of the parts of an action."""
         return tuple(str(i) for i in range(self.spec.shape[0] if self.spec.shape else self.spec.size))
 
     def of_space(self, actions: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
@@ -66,28 +66,28 @@ class Actions:
             low, high = self._bounds
             middle, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
             shaped = np.clip(middle + half * shaped, low, high)
-        # A space may be of whole numbers.
+        # Integer spaces.
         whole = np.issubdtype(self._dtype, np.integer)
         return np.rint(shaped).astype(self._dtype) if whole else shaped.astype(np.float32)
 
 
 def random_actions(spec: ActionSpec, count: int, generator: np.random.Generator) -> npt.NDArray[np.generic]:
-    """So many actions [count, …] as methods choose them, drawn uniformly."""
+    """`count` uniform random actions [count, …], in the form of methods."""
     if spec.continuous:
         return generator.uniform(-1.0, 1.0, (count, *spec.shape)).astype(np.float32)
     return generator.integers(0, spec.choices or spec.size, (count, *spec.shape), np.int32)
 
 
-# Writes observations [B, …] of one part to float32 [B, size].
+# Writes the observations [B, …] of one part to float32 [B, size].
 _Write = Callable[[npt.NDArray[Any], Float32Array], None]
 
 
 Path = tuple[Any, ...]
-"""Where a part is in an observation: the keys of Dicts, and the places in Tuples, that lead to it."""
+"""The keys of Dicts and indices of Tuples that lead to a part of an observation."""
 
 
 class _Part(NamedTuple):
-    """A part of a space: where it is, what its numbers may be, each float32 [size], and how it is written."""
+    """A part of a space: its path, its bounds float32 [size], and the function that writes it."""
 
     path: Path
     low: Float32Array
@@ -96,18 +96,18 @@ class _Part(NamedTuple):
 
 
 class Vectors:
-    """How observations of one space become vectors.
+    """Conversion of observations of a space to vectors: all numbers side by side, choices one-hot.
 
     Attributes:
-        low, high: what the numbers may be, float32 [size].
-        left_out: names of the parts that are text.
-        images: the parts that are images, which are no part of the vector, as `Pictures` gives them.
+        low, high: bounds of the numbers, float32 [size].
+        left_out: names of text parts.
+        images: image parts in the form of `Pictures`. They are not part of the vector.
 
     Args:
         space: of one observation.
 
     Raises:
-        ValueError: there is something in it that is neither numbers nor choices nor images nor text, or only text.
+        ValueError: a part is neither numbers nor choices nor images nor text, or all parts are text.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
@@ -122,16 +122,16 @@ class Vectors:
 
     @property
     def size(self) -> int:
-        """Of one vector."""
+        """Size of one vector."""
         return len(self.low)
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """What the vector is made of: the names of its parts, and how many numbers each has."""
+        """Names and sizes of the parts of the vector."""
         return tuple((path_name(part.path), len(part.low)) for part in self._parts)
 
     def write(self, observations: Any, to: Float32Array) -> None:
-        """Write a batch of observations, as a vector environment gives them, to float32 [B, size]."""
+        """Write a batch of observations of a vector environment to float32 [B, size]."""
         start = 0
         for part in self._parts:
             part.write(np.asarray(found_at(part.path, observations)), to[:, start : start + len(part.low)])
@@ -167,7 +167,7 @@ def _write_numbers(observations: npt.NDArray[Any], to: Float32Array) -> None:
 
 
 def _write_one_hot(name: str, start: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> _Write:
-    """For choices of so many values each, the lowest of which are `start`."""
+    """Writer of choices with `sizes` values each, from `start` up."""
     first = np.cumsum(sizes) - sizes
 
     def write(observations: npt.NDArray[Any], to: Float32Array) -> None:
@@ -197,13 +197,13 @@ def path_name(path: Path) -> str:
 
 
 class PackedObservations:
-    """Writes observations with images in them as `ObservationParts` says that they lie.
+    """Writer of observations with images, in the layout of `ObservationParts`.
 
     Attributes:
-        parts: where everything lies.
+        parts: the layout.
 
     Args:
-        vectors: of a space with images in it.
+        vectors: of a space that contains images.
     """
 
     def __init__(self, vectors: Vectors) -> None:
@@ -214,7 +214,7 @@ class PackedObservations:
         self.parts = ObservationParts(vectors.sizes, tuple(map(ImagePart, names, shapes)))
 
     def write(self, observations: Any, to: npt.NDArray[np.uint8]) -> None:
-        """Write a batch of observations, as a vector environment gives them, to uint8 [B, R]."""
+        """Write a batch of observations of a vector environment to uint8 [B, R]."""
         self._vectors.write(observations, self.parts.vectors(to))
         for path, (image, where) in zip(self._paths, self.parts.image_bytes(), strict=True):
             # Views: of the bytes of one row after another, each split into its axes.
@@ -226,5 +226,5 @@ def _identifier(path: Path) -> str:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The same names, those that come again with a number."""
+    """The names, with a number added to repeated ones."""
     return [f"{name}_{i}" if name in names[:i] else name for i, name in enumerate(names)]

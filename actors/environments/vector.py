@@ -1,4 +1,4 @@
-"""A batch of environments that are stepped together, with one autoreset rule (NEXT_STEP)."""
+"""Batches of environments that are stepped together, and facts about an environment that take one to be made."""
 
 import difflib
 from contextlib import suppress
@@ -20,10 +20,10 @@ _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
 
 
 def adapter_of(config: EnvironmentConfig) -> Adapter:
-    """The adapter of an environment that is registered, or registered by a module that the settings name.
+    """The adapter of an environment; imports the modules of the settings.
 
     Raises:
-        ConfigurationError: such a module cannot be imported.
+        ConfigurationError: a module cannot be imported.
     """
     import_modules(config.modules)
     return GymnasiumAdapter(config) if atari_game(config.id) is None else AtariAdapter(config)
@@ -33,10 +33,10 @@ class VectorEnvironment:
     """`count` copies of an environment, stepped together; autoreset is NEXT_STEP.
 
     Args:
-        config: which environment, by which protocol. Rewards are not clipped here.
+        config: the environment and its protocol. Rewards are not clipped here.
         count: B.
         threads: of ale-py's vector environment. Other environments step in the calling thread.
-        adapter: to its library, where it is not the usual one.
+        adapter: to its library, if not the usual one.
     """
 
     def __init__(self, config: EnvironmentConfig, count: int, threads: int = 1, adapter: Adapter | None = None) -> None:
@@ -48,7 +48,7 @@ class VectorEnvironment:
         self._lost_life = np.zeros(count, bool)
 
     def spec(self) -> EnvironmentSpec:
-        """Describe one environment."""
+        """Facts about one environment."""
         return self._adapter.spec(self._environment)
 
     def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
@@ -77,7 +77,7 @@ class VectorEnvironment:
 
     @property
     def unwrapped(self) -> gymnasium.vector.VectorEnv:
-        """The library's own vector environment, whose observations have its own layout."""
+        """The library's vector environment, with observations in the library's layout."""
         return self._environment
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class VectorEnvironment:
 
 
 def _numbers(info: dict[str, Any], name: str, count: int) -> npt.NDArray[np.float64]:
-    """A number of each environment's info, float64 [B]; NaN where there is none."""
+    """A number from each environment's info, float64 [B]; NaN if there is none."""
     given = info.get(f"_{name}", np.full(count, name in info))
     numbers = np.full(count, np.nan)
     for i in np.flatnonzero(given):
@@ -96,17 +96,17 @@ def _numbers(info: dict[str, Any], name: str, count: int) -> npt.NDArray[np.floa
 
 
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
-    """Check an environment's settings by building one copy, and describe it.
+    """Check an environment's settings by making one copy, and return the facts about it.
 
     Raises:
-        ConfigurationError: the id is not registered, a module of its settings cannot be imported, its actions or
-            observations are of a kind that no method here takes, or it would skip frames twice.
+        ConfigurationError: the id is not registered, a module cannot be imported, the kind of actions or observations
+            is not supported, or frames would be skipped twice.
     """
     register_games()
     import_modules(config.modules)
     name = config.registered_id
     if name not in gymnasium.registry:
-        # Gymnasium's older names of games skip frames themselves, which is refused.
+        # Gymnasium's older ids of games skip frames themselves, and are refused.
         known = [
             known
             for known, spec in gymnasium.registry.items()
@@ -145,9 +145,9 @@ _ENVIRONMENTS, _STEPS, _STRIDE = 16, 400, 10
 def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArray[np.float32]:
     """The mean observation of random play, float32 of the shape of one observation, in the observations' unit.
 
-    A game's picture is mostly the same from frame to frame. Left in, what never changes drives the units of the
-    hidden layer harder than what does: on Pong with orthogonal weights, 43 % of them are dead and 45 % always on
-    before training starts. With the mean taken out, none are.
+    A game's picture is mostly constant. Without centring, the constant part dominates the input of the hidden layer: on
+    Pong with orthogonal weights 43 % of its units are dead and 45 % always on before training starts. With the mean
+    subtracted, none are.
     """
     environments = VectorEnvironment(config, _ENVIRONMENTS)
     generator = np.random.default_rng(seed)

@@ -38,8 +38,8 @@ class ActorCritic(Method):
     state-dependent noise, per hidden unit and action dimension (Raffin et al. 2022, arXiv 2005.05719). The density is
     that of the action as it was sampled; clipping to the environment's bounds happens in the environment.
 
-    A rollout that is differentiated again, with newer weights than those that acted, is so by the clipped ratio of
-    Schulman et al. 2017 (arXiv 1707.06347, eq. 7).
+    Later gradients of a rollout, with newer weights than those that acted, use the clipped ratio of Schulman et al.
+    2017 (arXiv 1707.06347, eq. 7).
     """
 
     preferences_are = "probability"

@@ -1,4 +1,4 @@
-"""What a learning method is: heads, a way to act, and a loss."""
+"""The interface of learning methods: heads, acting, targets and a loss."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
@@ -28,7 +28,7 @@ class RolloutTensors(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What a rollout teaches, float32 [T, B] each, held constant however often the rollout is differentiated.
+    """Targets of a rollout, float32 [T, B] each, constant in all its gradients.
 
     `returns` are the targets of the value or of the chosen action's value; `advantages` weigh the policy's term, and
     are zeros for methods without one.
@@ -39,9 +39,9 @@ class Targets(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Agent steps that a loss is over: [T, B] of a rollout, or of one minibatch of it, [N] or [T, N] by what it draws.
+    """Agent steps of a loss: [T, B] of a rollout, or [N] or, with a memory, [T, N] of a minibatch.
 
-    `log_probs` are log π(a | s) as the actions were drawn; None where the weights are still those that drew them.
+    `log_probs` are log π(a | s) of the behaviour policy; None if the weights are still those that acted.
     """
 
     actions: tf.Tensor
@@ -59,86 +59,82 @@ class MethodLoss(NamedTuple):
 
 
 class Explorer(Protocol):
-    """Chooses an actor's actions. It may hold variables: a schedule's ε, or noise that persists."""
+    """Samples actions. It may have variables, such as ε or noise that persists."""
 
     def begin(self, frames: int) -> None:
         """Called before each rollout, with the global frames so far."""
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The state of the random stream, for `restore`: all later samples follow from it."""
+        """The state of the random stream, for `restore`."""
         ...
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Go on from a saved state. Comes before the first sample."""
+        """Restore a saved state. Called before the first sample."""
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Graph code: one action per environment, int32 [B] or float32 [B, D], from the output for a batch of B."""
 
 
 class Method(ABC):
-    """A method of the asynchronous n-step family. What it computes depends on its arguments, and on the time, alone.
+    """A method of the asynchronous n-step family. Its results depend on its arguments and on the schedules only.
 
-    What says "graph code" is traced once, without AutoGraph: a choice by a tensor's value is `tf.where` or `tf.cond`.
-
-    Args:
-        config: of the run.
-        actions: what one action is.
+    Methods marked "graph code" are traced once, without AutoGraph: a branch on a tensor is `tf.where` or `tf.cond`.
     """
 
     preferences_are: ClassVar[str] = ""
-    """What one of `preferences` is."""
+    """Name of the quantity in `preferences`."""
 
     needs_next_actions: ClassVar[bool] = False
-    """Whether the loss bootstraps from the action that is taken in the last observation of the rollout."""
+    """Whether the loss bootstraps from the action in the last observation of the rollout."""
 
     def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
         self.config = config
         self.actions = actions
 
     def begin(self, frames: int) -> None:  # noqa: B027
-        """Called with each new weights, with the global frames so far: for a loss that changes with them."""
+        """Called with all new weights, with the global frames so far: for schedules of the loss."""
 
     @abstractmethod
     def heads(self) -> tuple[Head, ...]:
         """The heads of the network. The last hidden layer of the first one is `NetworkOutput.features`."""
 
     def parameters(self, features: int) -> dict[str, Float32Array]:  # noqa: ARG002
-        """Initial values of trainable tensors that no observation enters, for `features` units before the heads."""
+        """Initial values of trainable tensors that depend on no observation, for `features` units before the heads."""
         return {}
 
     @abstractmethod
     def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
-        """How an actor with so many environments samples actions; or an evaluator, which does not train."""
+        """The explorer of an actor with `environments` environments; of an evaluator if not `training`."""
 
     @abstractmethod
     def greedy(self, output: NetworkOutput) -> tf.Tensor:
         """Graph code: the action int32 [B] or float32 [B, D] to take without exploring."""
 
     def log_prob(self, output: NetworkOutput, actions: tf.Tensor) -> tf.Tensor | None:  # noqa: ARG002
-        """Graph code: log π(a | s) of drawn actions [B] or [B, D], float32 [B]; None where π has no density."""
+        """Graph code: log π(a | s) of actions [B] or [B, D], float32 [B]; None if π has no density."""
         return None
 
     @abstractmethod
     def value(self, output: NetworkOutput) -> tf.Tensor:
-        """Graph code: the discounted return float32 [B] that is expected, in units of training's rewards."""
+        """Graph code: the expected discounted return float32 [B], in units of training's rewards."""
 
     def preferences(self, output: NetworkOutput) -> tf.Tensor | None:  # noqa: ARG002
-        """Graph code: how the method weighs its actions, float32 [B, A], for who watches; None where nothing does."""
+        """Graph code: weights of the actions, float32 [B, A], for display; None if there are none."""
         return None
 
     @abstractmethod
     def targets(
         self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
     ) -> Targets:
-        """Graph code: what a rollout teaches, with the weights that acted.
+        """Graph code: the targets of a rollout, with the weights that acted.
 
-        `target_network` is None where the run has none, see `MethodConfig.uses_target_network`. `values` float32
-        [T, B] are `value` at times 0 … T-1, as it was acted.
+        `target_network` is None if the run has none, see `MethodConfig.uses_target_network`. `values` float32 [T, B]
+        are those of acting at times 0 … T-1.
         """
 
     @abstractmethod
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
-        """Graph code: the loss over samples, whose observations gave `output`."""
+        """Graph code: the loss over samples, of whose observations `output` is the network's."""
 
     def loss(
         self,
@@ -158,14 +154,14 @@ class Method(ABC):
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of the method `name`."""
+    """The class of a method by its name."""
     return class_of(METHODS[name])
 
 
 def make_explorer(
     config: RunConfig, actions: ActionSpec, method: Method, environments: int, seed: int, *, training: bool
 ) -> Explorer:
-    """The explorer of a user's own that the settings name, else the method's; see `Method.explorer`."""
+    """The registered explorer of `--exploration.name`, else the method's; see `Method.explorer`."""
     name = config.exploration.name
     if name is None:
         return method.explorer(environments, seed, training=training)
@@ -173,7 +169,7 @@ def make_explorer(
 
 
 def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """1 - Var(R - V) / Var(R) over agent steps, float32 scalar; 0 where the returns do not vary."""
+    """1 - Var(R - V) / Var(R) over agent steps, float32 scalar; 0 if the returns do not vary."""
 
     def variance(x: tf.Tensor) -> tf.Tensor:
         return masked_mean(tf.square(x - masked_mean(x, mask)), mask)
@@ -183,6 +179,6 @@ def explained_variance(returns: tf.Tensor, values: tf.Tensor, mask: tf.Tensor) -
 
 
 def dead_units(features: tf.Tensor) -> tf.Tensor:
-    """Share of the units of float [..., H] that are 0 for every observation, a scalar. Tanh units never count."""
+    """Share of the units of float [..., H] that are 0 for every observation, a scalar. 0 for tanh units."""
     dead = tf.reduce_all(tf.equal(features, 0), axis=tuple(range(len(features.shape) - 1)))
     return tf.reduce_mean(tf.cast(dead, tf.float32))

@@ -25,8 +25,8 @@ class QLearning(Method):
 
     Actions are ε-greedy. `n_step` = 1 is Algorithm 1 of the paper.
 
-    Without a target network θ⁻ are the weights that acted (Gallici et al. 2024, arXiv 2407.04811): what acting computed
-    is what targets bootstrap from.
+    Without a target network θ⁻ are the weights that acted (Gallici et al. 2024, arXiv 2407.04811): targets bootstrap
+    from the values of acting.
     """
 
     preferences_are = "action value"
@@ -89,12 +89,12 @@ class QLearning(Method):
         return MethodLoss(loss.total, statistics)
 
     def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:
-        """What a target may bootstrap from at each time, float32 [T + 1, B], by the weights that acted."""
+        """Bootstrap values at each time, float32 [T + 1, B], by the weights that acted."""
         last = self.value(network(rollout.observations[-1], rollout.last_state))
         return tf.stop_gradient(tf.concat([values, last[None]], axis=0))
 
     def _target_values(self, target_network: Network, rollout: RolloutTensors) -> tf.Tensor:
-        """The same by the target network; zeros where no target bootstraps."""
+        """Bootstrap values by the target network; zeros at times where no target bootstraps."""
         settings = self.config.method
         unroll_length = rollout.rewards.shape[0]
 
@@ -106,11 +106,11 @@ class QLearning(Method):
             return tf.concat([tf.zeros_like(rollout.rewards), last], axis=0)
 
         bootstraps_on_the_way = settings.return_lambda < 1.0 or (settings.n_step or unroll_length) < unroll_length
-        # The target network has a memory of its own: from the state that acting had at time 0 it comes to its end.
+        # With a memory, the target network's own state at the end follows from that of acting at time 0.
         if bootstraps_on_the_way or target_network.state_units:
             return tf.stop_gradient(at_all_times())
-        # Targets reach to the end of the rollout, except where an episode was truncated on the way: its reset is
-        # masked, and stands for the last observation. Most rollouts have none, and save T evaluations.
+        # Targets reach to the end of the rollout, except from an episode truncated on the way: its masked reset has the
+        # last observation. Most rollouts have none, and need T fewer evaluations.
         return tf.stop_gradient(tf.cond(tf.reduce_all(rollout.mask > 0.5), at_the_end, at_all_times))
 
     def _values(self, target_network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
@@ -124,7 +124,7 @@ class Sarsa(QLearning):
     needs_next_actions = True
 
     def _acting_values(self, network: Network, rollout: RolloutTensors, values: tf.Tensor) -> tf.Tensor:  # noqa: ARG002
-        # Those of acting are of the best actions, not of the ones that were taken.
+        # The values of acting are those of the best actions, not of the actions taken.
         return self._target_values(network, rollout)
 
     def _values(self, target_network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
@@ -134,6 +134,6 @@ class Sarsa(QLearning):
 
 
 def _action_values(network: Network, observations: tf.Tensor, rollout: RolloutTensors) -> tf.Tensor:
-    """Q(s, ·) for the last N observations of the rollout: float32 [N, B, A]. All of them, where there is a memory."""
+    """Q(s, ·) for the last N observations of the rollout: float32 [N, B, A]. With a memory N is T + 1."""
     mask = tf.concat([rollout.mask, tf.ones_like(rollout.mask[:1])], axis=0)[-observations.shape[0] :]
     return network.unroll(observations, rollout.first_state, mask).heads["action_values"]

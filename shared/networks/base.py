@@ -1,4 +1,4 @@
-"""What a network is: a batch of observations in, the heads of a method out, and a state where it has a memory."""
+"""The interface of networks, and the base of networks that are Keras models."""
 
 import itertools
 import re
@@ -21,9 +21,9 @@ class Head(NamedTuple):
 
 
 class NetworkOutput(NamedTuple):
-    """What a network gives for N observations.
+    """The output of a network for N observations.
 
-    `heads` are float32 [N, units] by name; `features` float [N, H] is the last hidden layer that the first head sees;
+    `heads` are float32 [N, units] by name; `features` float [N, H] is the last hidden layer of the first head;
     `parameters` are the method's trainable tensors that depend on no observation, by name. `state` is the input of the
     next call, unless an episode ends in between: float32 [N, units] for each of `Network.state_units`.
     """
@@ -35,24 +35,22 @@ class NetworkOutput(NamedTuple):
 
 
 class ObservationScale(NamedTuple):
-    """Observations are shifted by `mean` and divided by `deviation`, float32 of their shape."""
+    """Scaling of observations: (x - mean) / deviation, float32 of their shape."""
 
     mean: Float32Array
     deviation: Float32Array
 
 
-# Names of what a running scale holds in the parameter layout. The learner writes them; no gradient reaches them.
+# Names of the running moments in the parameter layout. The learner writes them; no gradient reaches them.
 RUNNING_MEAN = "observation_scaling/mean"
 RUNNING_VARIANCE = "observation_scaling/variance"
 
 
 class Network(ABC):
-    """A function with weights in an explicit order. Layers start orthogonal (gain √2), heads as they say, biases at 0.
+    """A function with weights in an explicit order.
 
-    The same seed gives the same weights in every process.
-
-    Args:
-        heads: what it gives.
+    Layers start orthogonal with gain √2, heads with their own gain, biases at 0. The same seed gives the same weights
+    in every process.
     """
 
     def __init__(self, heads: Sequence[Head]) -> None:
@@ -62,34 +60,31 @@ class Network(ABC):
     @property
     @abstractmethod
     def feature_size(self) -> int:
-        """H, the units of the last hidden layer of the first head."""
+        """H, the number of units of the last hidden layer of the first head."""
 
     @property
     @abstractmethod
     def trainable_variables(self) -> list[keras.Variable]:
-        """What a gradient is taken by, float32."""
+        """The variables that gradients train, float32."""
 
     @property
     @abstractmethod
     def variables(self) -> list[keras.Variable]:
-        """All that the network needs to act, float32, in the order of the parameter layout: the trainable first."""
+        """All variables, float32, in the order of the parameter layout: the trainable ones first."""
 
     @property
     def untrained_variables(self) -> list[keras.Variable]:
-        """Those that no gradient is taken by: the last of all."""
+        """The variables that gradients do not train, the last of all."""
         return self.variables[len(self.trainable_variables) :]
 
     @property
     def state_units(self) -> tuple[int, ...]:
-        """Units of each tensor that it carries from one time to the next. Empty: it has no memory.
-
-        A state of zeros is that of an episode's start.
-        """
+        """Units of each tensor of the state. Empty without a memory. The state at the start of an episode is zeros."""
         return ()
 
     @abstractmethod
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
-        """Evaluate a batch: [N, *observation_shape] in its own dtype, and the state at that time -> NetworkOutput."""
+        """Evaluate a batch [N, *observation_shape] in its own dtype, with the state at that time."""
 
     def unroll(
         self,
@@ -97,12 +92,12 @@ class Network(ABC):
         state: Sequence[tf.Tensor],  # noqa: ARG002
         mask: tf.Tensor,  # noqa: ARG002
     ) -> NetworkOutput:
-        """Evaluate T times of B environments, one after another: heads and features start with [T, B].
+        """Evaluate T times of B environments in sequence. Heads and features have the leading shape [T, B].
 
         Args:
             observations: [T, B, *observation_shape].
             state: at time 0, float32 [B, units] each. No gradient flows into it.
-            mask: float32 [T, B], 0 where the step only reset: from there on the state is that of a start.
+            mask: float32 [T, B], 0 where the step only reset. The next state is that of a start.
         """
         steps = observations.shape[:2]
         output = self(tf.reshape(observations, (steps.num_elements(), *observations.shape[2:])))
@@ -115,10 +110,10 @@ class Network(ABC):
 
     @abstractmethod
     def as_keras(self) -> keras.Model:
-        """The same function, with the present weights, of Keras' own layers: it loads where this project is not.
+        """The same function with the current weights as a model of Keras' own layers, which loads without this project.
 
-        Takes observations in their own dtype, and gives the heads as a dict, float32; without heads, the features
-        under that name.
+        Input: observations in their own dtype. Output: the heads as a dict, float32; without heads, the features under
+        that name.
         """
 
     def add_parameters(self, parameters: dict[str, Float32Array]) -> None:
@@ -132,22 +127,22 @@ class Network(ABC):
 
 
 def orthogonal_seeds(seed: int) -> Iterator[int]:
-    """A seed for each layer: equal seeds would give layers of one shape equal weights."""
+    """A seed for each layer: equal seeds would give layers of the same shape equal weights."""
     return itertools.count(seed + 1)
 
 
 class KerasNetwork(Network):
-    """A network whose function is a Keras model, which gives the heads one after another, and the features last.
+    """A network that is a Keras model whose outputs are the heads in order, then the features.
 
-    The base of a network of a user's own (`tributary_rl.register_network`): its constructor sets `model`, and takes
+    The base of users' networks (`tributary_rl.register_network`). The constructor sets `model`. Its arguments are
 
         config: the `NetworkConfig` of the run.
         observation_shape: (size,) of float32 vectors, or (height, width, channels) of uint8 images.
-        heads: what it gives, each a linear output: see `Head`. Without heads it is a trunk: the model has one output.
+        heads: its linear outputs, see `Head`. Without heads it is a trunk: the model has one output.
         seed: of the initial weights. The same seed gives the same weights in every process.
-        observation_mean: of images, float32 of their shape, to be subtracted; None where they are not centred.
+        observation_mean: to be subtracted from images, float32 of their shape; None if they are not centred.
 
-    Layers with weights have names: those that Keras chooses depend on what a process has made before.
+    Layers with weights need names: Keras' default names depend on the layers that a process has made before.
     """
 
     model: keras.Model
@@ -165,7 +160,7 @@ class KerasNetwork(Network):
         return [*self.trainable_variables, *self.model.non_trainable_variables]
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
-        # A model of one output gives it by itself.
+        # A model with one output returns it without a list.
         *heads, features = tf.nest.flatten(self.model(observations))
         values = dict(zip((head.name for head in self._heads), heads, strict=True))
         return NetworkOutput(values, features, self.parameter_tensors())
@@ -174,17 +169,17 @@ class KerasNetwork(Network):
         return self._with_names(self.model)
 
     def layers_without_a_name(self) -> list[str]:
-        """The layers with weights that are called as Keras calls those that were given no name."""
+        """The layers with weights that have Keras' default names."""
         named = [(layer.name, type(layer).__name__) for layer in self.model.layers if layer.weights]
         return [name for name, kind in named if re.fullmatch(rf"{_snake_case(kind)}(_\d+)?", name)]
 
     def _with_names(self, model: keras.Model) -> keras.Model:
-        """A model that gives what `model` does by name, as `Network.as_keras` says."""
+        """`model` with named outputs, see `Network.as_keras`."""
         *heads, features = model.outputs
         outputs = dict(zip((head.name for head in self._heads), heads, strict=True)) or {"features": features}
         return keras.Model(model.input, outputs, name=model.name)
 
 
 def _snake_case(name: str) -> str:
-    """As Keras makes the name of a layer from that of its class."""
+    """Keras' default name of a layer, from the name of its class."""
     return re.sub("([a-z])([A-Z])", r"\1_\2", re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)).lower()

@@ -26,12 +26,12 @@ _CONVOLUTIONS = {
     "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
 }
 
-# Centred images vary by a quarter of their range at most; this brings them to about unit range.
+# Centred images vary by at most a quarter of their range; this scales them to about unit range.
 _CENTRED_SCALE = 4.0
 
 
 class ConvolutionalNetwork(Network):
-    """Convolutions and one fully connected layer, all with ReLU, which the heads share.
+    """Convolutions and one fully connected layer, all with ReLU, shared by the heads.
 
     With layer norm each layer is normalised before its ReLU, see `shared.networks.layers`. Gain and bias, one for each
     unit, start at 1 and 0.
@@ -41,7 +41,7 @@ class ConvolutionalNetwork(Network):
         observation_shape: (height, width, stack) of uint8 images.
         heads: see `Network`.
         seed: of the initial weights.
-        observation_mean: of `observation_shape`, subtracted from images; what is left is scaled by 4 / 255. None:
+        observation_mean: of `observation_shape`, subtracted from images, which are then scaled by 4 / 255. None:
             images are scaled by 1 / 255.
     """
 
@@ -112,7 +112,7 @@ class ConvolutionalNetwork(Network):
             inputs
         )
         weights = [(kernel.numpy(), bias.numpy()) for kernel, bias in self._layers]
-        # Its scale is part of the first kernel here as well: the same products, to the last bit.
+        # The scale is part of the first kernel here too: the same products to the last bit.
         weights[0] = weights[0][0] * np.float32(self._scale), weights[0][1]
         outputs, layers = {}, []
         relu = None if self._norms else "relu"

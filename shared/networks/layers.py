@@ -11,7 +11,7 @@ from shared.networks.stored_activations import hidden
 
 
 class Weights(NamedTuple):
-    """Of one layer, float32."""
+    """Variables of one layer, float32."""
 
     kernel: keras.Variable
     bias: keras.Variable
@@ -33,7 +33,7 @@ def linear(x: tf.Tensor, weights: Weights) -> tf.Tensor:
 
 
 def as_dense(name: str, weights: Weights) -> keras.layers.Dense:
-    """Keras' layer with the present values of weights [inputs, units]."""
+    """Keras' layer with the current values of weights [inputs, units]."""
     kernel, bias = (variable.numpy() for variable in weights)
     layer = keras.layers.Dense(kernel.shape[1], dtype="float32", name=name)
     layer.build((None, kernel.shape[0]))
@@ -46,7 +46,7 @@ EPSILON = 1e-5
 
 
 class Normalised(NamedTuple):
-    """What an observation's units are normalised to.
+    """Result of `normalised`.
 
     `values` float32 [N, …] have mean 0 and variance 1 over all units of an observation. `inverse_deviation` float32
     [N, 1, …] is the factor that scaled them.
@@ -57,7 +57,7 @@ class Normalised(NamedTuple):
 
 
 def gain_and_bias(name: str, shape: tuple[int, ...]) -> tuple[keras.Variable, keras.Variable]:
-    """One of each for every unit of a layer: ones and zeros float32 of the shape of an observation's units."""
+    """Gain and bias of each unit of a layer: ones and zeros float32 of the shape of its units."""
     return (
         keras.Variable(np.ones(shape, np.float32), dtype="float32", name=f"{name}_norm_gain"),
         keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=f"{name}_norm_bias"),
@@ -69,8 +69,8 @@ def normalised(x: tf.Tensor) -> Normalised:
 
         v = (x - mean(x)) / √(mean((x - mean(x))²) + ε)
 
-    for each observation by itself, over all its units: over positions and channels, where x is an image. So does
-    CleanRL's PQN; PQN's own code normalises over the channels of each position alone.
+    for each observation, over all its units: positions and channels of an image. CleanRL's PQN does the same; PQN's own
+    code normalises over the channels of each position.
 
     Args:
         x: float32 [N, …].
@@ -82,7 +82,7 @@ def normalised(x: tf.Tensor) -> Normalised:
     @tf.custom_gradient
     def normalise(x: tf.Tensor) -> tuple:
         units = tuple(range(1, x.shape.rank))
-        # Not E[x²] - E[x]²: it loses all digits where the mean is large beside the deviation.
+        # Not E[x²] - E[x]²: it loses all digits if the mean is large beside the deviation.
         centred = x - tf.reduce_mean(x, units, keepdims=True)
         inverse_deviation = tf.math.rsqrt(tf.reduce_mean(tf.square(centred), units, keepdims=True) + EPSILON)
         values = centred * inverse_deviation
@@ -204,16 +204,13 @@ def convolution_of_images(
 def gradients_of_images(
     images: tf.Tensor, floats: Callable[[tf.Tensor], tf.Tensor], kernel: tf.Tensor, by_output: tf.Tensor, stride: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """The gradients of `convolution_of_images` by its kernel and its bias. Nothing needs that by the images."""
+    """The gradients of `convolution_of_images` by its kernel and its bias."""
     pieces = _in_turn(images, lambda some: _gradient_by_kernel(floats(images[some]), kernel, by_output[some], stride))
     return tf.add_n(pieces), tf.reduce_sum(by_output, axis=(0, 1, 2))
 
 
 def _in_turn(images: tf.Tensor, work: Callable[[slice], tf.Tensor]) -> list[tf.Tensor]:
-    """What `work` gives for some images at a time, each begun when the one before has ended.
-
-    A GPU takes all at once, and so does a graph for any number of images.
-    """
+    """Results of `work` for a few images at a time, in sequence; for all at once on a GPU or for a dynamic batch."""
     count = images.shape[0]
     if count is None or tf.config.list_logical_devices("GPU"):
         return [work(slice(None))]

@@ -1,4 +1,4 @@
-"""A network for images and numbers that are seen together: a trunk for each, and a layer over all of them."""
+"""A network for observations of images and numbers: a trunk for each, and a layer over all of them."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -15,26 +15,26 @@ from shared.networks.perceptron import MultilayerPerceptron
 from shared.types import ObservationParts
 
 _UNITS = 256
-# What a trunk may draw before the next one's seeds begin.
+# Number of seeds reserved for each trunk.
 _SEEDS_OF_A_TRUNK = 100
 
 
 class MultiInputNetwork(Network):
-    """A trunk for each image and one for the numbers, and a fully connected layer with ReLU that the heads share.
+    """A trunk for each image, one for the numbers, and a fully connected layer with ReLU, shared by the heads.
 
         h = ReLU(W [f_1(image_1); …; f_n(image_n); g(numbers)] + b)
 
-    Each f is the network of the settings and g a multilayer perceptron, all without heads. Without the layer over them
-    a linear head would be a sum of what is seen in each part, and what an image means could not depend on a number.
+    Each f is the network of the settings and g a multilayer perceptron, all without heads. Without the joint layer a
+    linear head would be a sum over the parts: the meaning of an image could not depend on a number.
 
     Args:
-        config: of the trunks; and whether all layers are normalised.
-        parts: what observations uint8 [N, R] are made of.
+        config: of the trunks, and whether all layers are normalised.
+        parts: layout of observations uint8 [N, R].
         heads: see `Network`.
         seed: of the initial weights.
-        image_network: makes the trunk of an image from the settings, the image's shape, no heads, a seed and a mean.
-        observation_mean: float32 [R], what images are centred on; see `ConvolutionalNetwork`. None: they are not.
-        observation_scale: of the numbers, where the scaling is "bounds".
+        image_network: constructor of an image's trunk, of the settings, the image's shape, no heads, a seed and a mean.
+        observation_mean: float32 [R], that images are centred on; see `ConvolutionalNetwork`. None: no centring.
+        observation_scale: of the numbers, if the scaling is "bounds".
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MultiInputNetwork(Network):
         seeds = itertools.count(seed, _SEEDS_OF_A_TRUNK)
         for image, where in parts.image_bytes():
             mean = None if observation_mean is None else observation_mean[where].reshape(image.shape)
-            # Its weights are called after the image: another one's have the same names.
+            # Trunks have equal names of weights; the scope makes them unique.
             with keras.name_scope(image.name):
                 self._trunks.append(image_network(config, image.shape, (), next(seeds), mean))
         if parts.numbers:
@@ -91,7 +91,7 @@ class MultiInputNetwork(Network):
         return NetworkOutput(heads, x, self.parameter_tensors())
 
     def as_keras(self) -> keras.Model:
-        """See `Network.as_keras`. Takes a dict: uint8 images by their names, and the float32 numbers as `vector`."""
+        """See `Network.as_keras`. The input is a dict of uint8 images by name and the float32 numbers as `vector`."""
         inputs = {image.name: keras.Input(image.shape, dtype="uint8", name=image.name) for image in self._parts.images}
         if self._parts.numbers:
             inputs["vector"] = keras.Input((self._parts.vector_size,), dtype="float32", name="vector")

@@ -16,14 +16,14 @@ _VARIANCE_FLOOR = 1e-8
 
 
 class MultilayerPerceptron(KerasNetwork):
-    """A trunk of fully connected layers for each head; one trunk, where there are no heads.
+    """A trunk of fully connected layers for each head; a single trunk without heads.
 
     Args:
         config: hidden sizes, activation and scaling; and whether layers are normalised before they activate.
         observation_shape: (n,) of float32 vectors.
         heads: see `Network`.
         seed: of the initial weights.
-        observation_scale: where the scaling is "bounds".
+        observation_scale: if the scaling is "bounds".
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class MultilayerPerceptron(KerasNetwork):
 
 
 class _RunningScale(keras.layers.Layer):
-    """Shift and scale to mean 0 and variance 1 by weights that no gradient changes, clipped to ±10."""
+    """Scaling to mean 0 and variance 1 by weights that gradients do not train, clipped to ±10."""
 
     def build(self, input_shape: tuple[int | None, int]) -> None:
         self.mean = self.add_weight(shape=input_shape[-1:], initializer="zeros", trainable=False, name="mean")
@@ -111,7 +111,7 @@ def _copy(layer: keras.Layer) -> keras.Layer:
 
 
 def _with_weights(model: keras.Model, source: keras.Model) -> keras.Model:
-    """`model` with the weights of the layers of `source` that have the same names."""
+    """`model` with the weights of the layers of the same names in `source`."""
     for layer in model.layers:
         if layer.weights:
             layer.set_weights(source.get_layer(layer.name).get_weights())

@@ -12,12 +12,12 @@ from shared.networks.layers import as_dense, initial_weights
 
 LSTM_UNITS = 256
 
-# The trunk draws its seeds from the run's upwards.
+# The trunk uses the seeds from the run's seed up.
 _AFTER_THE_TRUNK = 1_000
 
 
 class RecurrentNetwork(Network):
-    """An LSTM over the features of a trunk; heads over what it gives, which are the features of this network.
+    """An LSTM over the features of a trunk. Its output is the features of this network, and the input of the heads.
 
     Its state is (h, c). Kernels start orthogonal; biases start at 0, those of the forget gate at 1 (Jozefowicz et al.
     2015).
@@ -73,7 +73,7 @@ class RecurrentNetwork(Network):
         return self._output(lstm_unroll(self._projected(features), State(*state), recurrent_kernel, mask))
 
     def as_keras(self) -> keras.Model:
-        """See `Network.as_keras`. Takes the state as inputs `hidden` and `cell` too, and gives the next one so."""
+        """See `Network.as_keras`. `hidden` and `cell`, the state, are inputs and outputs too."""
         trunk = self._trunk.as_keras()
         by_name = trunk.input if isinstance(trunk.input, dict) else {"observations": trunk.input}
         inputs = {name: keras.Input(x.shape[1:], dtype=x.dtype, name=name) for name, x in by_name.items()}
@@ -89,7 +89,7 @@ class RecurrentNetwork(Network):
         return keras.Model({**inputs, "hidden": states[0], "cell": states[1]}, outputs, name="recurrent")
 
     def _projected(self, features: tf.Tensor) -> tf.Tensor:
-        """What the gates get of the trunk's features [..., H]: float32 [..., 4 U], of all times in one product."""
+        """The input of the gates from features [..., H]: float32 [..., 4 U], all times in one product."""
         projected = tf.tensordot(features, tf.convert_to_tensor(self._kernel), axes=1)
         return projected + tf.convert_to_tensor(self._bias)
 
@@ -102,7 +102,7 @@ class RecurrentNetwork(Network):
 
 
 class State(NamedTuple):
-    """What an LSTM of U units carries from one time to the next: h and c, float32 [B, U]. Zeros at the start."""
+    """State of an LSTM of U units: h and c, float32 [B, U]. Zeros at the start."""
 
     hidden: tf.Tensor
     cell: tf.Tensor
@@ -126,13 +126,12 @@ def lstm_step(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor) -
 
 
 def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """T times of it, one after another: h'_t float32 [T, B, U].
+    """T times of `lstm_step` in sequence: h'_t float32 [T, B, U].
 
     The state that time t + 1 begins with is that after time t times mask_t: 0 after a step that only reset.
 
-    Its gradient is backpropagation through the T times, and ends there: none flows into the state at time 0 (truncated
-    backpropagation through time). That of the kernel is one product over all times, where automatic differentiation
-    would add up T of the kernel's size.
+    The gradient is truncated backpropagation through time: none flows into the state at time 0. The gradient of the
+    kernel is one product over all times; automatic differentiation would sum T tensors of the kernel's size.
 
     Args:
         projected: float32 [T, B, 4 U], see `lstm_step`. T is static.
@@ -146,7 +145,7 @@ def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor,
     def unroll(projected: tf.Tensor, recurrent_kernel: tf.Tensor) -> tuple:
         h, c, times = hidden, cell, []
         kept = tf.unstack(mask[:, :, None])
-        # Unrolled, as the returns are: a while loop takes several times as long for each of its rounds.
+        # Unrolled, like the returns: a while loop takes several times as long per iteration.
         for z, keep in zip(tf.unstack(projected), kept, strict=True):
             gates = _gates(z, h, recurrent_kernel)
             (output, new_cell), activated = _next(gates, c)

@@ -47,7 +47,7 @@ class ResidualNetwork(KerasNetwork):
     def _build(self) -> keras.Model:
         seeds = orthogonal_seeds(self._seed)
         inputs = keras.Input(self._shape, dtype="uint8", name="observations")
-        # Centred images vary by a quarter of their range at most.
+        # Centred images vary by at most a quarter of their range.
         scale = (1.0 if self._mean is None else 4.0) / 255.0
         offset = 0.0 if self._mean is None else (-scale * self._mean).tolist()
         x = keras.layers.Rescaling(scale, offset, name="scale")(inputs)

@@ -110,7 +110,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
 
 
 def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_written_to_again(
-    cartpole: RunConfig,
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of these sizes each tensor begins where TensorFlow can use the memory as it is.
     network = NetworkConfig(name="mlp", hidden_sizes=(64, 64))
@@ -118,12 +118,16 @@ def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_writ
     spec = environment_spec(config.environment)
     policy = Policy(config, spec)
     gradients = RolloutGradient(config, spec, policy)
+    (rollout,) = recorded(config, monkeypatch, 1)
     memory: np.ndarray = aligned((policy.layout.size,), "float32")
     memory[:] = 1.0
     gradients.assign_target(WeightSnapshot(1, memory))
-    memory[:] = 2.0
-    for variable in gradients._target_network.trainable_variables:
-        np.testing.assert_array_equal(variable.numpy(), np.ones(variable.shape))
+    found = []
+    for value in (1.0, 2.0):
+        memory[:] = value
+        gradients.begin(rollout)
+        found.append(gradients.next().gradient.copy())
+    np.testing.assert_array_equal(*found)
 
 
 def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_another(

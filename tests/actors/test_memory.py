@@ -170,7 +170,9 @@ def test_the_gradient_from_what_acting_stored_is_that_of_a_rollout_seen_anew(
         assert np.abs(report.gradient - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
-def test_an_evaluation_starts_each_episode_without_a_memory(cartpole: RunConfig) -> None:
+def test_an_evaluation_starts_each_episode_without_a_memory(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One environment plays three: a state of zeros goes into the first step of each, and another into the second."""
     config = remembering(cartpole)
     config = replace(config, evaluation=replace(config.evaluation, episodes=3, environments=1, policy="greedy"))
@@ -178,13 +180,13 @@ def test_an_evaluation_starts_each_episode_without_a_memory(cartpole: RunConfig)
     snapshot = WeightSnapshot(0, weights(config))
     evaluator = Evaluator(config, spec, config.evaluation)
     starts: list[np.ndarray] = []
-    greedy = evaluator._policy.greedy
+    greedy = Policy.greedy
 
-    def watched(observations: np.ndarray, state: tuple[np.ndarray, ...] = ()):
+    def watched(policy: Policy, observations: np.ndarray, state: tuple[np.ndarray, ...] = ()):
         starts.append(state[0].copy())
-        return greedy(observations, state)
+        return greedy(policy, observations, state)
 
-    evaluator._policy.greedy = watched  # type: ignore[method-assign]
+    monkeypatch.setattr(Policy, "greedy", watched)
     lengths = evaluator.run(snapshot).episodes.lengths
     # An episode's steps, and the one that resets it.
     first = 0

@@ -10,7 +10,6 @@ from rollouts import recording
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
-from actors.minibatches import Minibatches
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
@@ -198,4 +197,3 @@ def test_its_graphs_are_traced_once(cartpole: RunConfig) -> None:
     for _ in range(8):
         actor.run(snapshot)
     assert actor.traces == traced
-    assert isinstance(actor._gradients, Minibatches)

@@ -44,7 +44,7 @@ def test_continuous_actions_are_in_units_of_half_the_range_and_clipped_to_it() -
     taken = []
     environment = VectorEnvironment(PENDULUM, 5)
     environment.reset(0)
-    inner = environment._environment
+    inner = environment.unwrapped
     step = inner.step
     inner.step = lambda actions: taken.append(actions) or step(actions)
     environment.step(np.array([[-7.0], [-1.0], [0.0], [0.5], [3.0]], np.float32))
