@@ -15,6 +15,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
 from launch.output import write_json
+from launch.presets.settings_files import without_removed
 from launch.run.folder import Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.saving import fetch
@@ -325,7 +326,7 @@ def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[s
     try:
         kept: dict[str, Any] = json.loads((folder / _SEEDS).read_text())
         settings = json.loads((folder / SETTINGS).read_text())
-        config = msgspec.convert(settings, RunConfig)
+        config = msgspec.convert(without_removed(settings), RunConfig)
         found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
     except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
         raise setting_error("resume", folder, f"{_SEEDS} or {SETTINGS} cannot be read: {error}") from error
