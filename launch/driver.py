@@ -6,6 +6,7 @@ child prints is not read.
 """
 
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -112,6 +113,9 @@ class _Child:
         self._on_event, self._stop = on_event, stop
         self._finish_sent = self._leave_sent = False
         self._error: BaseException | None = None
+        # A thread receives: a KeyboardInterrupt in the middle of a message would lose the rest of it, and a slow
+        # `on_event` would block the child.
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def send(self, message: bytes) -> None:
         # A process that has ended takes no more, and its exit code has the reason.
@@ -121,18 +125,21 @@ class _Child:
     def follow(self) -> Result:
         """Pass its events on until it has ended. Returns or raises its outcome."""
         outcome: _Outcome | None = None
+        threading.Thread(target=self._receive, daemon=True).start()
         while True:
             try:
                 self._pass_stop_on()
-                if not self._connection.poll(_POLL_SECONDS):
+                try:
+                    received = self._messages.get(timeout=_POLL_SECONDS)
+                except queue.Empty:
                     continue
-                message = _DECODER.decode(self._connection.recv_bytes())
+                if received is None:
+                    break
+                message = _DECODER.decode(received)
                 if isinstance(message, _Outcome):
                     outcome = message
                 elif self._error is None and self._on_event(message) is False:
                     self._stop.asked = True
-            except (EOFError, ConnectionResetError):
-                break
             except KeyboardInterrupt as error:
                 if self._stop.interrupted:
                     self._stop.at_once = True
@@ -145,6 +152,12 @@ class _Child:
         if self._error is not None:
             raise self._error
         return self._result(outcome, code)
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                self._messages.put(self._connection.recv_bytes())
+        self._messages.put(None)
 
     def _pass_stop_on(self) -> None:
         if self._stop.asked and not self._finish_sent:

@@ -17,7 +17,18 @@ from launch.output import write_json
 from launch.run.events import Progress
 from launch.run.folder import FolderLock, Holder, RunFolder, holder_of
 from launch.run.metrics import progress_of, row_values
-from launch.run.status import RunCounts, newest_run, reached_limit, run_folders, run_path, run_status, why_it_goes_on
+from launch.run.status import (
+    RunCounts,
+    SeveralSeeds,
+    newest_run,
+    reached_limit,
+    read_seeds,
+    run_folders,
+    run_path,
+    run_status,
+    why_it_goes_on,
+    write_seeds,
+)
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -256,3 +267,16 @@ def test_a_checkpoint_of_an_older_version_has_no_messages_and_all_else() -> None
     assert RunCounts.restored(older).messages == 0
     with pytest.raises(KeyError):
         RunCounts.restored({})
+
+
+def test_several_seeds_with_a_removed_setting_are_refused(tmp_path: Path) -> None:
+    write_seeds(tmp_path, SeveralSeeds(RunConfig(), (1, 2), "cartpole", None))
+    (file,) = tmp_path.glob("settings.json")
+    settings = json.loads(file.read_text())
+    settings["learner"]["shards"] = 1
+    file.write_text(json.dumps(settings))
+    assert read_seeds(tmp_path, trust_imports=False) is not None
+    settings["learner"]["shards"] = 4
+    file.write_text(json.dumps(settings))
+    with pytest.raises(ConfigurationError, match=r"--learner.shards 4: .*removed in version 0\.2"):
+        read_seeds(tmp_path, trust_imports=False)
