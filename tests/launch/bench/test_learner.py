@@ -53,7 +53,7 @@ def test_a_learner_takes_in_gradients_through_ray(
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ("--gradients-per-update 0", "must be at least 1"),
+        ("--gradients-per-update 0", "must be between 1 and 1,000,000"),
         ("--seconds -1", "must be greater than 0"),
         ("--aggregation node", "needs --learner.gradients-per-update of 2 or more"),
     ],

@@ -132,7 +132,7 @@ def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     log = run / "log.txt"
     path = os.pathsep.join([str(tmp_path), *sys.path])
     with Terminal(command("inline", run, endless), environment={"PYTHONPATH": path}) as terminal:
-        terminal.until(lambda: log.is_file() and "is to confirm it" in log.read_text())
+        terminal.until(lambda: log.is_file() and "checks it" in log.read_text())
         terminal.until((tmp_path / "evaluates").exists)
         terminal.type("\x03")
         terminal.until(lambda: "Ctrl-C again leaves at once" in terminal.output)
