@@ -46,7 +46,7 @@ COMMANDS: dict[str, Command] = {
         ("export", "RUN", "launch.results.export:export", "write the network as a Keras model and a SavedModel"),
         ("sweep", "FILE", "launch.sweep.command:sweep", "search settings: many runs, on Ray Tune"),
         ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning, learner"),
-        ("plan", "", "launch.bench.plan:plan", "predict what a cluster of so many actors would give"),
+        ("plan", "", "launch.bench.plan:plan", "predict throughput and policy lag with more actors"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
         (
             "clusters",

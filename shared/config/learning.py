@@ -138,7 +138,7 @@ class LearnerConfig:
     gradients_per_update: Annotated[int, Range(1, 1_000_000)] = 1
     """K: number of gradients that one update accumulates. 1 applies each gradient on arrival."""
     accumulation: Literal["sum", "mean"] = "sum"
-    """Sum or mean of the K gradients. Each has the same weight, whatever its number of agent steps."""
+    """Sum or mean of the K gradients. Each has the same weight, however many agent steps it has."""
     max_policy_lag: Annotated[int | None, Range(0)] = None
     """Drop gradients of weights that are older than this number of updates. None disables the limit."""
     device: Literal["auto", "cpu", "gpu"] = "auto"

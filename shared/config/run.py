@@ -40,7 +40,7 @@ class RunConfig:
     --resume."""
     replay_arrivals: str | None = None
     """Event trace to replay, with --executor inline. Repeats the recorded run to the bit, with the same settings, until
-    the trace ends, whatever the time it takes. Not with --resume."""
+    the trace ends, without regard to time. Not with --resume."""
     address: str = "local"
     """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
     aggregation: Literal["auto", "node", "none"] = "auto"
