@@ -30,7 +30,7 @@ _NOTICES = re.compile(
     rb"To enable the following instructions"
 )
 
-# Of glibc's malloc.h.
+# Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 

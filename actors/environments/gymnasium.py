@@ -36,7 +36,7 @@ class GymnasiumAdapter:
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
         self._config = config
         self._render_mode = render_mode
-        # Of a batch of observations for networks.
+        # The shape of a batch of observations for networks.
         self._shape: tuple[int, ...] = ()
         self._actions: Actions | None = None
         # None if an observation is a single image.

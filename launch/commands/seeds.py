@@ -34,7 +34,7 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 _POLL_SECONDS = 0.5
-# Of a log, which no terminal shows.
+# The width of a log, which no terminal shows.
 _LOG_COLUMNS = 200
 
 

@@ -58,9 +58,9 @@ class RunFolder:
         self.path = path.absolute()
         self.settings_file = self.path / "config.json"
         self.checkpoints = self.path / "checkpoints"
-        # Of the best evaluation, or of the best training return in a run without evaluations.
+        # Weights of the best evaluation, or of the best training return in a run without evaluations.
         self.best_weights = self.path / "best.npz"
-        # Of another run, from which this one started.
+        # Weights of another run, from which this one started.
         self.first_weights = self.path / "first.npz"
         self.manifest = self.path / "manifest.json"
         self.summary = self.path / "summary.json"

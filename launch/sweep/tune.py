@@ -91,7 +91,7 @@ def _tuner(sweep: Sweep, folder: Path) -> tune.Tuner:
         return tune.Tuner.restore(str(records), trainable)
     shutil.rmtree(records, ignore_errors=True)
     search, samples = _search(sweep)
-    # Of the draws of population-based training.
+    # Seed of the draws of population-based training.
     random.seed(sweep.plan.seed)
     return tune.Tuner(
         trainable,
