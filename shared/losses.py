@@ -24,7 +24,7 @@ class PolicyDrift(NamedTuple):
 class ActorCriticLoss(NamedTuple):
     """The loss to minimise and its parts. Scalars float32.
 
-    `policy`, `value` and `entropy` are means over agent steps, whatever the reduction of `total` is, so that
+    `policy`, `value` and `entropy` are means over agent steps for either reduction of `total`, so that
     curves of different settings can be compared. `drift` is None where the policy is the one that acted.
     """
 
@@ -129,7 +129,7 @@ def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 
 class ActionValueLoss(NamedTuple):
-    """The loss to minimise, and the mean error over agent steps whatever the reduction is. Scalars float32."""
+    """The loss to minimise, and the mean error over agent steps, for either reduction. Scalars float32."""
 
     total: tf.Tensor
     value: tf.Tensor

@@ -28,7 +28,7 @@ def lambda_returns(
     recurrence to the values, in place of all T. λ = 1 and n_step = 1 are the targets of one-step Q-learning.
 
     A masked step is the reset after an episode's end, seen from the true last observation. Its return is its own
-    value, so that an episode that was truncated (d_t = γ) bootstraps from V_{t+1} whatever λ is, one that
+    value, so that an episode that was truncated (d_t = γ) bootstraps from V_{t+1} for any λ, one that
     terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
 
     Args:
@@ -41,7 +41,7 @@ def lambda_returns(
         n_step: from 1 to T; None is T.
 
     Returns:
-        float32 [T, B]. Gradient flows into whatever the arguments depend on: a loss that holds targets constant,
+        float32 [T, B]. Gradient flows into everything that the arguments depend on: a loss that holds targets constant,
         as all of ours do, stops it.
 
     Raises:

@@ -13,7 +13,7 @@ from launch.presets import PRESETS
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
 
 prepare_tensorflow(1, gpu=False)
-# Ray runs its workers at niceness 15: whatever else the machine does would hold up the tests that wait for them.
+# Ray runs its workers at niceness 15: other load on the machine would delay the tests that wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 

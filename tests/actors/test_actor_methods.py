@@ -112,7 +112,7 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
 def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_written_to_again(
     cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of these sizes each tensor begins where TensorFlow can use the memory as it is.
+    # With these sizes each tensor begins where TensorFlow can use the memory without a copy.
     network = NetworkConfig(name="mlp", hidden_sizes=(64, 64))
     config = replace(cartpole, method=MethodConfig(name="q_learning"), network=network)
     spec = environment_spec(config.environment)
@@ -133,7 +133,7 @@ def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_writ
 def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_another(
     pendulum: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Independent noise: an action is μ + σξ, so its log-density is that of ξ, whatever μ and σ are."""
+    """Independent noise: an action is μ + σξ, so its log-density is that of ξ, for any μ and σ."""
     config = replace(pendulum, exploration=ExplorationConfig(noise="independent", initial_log_std=-1.0))
     (rollout,) = recorded(config, monkeypatch, 1)
     spec = environment_spec(config.environment)

@@ -51,7 +51,7 @@ def newest_whole(folder: Path) -> int:
 
 
 def main(folder: Path, points: int, seed: int) -> int:
-    """Kill so many children. Returns how often a complete checkpoint was lost."""
+    """Kill `points` children. Returns how often a complete checkpoint was lost."""
     random_state = random.Random(seed)
     complete = violations = unfinished = 0
     for _ in range(points):

@@ -28,7 +28,7 @@ from shared.errors import ConfigurationError
 pytestmark = pytest.mark.chaos
 
 _EXAMPLES = 2_000
-# Building graphs takes a third of a second: of the settings that are accepted, every so many really train.
+# Building graphs takes a third of a second, so only a part of the accepted settings really trains.
 _TRAINED_EVERY = 3
 
 _COUNT = [-1, 0, 1, 2, 3]

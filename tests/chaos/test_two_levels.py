@@ -80,7 +80,7 @@ def one_actor(run: NodesRun, act: Callable[[], object], line: str) -> None:
 
 
 def stopped_node(run: NodesRun, random_state: random.Random) -> None:
-    """Stop all actors of a node: who adds there and finds them to hang is not taken to hang itself."""
+    """Stop all actors of a node: the aggregator, which finds them hung, is not declared hung itself."""
     adders, one = run.adders(), run.one_of("ActorProcess.serve", random_state)
     of_node = [pid for pid in run.pids("ActorProcess.serve") if node_of(run.cluster, pid) == node_of(run.cluster, one)]
     replaced = run.log().count(" replaces actor ")

@@ -38,7 +38,7 @@ def test_rays_schema_takes_the_file(name: str) -> None:
         validate_config(broken)
     # A setting that Ray does not know would be passed over in silence.
     known = set(json.loads(SCHEMA.read_text())["properties"]) | set(defaults(config["provider"]["type"]))
-    # Of the local provider, which reads it before the schema is looked at.
+    # The local provider reads this key before the schema is checked.
     known |= {"min_workers"} if name == "onprem" else set()
     assert set(config) <= known
 

@@ -106,7 +106,7 @@ def test_jobs_of_slurm(slurm: Slurm, tmp_path: Path) -> None:
     # Another job beside it, on its first node; one of an array, with its own seed.
     other = Job(slurm, tmp_path / "other", "--nodes=1", "--nodelist=node1", "--array=3")
     other.run /= "seed-3"
-    # Of the time limit two to three minutes are left: the signal is due.
+    # Two to three minutes of the time limit are left: the signal is due.
     _, minutes, _ = slurm.job(job.number)["RunTime"].split(":")
     slurm.run("scontrol", "update", f"JobId={job.number}", f"TimeLimit={int(minutes) + 3}")
     job.wait_for(lambda: "back to the queue" in job.output(), "the signal before the time limit")

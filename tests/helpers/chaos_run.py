@@ -22,7 +22,7 @@ class ChaosRun:
     Args:
         folder: an empty one.
         counts: how many processes of each kind the run has when nothing is wrong.
-        deadline_seconds: for whatever is waited for.
+        deadline_seconds: limit of each wait.
     """
 
     def __init__(self, folder: Path, counts: Mapping[str, int], deadline_seconds: float = 90) -> None:

@@ -123,7 +123,7 @@ class MotoServer:
         ]
 
     def _call(self, method: str, what: str) -> bytes:
-        # It believes whoever says that they have signed.
+        # It does not verify signatures.
         signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request"}
         request = urllib.request.Request(f"{self._inside}/{what}", method=method, headers=signed)
         return urllib.request.urlopen(request).read()

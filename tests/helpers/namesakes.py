@@ -4,6 +4,6 @@ from pathlib import Path
 
 
 def write_namesakes(folder: Path) -> None:
-    """A folder to stand in, where whoever imports from it finds what is not the project."""
+    """A working directory whose modules have the names of the project's packages."""
     for name in ("actors", "launch", "learner", "shared"):
         (folder / f"{name}.py").write_text("raise RuntimeError('this is not the project')\n")

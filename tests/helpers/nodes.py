@@ -68,7 +68,7 @@ def add(cluster: Cluster, cpus: int, **resources: float) -> Any:
 
 
 def pids(cluster: Cluster, title: str) -> list[int]:
-    """Of the cluster's processes whose title begins so."""
+    """The cluster's processes whose title begins so."""
     found = []
     for entry in Path("/proc").iterdir():
         # A process may end at any moment; it is one of the cluster's if its parent is a raylet of it.

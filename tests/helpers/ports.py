@@ -3,8 +3,8 @@
 import random
 import socket
 
-# Below those that the system gives to whoever asks for any, above those of Ray's workers: between its draw and its use
-# nobody is given one of these.
+# Below the system's ephemeral ports and above those of Ray's workers, so that a drawn port stays free until it is
+# used.
 _PORTS = range(20_000, 32_000)
 _drawn: set[int] = set()
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 _START_SECONDS = 60.0
-# Of all nodes, on the namespace's own loopback device: an address that is not 127.0.0.1, as a node's is not.
+# The address of all nodes, on the namespace's loopback device; like a node's, it is not 127.0.0.1.
 _ADDRESS = "10.177.1.1"
 
 
@@ -19,7 +19,7 @@ class Slurm:
     Args:
         folder: its files. No Slurm and no munge that runs here already is touched.
         nodes: number of nodes, `node1` and so on.
-        cpus: of each node, whatever this machine has.
+        cpus: of each node, independent of this machine's.
     """
 
     def __init__(self, folder: Path, nodes: int, cpus: int) -> None:

@@ -109,7 +109,7 @@ def test_what_is_seen_is_learned(
         out = capsys.readouterr().out
         assert ("note: left out of observations, as it is text: word" in out) == (what in ("choices", "both"))
         assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
-        # Of 10 guesses about 5 are right by chance, and with two choices each counts half.
+        # About 5 of 10 guesses are right by chance, and with two choices each counts half.
         assert json.loads(Path("run/evaluation-training.json").read_text())["mean_return"] > 9.0
         info = json.loads(Path("run/evaluation-training.json").read_text())["info"]
         assert list(info) == ["right"]

@@ -28,7 +28,7 @@ def plain(stride: int) -> Convolution:
 
 
 def value_and_gradients(layer: Convolution, *arguments: tf.Tensor) -> list[np.ndarray]:
-    """Of the sum of all outputs, each times a weight of its own; by the arguments that are floats."""
+    """Gradients of a weighted sum of all outputs, for the arguments that are floats."""
     sources = [x for x in arguments if x.dtype.is_floating]
     with tf.GradientTape() as tape:
         tape.watch(sources)

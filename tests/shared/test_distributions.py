@@ -137,7 +137,7 @@ def test_epsilon_greedy_takes_the_best_action_but_for_its_share() -> None:
 
 
 CHOICES = (3, 2)
-# Of two choices, among 3 and among 2: their probabilities.
+# Probabilities of two choices, one among 3 actions and one among 2.
 FIRST, SECOND = np.array([0.5, 0.3, 0.2]), np.array([0.9, 0.1])
 
 

@@ -30,7 +30,7 @@ ENVIRONMENTS = (
 )
 PRESETS = ("acrobot", "lunarlander", "halfcheetah", "hopper", "minigrid", "car-racing")
 
-# Of a user's own, with several choices at once: each is right that repeats what is seen.
+# A user's environment with several choices at once; a choice is right if it repeats the observation.
 MODULE = """
 import gymnasium
 import numpy as np

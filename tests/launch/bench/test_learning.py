@@ -114,7 +114,7 @@ def test_a_seed_that_misses_the_mark_takes_longer_than_any_other(tmp_path: Path)
     found = summarise(study)["contenders"][0]
     assert (found["runs_ended"], found["runs_that_reached_the_mark"]) == (3, 2)
     assert found["over_seeds"]["seconds_to_mark"] == {"median": 300.0, "least": 240.0, "most": None}
-    # Of those that were evaluated at the mark; a mean return is there of all that have ended.
+    # Only runs that were evaluated at the target count; a mean return exists for all that have ended.
     assert found["over_seeds"]["evaluation_mean_return"] == {"median": 19.0, "least": 18.5, "most": 19.5}
     assert found["over_seeds"]["mean_return_100"]["least"] == -20.0
     assert [run["status"] for run in found["runs"]][3:] == ["interrupted", "not run"]

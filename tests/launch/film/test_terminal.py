@@ -44,7 +44,7 @@ def looks_of(cells: Cells) -> dict[tuple[int, int], tuple[str, str, str]]:
 
 
 def look(character: str, front: str, back: str) -> tuple[str, str, str]:
-    """Of a space, and of a half block, the colours of both halves; of a letter its own and that behind it."""
+    """The two colours of a cell: upper and lower half of a space or half block; letter and background otherwise."""
     if character == "a":
         return "a", front, back
     return "halves", back if character == " " else front, back

@@ -141,7 +141,7 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
 
 
 def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
-    """A report of a call in which the actor worked for so many seconds."""
+    """A report of a call in which the actor worked for `seconds`."""
     return report(actor_id, sequence, 0)._replace(stage_seconds=StageSeconds(seconds, 0.0, 0.0, 0.0, 0.0))
 
 

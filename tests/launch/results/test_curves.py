@@ -30,7 +30,7 @@ from shared.errors import ConfigurationError
 def test_a_quarter_is_left_out_at_each_end() -> None:
     # Eight scores: 1, 2 and 70, 80 go; (3 + 4 + 50 + 60) / 4.
     assert interquartile_mean(np.array([80.0, 1.0, 3.0, 60.0, 2.0, 50.0, 4.0, 70.0])) == (3 + 4 + 50 + 60) / 4
-    # Of six, one goes at each end: a quarter is 1.5, rounded down.
+    # One of six is trimmed at each end: a quarter is 1.5, rounded down.
     assert interquartile_mean(np.array([[0.0, 1, 2, 3, 4, 100], [5, 5, 5, 5, 5, 5]])).tolist() == [
         (1 + 2 + 3 + 4) / 4,
         5,

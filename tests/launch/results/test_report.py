@@ -16,7 +16,7 @@ from shared.config import ActorConfig, RunConfig
 
 @pytest.fixture(scope="module")
 def page(cartpole_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run that was evaluated and filmed, and of another seed."""
+    """The report of a run that was evaluated and recorded, and of another seed."""
     file = tmp_path_factory.mktemp("report") / "report.html"
     assert main(f"evaluate {cartpole_runs[0]} --episodes 5".split()) == 0
     assert main(f"record {cartpole_runs[0]} --overlay".split()) == 0

@@ -100,7 +100,7 @@ def test_actors_may_join_before_the_first_report_and_need_not_be_replaced(tmp_pa
 
 def test_an_evaluation_that_ends_the_run_is_made_again_whatever_the_clock_says(tmp_path: Path) -> None:
     order = tmp_path / "order.txt"
-    # After so many reports the mark has been crossed, and its evaluation is under way.
+    # After this number of reports the target has been crossed, and its evaluation is under way.
     reports = "report 0\nreport 1\n" * 120
     order.write_text(f"version 2\nactors 0 1\n{reports}lost-evaluator\nreport 0\nevaluation\n")
     mark = "--stop-at-return 1 --stop-measure training --supervision.backoff-seconds 600"

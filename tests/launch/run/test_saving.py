@@ -313,7 +313,7 @@ def test_what_storage_raises_is_one_line_and_leaves_no_part_of_a_run(
         files.pipe_file(f"/copy/whole/{name}", b"{}")
 
     class TheirError(Exception):
-        """Of a library, and no OSError."""
+        """A library's own error, which is no OSError."""
 
     def fail(remote: str, local: str, **_: object) -> None:
         if remote.endswith("summary.json"):

@@ -146,7 +146,7 @@ def test_a_resume_with_another_k_counts_as_applied_only_what_was(
     now: int, kept: bool, cartpole: RunConfig, tmp_path: Path
 ) -> None:
     """Two gradients wait for a third when the run is saved."""
-    # Of one actor, 8 gradients are two updates and the two that wait.
+    # 8 gradients of one actor are two updates and two pending gradients.
     config = replace(cartpole, learner=LearnerConfig(gradients_per_update=3))
     before = interrupted_at(config, tmp_path, lambda run: run.learner.account.ledger.gradients_applied == 6, actors=1)
     before.run()

@@ -92,7 +92,7 @@ def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
 
 
 def at(episodes: int, mean: float | None, update: int | None = None) -> TrainingPoint:
-    """A moment after so many episodes: one of ten agent steps in each update."""
+    """A training point after `episodes` episodes of ten agent steps, one in each update."""
     return TrainingPoint(update or episodes, episodes, 10 * episodes, 40 * episodes, episodes / 2, mean)
 
 
@@ -268,7 +268,7 @@ def test_evaluations_under_way_are_lost_where_the_calls_are() -> None:
     evaluations.requested(EvaluationRequest(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy"))
     restored.restore(json.loads(json.dumps(evaluations.state(exact=False))), 200, exact=False)
     assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
-    # Of version 0.1.0.
+    # Written by version 0.1.0.
     older.restore({}, 200, exact=False)
     assert [frames for frames in (299, 300) if older.is_due(frames)] == [300]
 

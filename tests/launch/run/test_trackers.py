@@ -1,4 +1,4 @@
-"""Trackers get the rows of metrics.jsonl; a run ends and is saved whatever they raise, and however long they take."""
+"""Trackers get the rows of metrics.jsonl; a run ends and is saved in spite of their errors and delays."""
 
 import json
 import sys

@@ -126,7 +126,7 @@ def test_every_command_takes_an_agent_and_none_writes_to_it(
         f"export-update-{version}",
     }
     assert (out / "videos" / f"update-{version}.gif").is_file()
-    # Of several runs.
+    # Trained in several runs.
     assert (elsewhere / "curve.png").is_file()
     shown = capsys.readouterr().out
     assert all(f"runs/zoo-cartpole/{name}" in shown for name in made - {"videos"})
