@@ -3,8 +3,9 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from launch.output import check_can_be_written, nearest
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.presets.settings_files import ConfigFile, for_another_run, read_config_file
 from launch.run.folder import RunFolder, check_imports
-from launch.run.status import SeveralSeeds, check_exact_resume, check_unchanged, read_seeds, run_path
+from launch.run.status import FIXED_SETTINGS, SeveralSeeds, read_seeds, run_path
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.registry import METHODS, NETWORKS, import_modules
@@ -281,6 +282,10 @@ def check_video(config: RunConfig) -> None:
         raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
 
 
+# An actor's rollout under way has this shape.
+_OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "actor.minibatches")
+
+
 def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:
     """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make.
 
@@ -288,11 +293,25 @@ def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder
         ConfigurationError: it does not, or there is none that can be read.
     """
     before = folder.read_settings()
-    check_unchanged(before, config, str(folder.path))
+    made_with = f"the checkpoint in {folder.path} was made with {{}}; start a new run"
+    _check_unchanged(FIXED_SETTINGS, before, config, made_with)
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint, read_state
 
     read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
-    if budget is not None:
-        check_exact_resume(before, config, budget.actors, read_state(folder.checkpoints))
+    saved = read_state(folder.checkpoints).get("executor") if config.checkpoint.exact else None
+    if saved is None or budget is None:
+        return
+    goes_on = "an exact resume goes on with {}; leave it as it was, or give --checkpoint.no-exact"
+    _check_unchanged(_OF_ROLLOUTS, before, config, goes_on)
+    # More actors than before may join.
+    if budget.actors < len(saved["actors"]):
+        raise setting_error("actors", budget.actors, goes_on.format(len(saved["actors"])))
+
+
+def _check_unchanged(settings: Sequence[str], before: RunConfig, config: RunConfig, message: str) -> None:
+    for setting in settings:
+        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
+        if was != now:
+            raise setting_error(setting, now, message.format(was))

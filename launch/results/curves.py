@@ -108,7 +108,7 @@ def read_curve(path: Path, x: XAxis, y: str) -> Curve:
 
 
 def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The evaluations of a run, in the order of their weights; see `launch.run.stopping.ReceivedEvaluation`.
+    """The evaluations of a run, in the order of their weights; see `launch.run.stopping.Evaluations.receive`.
 
     Rows of older versions have only the mean of the last evaluation, which is new in the first row that shows it.
     """

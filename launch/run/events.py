@@ -23,7 +23,7 @@ class Progress:
         learner_milliseconds: cost of one gradient for the learner, dropped ones included.
         passes: mean number of gradients that an agent step was part of.
         evaluation_return: mean return of the last evaluation.
-        evaluations: entries of the evaluations that ended in the interval; see `ReceivedEvaluation.point`.
+        evaluations: entries of the evaluations that ended in the interval; see `Evaluations.receive`.
         statistics: of the method.
         info: of the environment, over the episodes that ended.
     """

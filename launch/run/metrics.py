@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from launch.output import drop_half_line
 from launch.run.events import Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
-from shared.types import StageSeconds, Video, info_means
+from shared.types import StageSeconds, info_means
 
 if TYPE_CHECKING:
     from learner.learner import Learner, Outcome
@@ -39,31 +39,7 @@ def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     return 0.0, 0, 0
 
 
-# Names of trackers. The groups follow a reader's questions: does it learn, is it fast, is it sound.
-_GROUPS = {
-    "mean_return_100": "return/training_mean_100",
-    "episodes": "return/episodes",
-    "frames_per_second": "speed/frames_per_second",
-    "agent_steps_per_second": "speed/agent_steps_per_second",
-    "updates_per_second": "speed/updates_per_second",
-    "gradients_per_second": "speed/gradients_per_second",
-    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
-    "policy_lag_mean": "asynchrony/policy_lag_mean",
-    "policy_lag_max": "asynchrony/policy_lag_max",
-    "gradients_per_update": "asynchrony/gradients_per_update",
-    "actors_alive": "asynchrony/actors_alive",
-    "actor_restarts": "asynchrony/actor_restarts",
-    "learning_rate": "learning/learning_rate",
-    "gradient_norm": "learning/gradient_norm",
-    "passes": "learning/passes",
-}
-_EVALUATION_GROUPS = {
-    "mean_return": "return/evaluation_mean",
-    "median_return": "return/evaluation_median",
-    "standard_error": "return/evaluation_standard_error",
-    "collapsed_episodes": "return/evaluation_collapsed_episodes",
-}
-_INFO = "info/"
+INFO = "info/"
 
 
 class JsonLines:
@@ -75,34 +51,22 @@ class JsonLines:
         drop_half_line(file)
         self._file = file.open("ab", buffering=0)
 
-    def write(self, row: Progress) -> None:
-        """Append one row.
-
-        Raises:
-            OSError: the row could not be written, on a full disk for example. No part of it is left.
-        """
-        line = msgspec.json.encode(row_values(row)) + b"\n"
+    def write(self, line: bytes) -> None:
+        """Append a line. After an OSError, as on a full disk, no part of it is left."""
         end = self._file.seek(0, os.SEEK_END)
         if self._file.write(line) != len(line):
             self._file.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 def row_values(row: Progress) -> dict[str, Any]:
     """The object for metrics.jsonl, with the method's statistics by their names and the environment's as info/NAME."""
     values = asdict(row)
-    info = {_INFO + name: value for name, value in values.pop("info").items()}
+    info = {INFO + name: value for name, value in values.pop("info").items()}
     return values | values.pop("statistics") | info
-
-
-def written_values(row: Progress) -> dict[str, Any]:
-    """A row as a reader of metrics.jsonl gets it: with the types of JSON."""
-    values: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(row_values(row)))
-    return values
 
 
 def progress_of(values: Mapping[str, Any]) -> Progress:
@@ -111,24 +75,8 @@ def progress_of(values: Mapping[str, Any]) -> Progress:
     known = {name: value for name, value in values.items() if name in names}
     known["policy_lag_counts"] = {int(lag): count for lag, count in values.get("policy_lag_counts", {}).items()}
     others = {n: v for n, v in values.items() if n not in names and isinstance(v, int | float)}
-    info = {n.removeprefix(_INFO): others.pop(n) for n in list(others) if n.startswith(_INFO)}
+    info = {n.removeprefix(INFO): others.pop(n) for n in list(others) if n.startswith(INFO)}
     return Progress(**known | {"statistics": others, "info": info})
-
-
-def scalars(row: Progress) -> list[tuple[str, float]]:
-    """The numbers of a row for a tracker, as pairs of `group/name` and value, without those that are None."""
-    values = asdict(row)
-    found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
-    found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
-    found += [(_INFO + name, value) for name, value in row.info.items()]
-    found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
-    found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
-    return found
-
-
-def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
-    """The numbers of an evaluation for a tracker, as pairs of `group/name` and value."""
-    return [(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items() if point[name] is not None]
 
 
 # The signature of a network killed by its first updates (docs/methods.md, "When a run does not learn").
@@ -151,11 +99,9 @@ class Metrics:
 
     @property
     def empty(self) -> bool:
-        """Whether the interval has no outcome and no evaluation."""
         return not (self._gradients or self._evaluations)
 
     def add(self, outcome: "Outcome") -> None:
-        """Add one outcome."""
         report = outcome.report
         self._agent_steps += report.agent_steps
         self._samples += report.samples
@@ -175,7 +121,7 @@ class Metrics:
             self._accepted += 1
 
     def add_evaluation(self, point: dict[str, Any]) -> None:
-        """Add an evaluation; see `ReceivedEvaluation.point`. Rows show its mean return until the next one."""
+        """Add an evaluation; see `Evaluations.receive`. Rows show its mean return until the next one."""
         self._evaluation_return = point["mean_return"]
         self._evaluations.append(point)
 
@@ -252,32 +198,11 @@ class Metrics:
 _MOST_SECONDS_BETWEEN_VIEWS = 1.0
 
 
-class Tracker(Protocol):
-    """Receives rows in the order of their frames, all from one thread. A method may raise any exception, or hang."""
-
-    def write(self, row: Progress) -> None:
-        """Log one row."""
-
-    def write_video(self, video: Video, frames: int) -> None:
-        """Log the video of an evaluation of the weights after `frames` frames."""
-
-    def close(self) -> None:
-        """Flush and close."""
-
-
 class Reporting:
     """Updates a run's progress every second, and writes a row for each logging interval.
 
-    Args:
-        config: settings of the run.
-        folder: gets metrics.jsonl.
-        metrics: sums of the interval.
-        progress: returns the current progress.
-        trackers: gets the rows, too.
-        messages: gets the rows as events, and warnings.
-
-    Attributes:
-        latest: the last progress. Other threads may read it.
+    `progress` returns the current progress, and `on_row` gets the rows. Other threads may read `latest`, the last
+    progress.
     """
 
     def __init__(
@@ -286,7 +211,7 @@ class Reporting:
         folder: RunFolder,
         metrics: Metrics,
         progress: Callable[[], Progress],
-        trackers: Tracker,
+        on_row: Callable[[Progress], None],
         messages: "Messages",
     ) -> None:
         self._every_seconds = config.log_every_seconds
@@ -297,7 +222,7 @@ class Reporting:
         self._annealing_frames = config.annealing_frames if _anneals_early(config) else None
         self._rows = JsonLines(folder.path)
         self._rows_fail = False
-        self._trackers = trackers
+        self._on_row = on_row
         self._shown_seconds = self._logged_seconds = 0.0
         self.latest = Progress()
 
@@ -318,16 +243,18 @@ class Reporting:
     def write_row(self) -> None:
         """Write a row and start a new interval."""
         row = self.latest = self._progress()
+        line = msgspec.json.encode(row_values(row)) + b"\n"
         try:
-            self._rows.write(row)
+            self._rows.write(line)
             self._rows_fail = False
         except OSError as error:
             # One message for each time that the disk is full, not for each row.
             if not self._rows_fail:
                 self._log(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._rows_fail = True
-        self._messages.emit(Row(written_values(row)))
-        self._trackers.write(row)
+        # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
+        self._messages.emit(Row(msgspec.json.decode(line)))
+        self._on_row(row)
         dead_network = self._metrics.next_interval(row)
         if dead_network is not None:
             self._log(f"warning: {dead_network}")
@@ -378,7 +305,6 @@ class Messages:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
     def emit(self, event: SessionEvent) -> None:
-        """Queue an event."""
         self._waiting.append(event)
 
     def take(self) -> list[SessionEvent]:
@@ -386,24 +312,15 @@ class Messages:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
 
-class DroppedReports:
-    """Counts dropped reports by reason, and has a message for the first, tenth, hundredth … of each."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def message(self, reason: str, actor_id: int) -> str | None:
-        """Count one dropped report. Returns its message, if it has one."""
-        self._counts[reason] += 1
-        count = self._counts[reason]
-        if count != 10 ** (len(str(count)) - 1):
-            return None
-        which = "a report" if count == 1 else f"the {count}th report"
-        return f"dropped {which} for the reason {reason}, of actor {actor_id}"
+def dropped_message(reason: str, count: int, actor_id: int) -> str | None:
+    """The message about the dropped report number `count` for a reason: the first, tenth, hundredth … has one."""
+    if count != 10 ** (len(str(count)) - 1):
+        return None
+    which = "a report" if count == 1 else f"the {count}th report"
+    return f"dropped {which} for the reason {reason}, of actor {actor_id}"
 
 
 def change_message(change: Change) -> str:
-    """The message about a change of the actors or of the evaluator."""
     match change:
         case Failed():
             return f"actor {change.actor_id}: {change.reason}"

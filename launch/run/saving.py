@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import fields
@@ -16,7 +16,7 @@ import numpy as np
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine import prepare_tensorflow
-from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, read_weights, write_weights
+from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, write_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
 from shared.layout import ParameterLayout
@@ -41,6 +41,9 @@ class Stamp(NamedTuple):
     size: int
     inode: int
 
+    def grew_to(self, now: "Stamp") -> bool:
+        return self.inode == now.inode and self.size < now.size
+
 
 class Tail(NamedTuple):
     """Bytes that were appended to a file of `size` bytes."""
@@ -50,7 +53,7 @@ class Tail(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Changes of a folder by relative path: whole files, tails of files that grew, and the stamps of all files."""
+    """Changes of a folder, by relative path: whole files, tails of files that grew, and the stamps of all files."""
 
     files: dict[str, bytes]
     tails: dict[str, Tail]
@@ -73,7 +76,7 @@ def changes_since(
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
-                if before is not None and tails and _only_grew(path.name, before, stamp):
+                if before is not None and tails and _ADDED_TO.fullmatch(path.name) and before.grew_to(stamp):
                     file.seek(before.size)
                     changes.tails[name] = Tail(before.size, file.read(stamp.size - before.size))
                 elif before != stamp:
@@ -86,11 +89,7 @@ def changes_since(
 
 
 def path_within(folder: Path, name: str) -> Path:
-    """The path of a file in a folder, by its name relative to it.
-
-    Raises:
-        ValueError: the path is outside of the folder.
-    """
+    """The path of a file by its name relative to the folder; ValueError if it is outside of the folder."""
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
         raise ValueError(f"the file {name!r} is outside of the run's folder")
@@ -100,8 +99,7 @@ def path_within(folder: Path, name: str) -> Path:
 def apply_changes(folder: Path, changes: Changes) -> None:
     """Apply changes to a copy of the folder. Checkpoints that the original lacks are deleted, other files stay.
 
-    Raises:
-        ValueError: a name is outside of the folder. Nothing was written.
+    A name outside of the folder is a ValueError, and nothing was written.
     """
     paths = {name: path_within(folder, name) for name in (*changes.tails, *changes.files)}
     for name, tail in changes.tails.items():
@@ -119,10 +117,6 @@ def apply_changes(folder: Path, changes: Changes) -> None:
         name = path.relative_to(folder).as_posix()
         if name.startswith("checkpoints/") and name not in changes.stamps:
             path.unlink()
-
-
-def _only_grew(name: str, before: Stamp, now: Stamp) -> bool:
-    return _ADDED_TO.fullmatch(name) is not None and before.inode == now.inode and before.size < now.size
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -158,18 +152,13 @@ class RemoteCopy:
         return failure
 
     def finish(self) -> str | None:
-        """Update the copy and wait for it. Returns the error, if there was one."""
-        self._failure()
+        """Update the copy once more and wait for it. Returns the error, if there was one."""
         self._under_way = self._thread.submit(self._push)
-        failure = self._failure()
         self._thread.shutdown()
-        return failure
+        return self._failure()
 
     def _failure(self) -> str | None:
-        """Wait for the update under way, and return its error."""
-        if self._under_way is None:
-            return None
-        error = self._under_way.exception()
+        error = None if self._under_way is None else self._under_way.exception()
         return None if error is None else typed_line(error)
 
     def _push(self) -> None:
@@ -179,24 +168,20 @@ class RemoteCopy:
             path = f"{self._root}/{name}"
             _make_folder(self._files, path.rpartition("/")[0])
             self._files.pipe_file(path, changes.files[name])
-        for name in (self._stamps.keys() or self._checkpoints_there()) - changes.stamps.keys():
+        before: Set[str] = self._stamps.keys()
+        if not before:
+            # An earlier process made the copy, and the folder may have deleted some of its checkpoints since.
+            self._files.invalidate_cache()
+            before = {name.removeprefix(f"{self._root}/") for name in self._files.find(f"{self._root}/checkpoints")}
+        for name in before - changes.stamps.keys():
             # A failed update may have removed it.
             with suppress(FileNotFoundError):
                 self._files.rm_file(f"{self._root}/{name}")
         self._stamps = changes.stamps
 
-    def _checkpoints_there(self) -> set[str]:
-        """The checkpoints in a copy that an earlier process made. The folder may have deleted some of them since."""
-        self._files.invalidate_cache()
-        return {name.removeprefix(f"{self._root}/") for name in self._files.find(f"{self._root}/checkpoints")}
-
 
 def check_storage(url: str, *, new: bool) -> None:
-    """Refuse storage that cannot be written to, and for a new run storage that has another one.
-
-    Raises:
-        ConfigurationError: names the URL and the fault.
-    """
+    """Refuse storage that cannot be written to, and for a new run storage that has another one."""
     files, root = _open(url)
     try:
         files.invalidate_cache()
@@ -208,16 +193,14 @@ def check_storage(url: str, *, new: bool) -> None:
     except ConfigurationError:
         raise
     except Exception as error:
-        # Each kind of storage has errors of its own.
+        # Each kind of storage has its own errors, which have no class in common.
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
 
 
 def fetch(url: str, folder: Path, setting: str = "resume") -> None:
     """Copy a run from remote storage into a folder. `setting` is the option that named the URL.
 
-    Raises:
-        ConfigurationError: there is no run at the URL, a key leads outside of the folder, or a file cannot be read. A
-            new folder is removed again.
+    After a ConfigurationError a new folder is removed again.
     """
     files, root = _open(url, setting)
     new = not folder.exists()
@@ -234,7 +217,6 @@ def fetch(url: str, folder: Path, setting: str = "resume") -> None:
     except ConfigurationError:
         raise
     except Exception as error:
-        # Each kind of storage has errors of its own.
         if new:
             shutil.rmtree(folder, ignore_errors=True)
         raise setting_error(setting, url, f"cannot be read: {one_line(error)}") from error
@@ -255,10 +237,6 @@ def _make_folder(files: fsspec.AbstractFileSystem, path: str) -> None:
         files.makedirs(path, exist_ok=True)
 
 
-# Weights do not depend on them.
-_MAY_DIFFER = ("precision",)
-
-
 class FirstWeights(NamedTuple):
     """The weights that a new run starts from.
 
@@ -266,7 +244,7 @@ class FirstWeights(NamedTuple):
         run: name of the other run.
         source: description of the weights.
         agent_steps: that the weights have learned from; see `agent_steps_learned`.
-        spec: spec of the environment, with the mean observation of the other run.
+        spec: of the environment, with the mean observation of the other run.
     """
 
     run: str
@@ -278,11 +256,9 @@ class FirstWeights(NamedTuple):
 
     @property
     def manifest_entry(self) -> dict[str, Any]:
-        """The entry in the manifest of the new run."""
         return {"run": self.run, "weights": self.source, "agent_steps": self.agent_steps}
 
     def write(self, folder: RunFolder) -> None:
-        """Write them into the folder of the new run."""
         write_weights(folder.first_weights, self.snapshot, self.layout, self.source)
 
 
@@ -292,14 +268,15 @@ def weights_to_start_from(
     """The best weights of another run, for a new run with these settings.
 
     Raises:
-        ConfigurationError: the other run has none or has another network; or see `check_imports`.
+        ConfigurationError: it has none or another network, or names modules that the user has not permitted.
     """
     # The user has permitted the modules of the new run already.
     modules = config.environment.modules
     before = other.read_config("start_from", trust_imports=trust_imports, named_modules=modules)
     for field in fields(before.network):
         was, now = getattr(before.network, field.name), getattr(config.network, field.name)
-        if was != now and field.name not in _MAY_DIFFER:
+        # The weights do not depend on the precision of the arithmetic.
+        if was != now and field.name != "precision":
             raise setting_error(f"network.{field.name}", now, f"{other.name} was trained with {was}; leave it so")
     trained = _in_and_out(environment_spec(before.environment))
     if trained != _in_and_out(spec):
@@ -317,21 +294,11 @@ def weights_to_start_from(
     return FirstWeights(other.name, source, agent_steps_learned(other), snapshot, layout, spec)
 
 
-def first_weights(folder: RunFolder, layout: ParameterLayout) -> Float32Array | None:
-    """The weights float32 [P] in first.npz; None for a run that started from random weights.
-
-    Raises:
-        ConfigurationError: they are damaged, or belong to another network.
-    """
-    return read_weights(folder.first_weights, layout)[0].parameters if folder.first_weights.is_file() else None
-
-
 def _in_and_out(spec: EnvironmentSpec) -> str:
     actions = f"{spec.actions.size} of them"
     if spec.actions.shape:
-        actions = (
-            f"a vector of {spec.actions.size}" if spec.actions.continuous else f"choices among {spec.actions.choices}"
-        )
+        kind = "a vector of {size}" if spec.actions.continuous else "choices among {choices}"
+        actions = kind.format(size=spec.actions.size, choices=spec.actions.choices)
     return f"observations of shape {spec.observation_shape} and as actions {actions}"
 
 
@@ -350,10 +317,7 @@ class BestWeights:
     def keep_if_best(
         self, version: int, parameters: Float32Array, mean: float, measure: str, *, surely: bool = False
     ) -> None:
-        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`.
-
-        `measure` of their mean return is `training` or `evaluation`.
-        """
+        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`."""
         if self._mean_return is not None and not surely:
             best = self._measure == "evaluation", self._mean_return
             if (measure == "evaluation", mean) <= best:
@@ -375,7 +339,6 @@ class BestWeights:
         self._mean_return, self._measure = best_score(self._folder, otherwise=kept)
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
         return {"best_return": self._mean_return, "best_measure": self._measure}
 
     def restore(self, state: dict[str, Any], *, evaluates: bool) -> None:
@@ -413,15 +376,10 @@ class Saving:
             folder.checkpoints, config.checkpoint.keep, learner.variables(), save_state, restore_state
         )
         self._copy = RemoteCopy(folder.path, config.storage) if config.storage is not None else None
-        self._saved_seconds = 0.0
-        self._saved_version, self._saved_frames = learner.version, learner.account.frames
+        self.count_from(0.0)
 
     def restore(self) -> None:
-        """Restore the newest checkpoint that can be read, and log a message about those that cannot.
-
-        Raises:
-            ConfigurationError: there is none.
-        """
+        """Restore the newest checkpoint that can be read, and log a message about those that cannot."""
         for message in self._checkpoints.restore():
             self._log(message)
 
@@ -432,16 +390,12 @@ class Saving:
 
     def is_due(self, seconds: float) -> bool:
         """Whether a checkpoint is due, `seconds` of training after the start of the run."""
-        checkpoint = self._config.checkpoint
-        new_updates = self._learner.version - self._saved_version
-        frames = self._learner.account.frames
+        due, learner = self._config.checkpoint, self._learner
+        frames = learner.account.frames
         return (
-            seconds - self._saved_seconds >= checkpoint.every_seconds
-            or (checkpoint.every_updates is not None and new_updates >= checkpoint.every_updates)
-            or (
-                checkpoint.every_frames is not None
-                and crossed_multiple(self._saved_frames, frames, checkpoint.every_frames)
-            )
+            seconds - self._saved_seconds >= due.every_seconds
+            or (due.every_updates is not None and learner.version - self._saved_version >= due.every_updates)
+            or (due.every_frames is not None and crossed_multiple(self._saved_frames, frames, due.every_frames))
         )
 
     def save(self, *, window_counts: bool) -> bool:
@@ -464,6 +418,7 @@ class Saving:
             self._checkpoints.save(learner.version)
             written = True
         except CheckpointError as error:
+            # A full disk is no reason to lose what is learned after it: a later checkpoint may find space.
             self._log(f"warning: {error}; training goes on")
             written = False
         if not self._config.evaluation.every_frames and window_counts:
@@ -476,7 +431,6 @@ class Saving:
         return written
 
     def keep_video(self, version: int, video: Video) -> None:
-        """Write the video of an evaluation."""
         file = self._folder.videos / f"update-{version}.gif"
         try:
             file.parent.mkdir(exist_ok=True)
@@ -485,7 +439,6 @@ class Saving:
             self._log(f"warning: the video of an evaluation could not be written: {error.strerror}")
 
     def finish_copy(self) -> None:
-        """Update the remote copy for the last time, and wait for it."""
         if self._copy is not None:
             self._warn_if_not_copied(self._copy.finish())
 

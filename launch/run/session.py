@@ -13,8 +13,9 @@ Each pass of the loop takes one event of the coordinator, which is None when not
 import itertools
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from launch.loop.coordinator import Coordinator, Event
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
+from launch.output import write_json
 from launch.run.events import Evaluated, Progress, Saved, View
-from launch.run.folder import RunFolder
-from launch.run.metrics import DroppedReports, Messages, Metrics, Reporting, change_message
-from launch.run.saving import Saving, first_weights
-from launch.run.status import LearnerDeath, RunCounts, run_summary, write_summary
+from launch.run.folder import RunFolder, read_weights
+from launch.run.metrics import Messages, Metrics, Reporting, change_message, dropped_message
+from launch.run.saving import Saving
+from launch.run.status import LearnerDeath, RunCounts, run_summary
 from launch.run.stopping import Evaluations, ReturnTarget, StoppingRules, TrainingPoint, TrainingReturns
 from launch.run.trackers import OpenTracker, Trackers, tracker_openers
 from learner.learner import Learner, Outcome
@@ -123,8 +125,10 @@ class TrainingSession:
         self._messages = Messages(self._folder.log)
         self._log = self._messages.log
         policy = Policy(config, spec)
-        first = first_weights(self._folder, policy.layout)
-        initial = policy.initial_parameters() if first is None else first
+        if self._folder.first_weights.is_file():
+            initial = read_weights(self._folder.first_weights, policy.layout)[0].parameters
+        else:
+            initial = policy.initial_parameters()
         self.learner = Learner(config, policy.layout, initial)
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
@@ -161,11 +165,13 @@ class TrainingSession:
         self._metrics = Metrics(self.learner, self._evaluations.last)
         openers = tracker_openers(folder, config) | dict(trackers or {})
         self._trackers = Trackers(openers, self._log)
-        self._reporting = Reporting(config, self._folder, self._metrics, self._progress, self._trackers, self._messages)
+        self._reporting = Reporting(
+            config, self._folder, self._metrics, self._progress, self._trackers.write, self._messages
+        )
         self._trace: TraceRecording | None = None
         if config.record_arrivals is not None and not resume:
             self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
-        self._dropped_reports = DroppedReports()
+        self._dropped_reports: Counter[str] = Counter()
         self._started = time.monotonic()
 
     @property
@@ -266,24 +272,27 @@ class TrainingSession:
         if outcome.dropped != "duplicate":
             self._returns.add(report.actor_id, report.episodes.returns.tolist(), report.unfinished_environments)
         if outcome.dropped is not None:
-            message = self._dropped_reports.message(str(outcome.dropped), report.actor_id)
+            self._dropped_reports[outcome.dropped] += 1
+            count = self._dropped_reports[outcome.dropped]
+            message = dropped_message(outcome.dropped, count, report.actor_id)
             if message is not None:
                 self._log(message)
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
-        received = self._evaluations.receive(
+        point, confirmed = self._evaluations.receive(
             result, episodes=self.learner.account.episodes, untrained=self._returns.untrained
         )
-        mean = received.entry["mean_return"]
-        self._metrics.add_evaluation(received.point())
-        self._messages.emit(Evaluated(received.point()))
+        self._metrics.add_evaluation(point)
+        self._messages.emit(Evaluated(point))
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
-            self._trackers.write_video(result.video, received.at.frames)
+            self._trackers.write_video(result.video, point["frames"])
         if result.video_error is not None:
             self._log(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result.
-        self._saving.best.keep_if_best(result.version, result.parameters, mean, "evaluation", surely=received.confirmed)
+        self._saving.best.keep_if_best(
+            result.version, result.parameters, point["mean_return"], "evaluation", surely=confirmed
+        )
 
     def _counts(self) -> RunCounts:
         return self._earlier + RunCounts(
@@ -335,7 +344,10 @@ class TrainingSession:
             returns=self._returns,
             evaluation=self._evaluations.last,
         )
-        write_summary(summary, self._folder.summary, self._log)
+        try:
+            write_json(self._folder.summary, summary)
+        except OSError as error:
+            self._log(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
         # After the summary: a tracker that hangs takes all of its time to close.
         self._trackers.close()
         self._saving.finish_copy()
@@ -368,7 +380,7 @@ class TrainingSession:
         """The plain values in a checkpoint, beside the learner's variables."""
         return {
             **self.learner.state(),
-            **self._counts().state(),
+            **asdict(self._counts()),
             **self._saving.best.state(),
             **self._returns.state(exact=self._exact),
             **self._evaluations.state(exact=self._exact),

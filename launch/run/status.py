@@ -1,12 +1,11 @@
 """The status of a run, its summary, the conditions of a resume, and its name on the command line; several seeds."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cache
 from itertools import count
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -19,7 +18,7 @@ from launch.presets.settings_files import without_removed
 from launch.run.folder import Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.saving import fetch
-from launch.run.stopping import ReturnTarget, Status, TrainingReturns, crossings
+from launch.run.stopping import ReturnTarget, Status, TrainingReturns
 from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -44,16 +43,11 @@ class RunStatus(NamedTuple):
 
     @property
     def running(self) -> bool:
-        """Whether a process holds the folder."""
         return self.holder is not None
 
 
 def run_status(path: Path) -> RunStatus:
-    """The status of the run in a folder.
-
-    Raises:
-        ConfigurationError: the folder is not that of a run.
-    """
+    """The status of the run in a folder; a ConfigurationError if the folder is not that of a run."""
     folder = RunFolder(path)
     config = folder.read_settings("run")
     # The holder is read first: a run that ends in between has written its summary by then.
@@ -104,18 +98,12 @@ class RunCounts:
     agent_steps_lost: int = 0
 
     def __add__(self, other: "RunCounts") -> "RunCounts":
-        """The sum of both."""
         others = asdict(other)
         return RunCounts(**{name: count + others[name] for name, count in asdict(self).items()})
 
-    def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
-        return asdict(self)
-
     @classmethod
     def restored(cls, state: dict[str, Any]) -> "RunCounts":
-        """The inverse of `state`; other keys are ignored."""
-        # Checkpoints of older versions do not have the messages.
+        """The counts among the plain values of a checkpoint. Older versions have no messages."""
         return cls(**{name: state[name] for name in asdict(cls()) if name != "messages" or name in state})
 
 
@@ -140,6 +128,7 @@ def run_summary(
     evaluation: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """The content of summary.json. `evaluation` is the entry of the last evaluation."""
+    first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     ledger = learner.account.ledger
     lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
     return {
@@ -158,7 +147,8 @@ def run_summary(
         "policy_lag_max": lag_max,
         "mean_return_100": learner.account.mean_return,
         "mean_return_first_100": returns.untrained,
-        **crossings(target),
+        "first_crossing": None if first is None else first._asdict(),
+        "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
         "episodes": learner.account.episodes,
         "target_updates": learner.target_updates,
         "evaluation": evaluation,
@@ -169,14 +159,6 @@ def run_summary(
         "agent_steps_lost_with_learner": counts.agent_steps_lost,
         "wall_seconds": counts.elapsed_seconds,
     }
-
-
-def write_summary(summary: dict[str, Any], file: Path, log: Callable[[str], None]) -> None:
-    """Write summary.json, or log a warning."""
-    try:
-        write_json(file, summary)
-    except OSError as error:
-        log(f"warning: {file.name} could not be written: {error.strerror}")
 
 
 # ---- Resume
@@ -195,15 +177,19 @@ def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
     A summary may be older than the run's last checkpoint. Its numbers are then too small, never too large.
     """
     frames, seconds = summary.get("frames", 0), summary.get("wall_seconds", 0.0)
+    goal, most_seconds = config.stop_at_return, config.stop_after_seconds
+    # Either of the two may have ended the run: the settings decide which, and a resume may have changed them.
+    returns = (summary.get("mean_return_100"), (summary.get("evaluation") or {}).get("mean_return"))
+    best = max((mean for mean in returns if mean is not None), default=None)
     if frames >= config.total_frames:
-        return _nothing(f"{frames:,} of {config.total_frames:,} total frames", "--total-frames N")
-    if config.stop_after_seconds is not None and seconds >= config.stop_after_seconds:
-        return _nothing(f"{seconds:,.0f} of {config.stop_after_seconds:,g} seconds", "--stop-after-seconds N")
-    best = _best_return(summary)
-    goal = config.stop_at_return
-    if summary.get("status") == "return_reached" and goal is not None and best is not None and best >= goal:
-        return _nothing(f"a mean return of {best:.1f}, and was to reach {goal:g}", "--stop-at-return N, or None")
-    return None
+        has, option = f"{frames:,} of {config.total_frames:,} total frames", "--total-frames N"
+    elif most_seconds is not None and seconds >= most_seconds:
+        has, option = f"{seconds:,.0f} of {most_seconds:,g} seconds", "--stop-after-seconds N"
+    elif summary.get("status") == "return_reached" and goal is not None and best is not None and best >= goal:
+        has, option = f"a mean return of {best:.1f}, and was to reach {goal:g}", "--stop-at-return N, or None"
+    else:
+        return None
+    return f"nothing to do: the run has {has}; it goes further with {option}"
 
 
 def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
@@ -219,75 +205,17 @@ def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
     return f"the run ended at {summary.get('frames', 0):,} frames, as {ended}; it goes on to {' or '.join(limits)}"
 
 
-def _nothing(has: str, option: str) -> str:
-    return f"nothing to do: the run has {has}; it goes further with {option}"
-
-
-def _best_return(summary: dict[str, Any]) -> float | None:
-    # The settings decide which of the two ended the run, and a resume may have changed them.
-    evaluation = summary.get("evaluation") or {}
-    return max(
-        (mean for mean in (summary.get("mean_return_100"), evaluation.get("mean_return")) if mean is not None),
-        default=None,
-    )
-
-
 # They determine the shapes of the weights, and the task.
 _GROUPS = ("network.", "environment.")
-_FIXED = ("method.name", "method.target_network", "optimizer.name")
+FIXED_SETTINGS = ("method.name", "method.target_network", "optimizer.name")
 
 
 def may_change(setting: str) -> bool:
     """Whether a setting, like `optimizer.learning_rate`, may change for existing weights."""
-    return setting not in _FIXED and not setting.startswith(_GROUPS)
-
-
-def check_unchanged(before: RunConfig, config: RunConfig, place: str) -> None:
-    """Refuse a resume that changes a setting of the method or of the optimizer's slots. The layout checks the network.
-
-    Args:
-        before: settings of the checkpoint.
-        config: settings of the resume.
-        place: folder of the checkpoint, for the message.
-
-    Raises:
-        ConfigurationError: names the setting.
-    """
-    for setting in _FIXED:
-        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
-        if was != now:
-            raise setting_error(setting, now, f"the checkpoint in {place} was made with {was}; start a new run")
-
-
-_OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "actor.minibatches")
-
-
-def check_exact_resume(before: RunConfig, config: RunConfig, actors: int, state: Mapping[str, Any]) -> None:
-    """Refuse an exact resume with fewer actors than before, or with rollouts of another shape.
-
-    Args:
-        before: settings of the checkpoint.
-        config: settings of the resume.
-        actors: number of actors of the resume. More than before may join.
-        state: the plain values of the checkpoint.
-
-    Raises:
-        ConfigurationError: names the setting.
-    """
-    saved = state.get("executor")
-    if not config.checkpoint.exact or saved is None:
-        return
-    advice = "leave it as it was, or give --checkpoint.no-exact"
-    for setting in _OF_ROLLOUTS:
-        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
-        if was != now:
-            raise setting_error(setting, now, f"an exact resume goes on with {was}; {advice}")
-    if actors < len(saved["actors"]):
-        raise setting_error("actors", actors, f"an exact resume goes on with {len(saved['actors'])}; {advice}")
+    return setting not in FIXED_SETTINGS and not setting.startswith(_GROUPS)
 
 
 # ---- Several seeds
-
 
 _SEEDS = "seeds.json"
 # Settings of all runs, in the format of --config.
@@ -305,7 +233,6 @@ class SeveralSeeds(NamedTuple):
 
 
 def write_seeds(folder: Path, several: SeveralSeeds) -> None:
-    """Write seeds.json and settings.json."""
     write_json(folder / SETTINGS, msgspec.to_builtins(several.config))
     write_json(folder / _SEEDS, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from})
 
@@ -316,11 +243,7 @@ def is_resumable(folder: Path) -> bool:
 
 
 def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[str] = ()) -> SeveralSeeds | None:
-    """The content of the files of `write_seeds`; None in a folder without them.
-
-    Raises:
-        ConfigurationError: a file cannot be read; or see `check_imports`.
-    """
+    """The content of the files of `write_seeds`; None in a folder without them. For the imports see `check_imports`."""
     if not (folder / _SEEDS).is_file():
         return None
     try:
@@ -343,11 +266,7 @@ _RUNS = Path("runs")
 
 
 def newest_run(runs: Path = _RUNS) -> Path:
-    """The run below `runs` that started last: a seed or a trial, where several runs share a folder.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The run below `runs` that started last: a seed or a trial, where several runs share a folder."""
     newest = next(run_folders(runs), None)
     if newest is None:
         raise ConfigurationError(f"latest is the newest run below {runs}/, and there is none: name a folder")
@@ -366,11 +285,7 @@ def numbered(folder: Path) -> Iterator[Path]:
 
 
 def run_path(text: str) -> Path:
-    """The folder of a run by its name on the command line. A URL of remote storage is fetched into a new folder.
-
-    Raises:
-        ConfigurationError: `latest` without a run, an unknown agent of the zoo, or a URL without a run.
-    """
+    """The folder of a run by its name on the command line. A URL of remote storage is fetched into a new folder."""
     if "://" in text:
         return _fetched(text)
     if text.startswith(zoo.PREFIX):
@@ -388,6 +303,7 @@ def run_path(text: str) -> Path:
     return path
 
 
+# Cached: the parser of a command line may convert an argument more than once.
 @cache
 def _fetched(url: str) -> Path:
     wanted = default_run_dir(url.rstrip("/").rpartition("/")[2]).absolute()

@@ -22,8 +22,7 @@ class TrainingReturns:
     The first episodes to end after a start are the shortest. The last 100 therefore count only when every environment
     has ended an episode; a truncated episode has ended, too.
 
-    Attributes:
-        last_count: whether the last 100 episodes counted at the last `update`.
+    `last_count` is whether the last 100 episodes counted at the last `update`.
     """
 
     def __init__(self) -> None:
@@ -31,6 +30,7 @@ class TrainingReturns:
         self._first: list[float] | None = []
         # Environments of each actor that have ended no episode, in the order of the actors' last reports.
         self._unfinished: dict[int, int] = {}
+        # Counted along: the rule is checked after every report, and a run may have a thousand actors.
         self._unfinished_actors = 0
 
     def add(self, actor_id: int, returns: Sequence[float], unfinished_environments: int) -> None:
@@ -60,7 +60,7 @@ class TrainingReturns:
         return float(np.mean(self._first))
 
     def state(self, *, exact: bool) -> dict[str, Any]:
-        """Plain values for a checkpoint. `exact`: the checkpoint has the actors' states."""
+        """Plain values for a checkpoint; `exact` if it has the actors' states."""
         return {
             "first_episodes": self._first,
             "training_window": [list(item) for item in self._unfinished.items()] if exact else None,
@@ -70,7 +70,7 @@ class TrainingReturns:
         """The inverse of `state`; other keys are ignored."""
         self._first = state.get("first_episodes")
         if exact:
-            self._unfinished = {actor_id: unfinished for actor_id, unfinished in state["training_window"]}  # noqa: C416
+            self._unfinished = dict(state["training_window"])
             self._unfinished_actors = sum(unfinished > 0 for unfinished in self._unfinished.values())
 
     def _forget(self, actor_id: int) -> None:
@@ -108,9 +108,8 @@ class TrainingPoint(NamedTuple):
 class ReturnTarget:
     """The mean return at which a run stops, and the points at which it was crossed and confirmed.
 
-    With the measure `training` a crossing requests an evaluation. If that does not confirm it, the next crossing counts
-    after 100 new training episodes. With the measure `evaluation` a regular evaluation that reaches the target is
-    crossing and confirmation in one.
+    With the measure `training` a crossing requests an evaluation. With the measure `evaluation` a regular evaluation
+    that reaches the target is crossing and confirmation in one.
     """
 
     def __init__(self, mean_return: float, measure: Literal["training", "evaluation"]) -> None:
@@ -122,10 +121,7 @@ class ReturnTarget:
         self._not_before_episode = 0
 
     def crosses(self, at: TrainingPoint, *, counts: bool) -> bool:
-        """Whether the run crosses the target at this point, and requests an evaluation.
-
-        `counts`: the mean is representative; see `TrainingReturns`.
-        """
+        """Whether the run crosses the target here, and needs an evaluation. `counts`: the mean is representative."""
         mean = at.mean_return_100
         if self.measure != "training" or self.confirmed is not None or self._requested is not None:
             return False
@@ -136,16 +132,14 @@ class ReturnTarget:
         return True
 
     def evaluated(self, mean: float, at: TrainingPoint, policy: EvaluationPolicy, *, episodes: int) -> bool:
-        """Whether an evaluation of the weights of a point confirms the target.
-
-        `episodes` is the number of training episodes that have ended by now.
-        """
+        """Whether an evaluation of the weights of a point confirms the target, after `episodes` training episodes."""
         if self.confirmed is not None:
             return False
         evaluated = at._replace(evaluation_mean_return=mean)
         if self.measure == "training":
             if self._requested is None or self._requested.update != at.update or policy != CONFIRMING_POLICY:
                 return False
+            # The next crossing counts with a new window: the present one would cross again at once.
             self._requested, self._not_before_episode = None, episodes + RETURN_WINDOW
             if self.first is not None and self.first.update == at.update:
                 self.first = evaluated
@@ -156,7 +150,6 @@ class ReturnTarget:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
         return {
             "mean_return": self.mean_return,
             "measure": self.measure,
@@ -192,7 +185,6 @@ class StoppingRules:
 
     @property
     def running(self) -> bool:
-        """Whether no rule has stopped the run so far."""
         return self.status == "running"
 
     @property
@@ -201,7 +193,6 @@ class StoppingRules:
         return self._interrupted.is_set()
 
     def interrupt(self) -> None:
-        """Stop the run at the next check."""
         self._interrupted.set()
 
     def stops(self, frames: int, seconds: float) -> bool:
@@ -237,15 +228,6 @@ class StoppingRules:
         return None
 
 
-def crossings(target: ReturnTarget | None) -> dict[str, dict[str, Any] | None]:
-    """The first and the confirmed crossing of the target, for summary.json."""
-    first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
-    return {
-        "first_crossing": None if first is None else first._asdict(),
-        "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
-    }
-
-
 def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None) -> int | None:
     """The number of episodes with a return closer to that of untrained play than to the median of `returns`.
 
@@ -265,6 +247,7 @@ def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
 # ---- Evaluations
 
 
+# After a death of the evaluator. The wait doubles with each one, up to the longest.
 _LONGEST_WAIT_SECONDS = 60.0
 
 # The signature of `Coordinator.evaluate`.
@@ -278,103 +261,25 @@ class EvaluationRequest(NamedTuple):
     policy: EvaluationPolicy
 
 
-class EvaluationSchedule:
-    """The evaluations under way, and the time of the next ones.
-
-    Regular evaluations are due every `every_frames`; others confirm a crossing. After a death of the evaluator the next
-    regular evaluation comes at its usual time, and a confirmation is repeated with the same weights, after a wait that
-    doubles with each death. `frames` is the start of the first interval.
-    """
-
-    def __init__(self, config: EvaluationConfig, frames: int) -> None:
-        self._every_frames = config.every_frames
-        self._since_frames = frames
-        self._under_way: list[EvaluationRequest] = []
-        self._confirming: tuple[EvaluationRequest, WeightSnapshot] | None = None
-        self._repeat_at: float | None = None
-        self._deaths = 0
-
-    def is_due(self, frames: int) -> bool:
-        """Whether a regular evaluation is due. None is due while another one is under way or will be repeated."""
-        # One evaluation at a time: a slow evaluator must not collect a queue of old weights.
-        busy = bool(self._under_way) or self._repeat_at is not None
-        return bool(self._every_frames) and not busy and frames - self._since_frames >= self._every_frames
-
-    def requested(self, evaluation: EvaluationRequest) -> None:
-        """Note that a regular evaluation is under way."""
-        self._since_frames = evaluation.at.frames
-        self._under_way.append(evaluation)
-
-    def requested_confirmation(self, evaluation: EvaluationRequest, snapshot: WeightSnapshot) -> None:
-        """Note that an evaluation of the weights that crossed the target is under way."""
-        self._under_way.append(evaluation)
-        self._confirming = evaluation, snapshot
-
-    def received(self, result: EvaluationResult) -> EvaluationRequest:
-        """The request of a result, which is under way no more."""
-        request = next(a for a in self._under_way if (a.at.update, a.policy) == (result.version, result.policy))
-        self._under_way.remove(request)
-        if self._confirming is not None and self._confirming[0] == request:
-            self._confirming, self._deaths = None, 0
-        return request
-
-    def lost(self, now: float, backoff_seconds: float) -> None:
-        """Note that the evaluator died."""
-        self._under_way = []
-        if self._confirming is not None:
-            self._repeat_at = now + min(_LONGEST_WAIT_SECONDS, backoff_seconds * 2**self._deaths)
-            self._deaths += 1
-
-    def to_repeat(self, now: float) -> tuple[EvaluationRequest, WeightSnapshot] | None:
-        """The confirmation to repeat, with its weights, once the wait is over."""
-        if self._repeat_at is None or now < self._repeat_at:
-            return None
-        self._repeat_at = None
-        return self._confirming
-
-    def state(self, *, exact: bool) -> dict[str, Any]:
-        """Plain values for a checkpoint. `exact`: the checkpoint has the calls under way, with their weights."""
-        return {
-            "evaluated_frames": self._since_frames,
-            "evaluations": {"under_way": self._under_way} if exact else None,
-        }
-
-    def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
-        """The inverse of `state`; other keys are ignored. `frames` of the run are the default of older versions."""
-        # Checkpoints of older versions do not have them.
-        self._since_frames = state.get("evaluated_frames", frames)
-        if exact:
-            self._under_way = [_request(values) for values in state["evaluations"]["under_way"]]
-
-
-class ReceivedEvaluation(NamedTuple):
-    """A received evaluation. `at` is the point of its weights, and `confirmed` whether it confirms the target."""
-
-    entry: dict[str, Any]
-    at: TrainingPoint
-    confirmed: bool
-
-    def point(self) -> dict[str, Any]:
-        """The evaluation in a row of metrics.jsonl: the entry, at the frames and seconds of its weights."""
-        moment = {"frames": self.at.frames, "agent_steps": self.at.agent_steps, "elapsed_seconds": self.at.seconds}
-        return {**moment, **self.entry}
-
-
 class Evaluations:
-    """Requests regular evaluations and confirmations of the target, and logs their results.
+    """Requests regular evaluations and confirmations of the target, and compares the results with it.
 
-    Attributes:
-        last: the entry of the last evaluation, for the summary.
+    When the evaluator dies, the next regular evaluation comes at its usual time, and a confirmation is repeated with
+    the same weights. `last` is the entry of the last evaluation, for the summary.
     """
 
     def __init__(
         self, config: EvaluationConfig, backoff_seconds: float, target: ReturnTarget | None, log: Callable[[str], None]
     ) -> None:
-        self._policy = config.policy
+        self._config = config
         self._backoff_seconds = backoff_seconds
         self._target = target
         self._log = log
-        self._schedule = EvaluationSchedule(config, 0)
+        self._since_frames = 0
+        self._under_way: list[EvaluationRequest] = []
+        self._confirming: tuple[EvaluationRequest, WeightSnapshot] | None = None
+        self._repeat_at: float | None = None
+        self._deaths = 0
         self.last: dict[str, Any] | None = None
 
     def request_if_due(self, at: TrainingPoint, evaluate: Evaluate, *, window_counts: bool) -> None:
@@ -383,52 +288,79 @@ class Evaluations:
         A confirmation that the evaluator's death interrupted comes first. None is due after the target is confirmed.
         `window_counts`: the mean return of the last training episodes is representative.
         """
-        reached = self._target is not None and self._target.confirmed is not None
-        repeated = self._schedule.to_repeat(at.seconds)
-        if repeated is not None:
-            request, snapshot = repeated
+        target = self._target
+        if self._confirming is not None and self._repeat_at is not None and at.seconds >= self._repeat_at:
+            self._repeat_at = None
+            request, snapshot = self._confirming
             evaluate(request.policy, snapshot)
-            self._schedule.requested_confirmation(request, snapshot)
-        elif self._target is not None and self._target.crosses(at, counts=window_counts):
+            self._under_way.append(request)
+        elif target is not None and target.crosses(at, counts=window_counts):
             self._log(
                 f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, and the target "
-                f"is {self._target.mean_return:g}: an evaluation of update {at.update} checks it"
+                f"is {target.mean_return:g}: an evaluation of update {at.update} checks it"
             )
-            snapshot = evaluate(CONFIRMING_POLICY, None)
-            self._schedule.requested_confirmation(EvaluationRequest(at, CONFIRMING_POLICY), snapshot)
-        elif not reached and self._schedule.is_due(at.frames):
-            evaluate(self._policy, None)
-            self._schedule.requested(EvaluationRequest(at, self._policy))
+            request = EvaluationRequest(at, CONFIRMING_POLICY)
+            self._confirming = request, evaluate(request.policy, None)
+            self._under_way.append(request)
+        elif (target is None or target.confirmed is None) and self._regular_is_due(at.frames):
+            self._since_frames = at.frames
+            evaluate(self._config.policy, None)
+            self._under_way.append(EvaluationRequest(at, self._config.policy))
 
-    def receive(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> ReceivedEvaluation:
+    def _regular_is_due(self, frames: int) -> bool:
+        # One evaluation at a time: a slow evaluator must not collect a queue of old weights.
+        busy = bool(self._under_way) or self._repeat_at is not None
+        every = self._config.every_frames
+        return bool(every) and not busy and frames - self._since_frames >= every
+
+    def receive(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> tuple[dict, bool]:
         """Log a result and compare it with the target.
 
-        `episodes` is the number of training episodes that have ended by now; `untrained` see `TrainingReturns`.
+        Args:
+            result: of an evaluation that was requested.
+            episodes: number of training episodes that have ended by now.
+            untrained: mean return of untrained play; see `TrainingReturns`.
+
+        Returns:
+            The evaluation in a row of metrics.jsonl, which is its entry and the frames, agent steps and seconds of its
+            weights; and whether it confirms the target.
         """
         self.last = entry = evaluation_entry(result, untrained)
         self._log(f"evaluation of update {result.version}: {evaluation_line(entry)}")
-        request = self._schedule.received(result)
+        request = next(a for a in self._under_way if (a.at.update, a.policy) == (result.version, result.policy))
+        self._under_way.remove(request)
+        if self._confirming is not None and self._confirming[0] == request:
+            self._confirming, self._deaths = None, 0
+        at = request.at
         confirmed = self._target is not None and self._target.evaluated(
-            entry["mean_return"], request.at, request.policy, episodes=episodes
+            entry["mean_return"], at, request.policy, episodes=episodes
         )
-        return ReceivedEvaluation(entry, request.at, confirmed)
+        return {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry, confirmed
 
     def evaluator_died(self, seconds: float) -> None:
         """Note that the evaluator died after `seconds` of training."""
-        self._schedule.lost(seconds, self._backoff_seconds)
+        self._under_way = []
+        if self._confirming is not None:
+            self._repeat_at = seconds + min(_LONGEST_WAIT_SECONDS, self._backoff_seconds * 2**self._deaths)
+            self._deaths += 1
 
     def state(self, *, exact: bool) -> dict[str, Any]:
-        """Plain values for a checkpoint; see `EvaluationSchedule.state`."""
+        """Plain values for a checkpoint; `exact` if it has the calls under way, with their weights."""
         return {
             "return_mark": None if self._target is None else self._target.state(),
             "last_evaluation": self.last,
-            **self._schedule.state(exact=exact),
+            "evaluated_frames": self._since_frames,
+            "evaluations": {"under_way": self._under_way} if exact else None,
         }
 
     def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
         """The inverse of `state`; other keys are ignored. `frames` of the run are the default of older versions."""
-        self._schedule.restore(state, frames, exact=exact)
+        self._since_frames = state.get("evaluated_frames", frames)
         self.last = state.get("last_evaluation")
+        if exact:
+            self._under_way = [
+                EvaluationRequest(TrainingPoint(*at), policy) for at, policy in state["evaluations"]["under_way"]
+            ]
         if self._target is not None and state.get("return_mark") is not None:
             self._target.restore(state["return_mark"], request_kept=exact)
 
@@ -457,8 +389,3 @@ def evaluation_line(entry: dict[str, Any]) -> str:
         f"mean return {entry['mean_return']:.2f} over {episodes} episodes{again} (median "
         f"{entry['median_return']:.2f}{lost})"
     )
-
-
-def _request(values: Sequence[Any]) -> EvaluationRequest:
-    at, policy = values
-    return EvaluationRequest(TrainingPoint(*at), policy)

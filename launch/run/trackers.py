@@ -11,15 +11,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from launch.output import write_json
 from launch.run.events import Progress
 from launch.run.folder import read_object
-from launch.run.metrics import Tracker, evaluation_scalars, scalars
+from launch.run.metrics import INFO
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import Video
@@ -34,6 +36,45 @@ _MOST_HISTOGRAM_VALUES = 10_000
 _MOST_UPLOAD_SECONDS = 10.0
 # Limit of MLflow's server for one request.
 _MOST_PARAMETERS = 100
+
+
+# Names of trackers. The groups follow a reader's questions: does it learn, is it fast, is it sound.
+_GROUPS = {
+    "mean_return_100": "return/training_mean_100",
+    "episodes": "return/episodes",
+    "frames_per_second": "speed/frames_per_second",
+    "agent_steps_per_second": "speed/agent_steps_per_second",
+    "updates_per_second": "speed/updates_per_second",
+    "gradients_per_second": "speed/gradients_per_second",
+    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
+    "policy_lag_mean": "asynchrony/policy_lag_mean",
+    "policy_lag_max": "asynchrony/policy_lag_max",
+    "gradients_per_update": "asynchrony/gradients_per_update",
+    "actors_alive": "asynchrony/actors_alive",
+    "actor_restarts": "asynchrony/actor_restarts",
+    "learning_rate": "learning/learning_rate",
+    "gradient_norm": "learning/gradient_norm",
+    "passes": "learning/passes",
+}
+_EVALUATION_GROUPS = {
+    "mean_return": "return/evaluation_mean",
+    "median_return": "return/evaluation_median",
+    "standard_error": "return/evaluation_standard_error",
+    "collapsed_episodes": "return/evaluation_collapsed_episodes",
+}
+
+
+class Tracker(Protocol):
+    """Receives rows in the order of their frames, all from one thread. A method may raise any exception, or hang."""
+
+    def write(self, row: Progress) -> None:
+        """Log a row."""
+
+    def write_video(self, video: Video, frames: int) -> None:
+        """Log the video of an evaluation of the weights after `frames` frames."""
+
+    def close(self) -> None:
+        """Flush and close."""
 
 
 OpenTracker = Callable[[], Tracker]
@@ -112,6 +153,22 @@ class _TrackerThread(threading.Thread):
 
 def _warning(name: str, reason: str) -> str:
     return f"warning: {name}: {reason}; this session writes nothing more to it, and metrics.jsonl has every row"
+
+
+def scalars(row: Progress) -> list[tuple[str, float]]:
+    """The numbers of a row for a tracker, as pairs of `group/name` and value, without those that are None."""
+    values = asdict(row)
+    found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
+    found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
+    found += [(INFO + name, value) for name, value in row.info.items()]
+    found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
+    found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
+    return found
+
+
+def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
+    """The numbers of an evaluation for a tracker, as pairs of `group/name` and value."""
+    return [(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items() if point[name] is not None]
 
 
 class TensorBoard:

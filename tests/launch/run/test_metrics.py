@@ -12,8 +12,7 @@ from launch.cli import main
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import DroppedReports, Messages, Metrics, NewLines, Reporting
-from launch.run.trackers import Trackers
+from launch.run.metrics import Messages, Metrics, NewLines, Reporting, dropped_message
 from shared.config import OptimizerConfig, RunConfig
 
 
@@ -32,7 +31,7 @@ def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None
         RunFolder(tmp_path),
         cast(Metrics, metrics),
         lambda: Progress(elapsed_seconds=now),
-        Trackers({}, print),
+        lambda _row: None,
         messages,
     )
     for tick in range(1, 105):
@@ -53,7 +52,7 @@ def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tm
     metrics: Any = SimpleNamespace(next_interval=lambda _row: None, empty=empty)
     messages = Messages(tmp_path / "log.txt")
     reporting = Reporting(
-        RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, Trackers({}, print), messages
+        RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, lambda _row: None, messages
     )
     reporting.write_row()
     shown = reporting.latest
@@ -80,12 +79,10 @@ def test_a_log_that_cannot_be_written_keeps_no_message_from_being_shown(tmp_path
 
 
 def test_the_first_dropped_report_of_each_reason_is_told_and_then_every_tenfold() -> None:
-    dropped = DroppedReports()
-    told = {count: message for count in range(1, 1001) if (message := dropped.message("too_old", 7))}
+    told = {count: message for count in range(1, 1001) if (message := dropped_message("too_old", count, 7))}
     assert list(told) == [1, 10, 100, 1000]
     assert told[1] == "dropped a report for the reason too_old, of actor 7"
     assert told[100] == "dropped the 100th report for the reason too_old, of actor 7"
-    assert dropped.message("not_finite", 8) == "dropped a report for the reason not_finite, of actor 8"
 
 
 def test_lines_that_were_there_before_are_not_new(tmp_path: Path) -> None:

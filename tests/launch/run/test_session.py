@@ -22,7 +22,7 @@ from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Progress
 from launch.run.metrics import Metrics
 from launch.run.session import TrainingSession
-from launch.run.status import LearnerDeath, write_summary
+from launch.run.status import LearnerDeath
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.registry import METHODS
@@ -377,7 +377,8 @@ def test_what_a_dead_learner_had_taken_in_since_its_checkpoint_is_counted(cartpo
     assert (summary["learner_restarts"], summary["agent_steps_lost_with_learner"]) == (2, 120)
 
 
-def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
-    said: list[str] = []
-    write_summary({"updates": 3}, tmp_path / "gone" / "summary.json", said.append)
-    assert said == ["warning: summary.json could not be written: No such file or directory"]
+def test_a_summary_that_cannot_be_written_is_a_warning(cartpole: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").mkdir()
+    run = session(replace(cartpole, total_frames=10), tmp_path)
+    assert run.run()["status"] == "frames_reached"
+    assert run.view().messages[-1] == "warning: summary.json could not be written: Is a directory"

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from launch.run.stopping import (
-    EvaluationRequest,
     Evaluations,
-    EvaluationSchedule,
     ReturnTarget,
     StoppingRules,
     TrainingPoint,
@@ -222,71 +220,6 @@ def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResul
     return EvaluationResult(update, np.zeros(2, np.float32), EpisodeStats(returns, np.ones(4, np.int64)), policy=policy)
 
 
-def test_an_evaluator_that_dies_is_asked_again_about_the_same_weights() -> None:
-    evaluations = EvaluationSchedule(EvaluationConfig(), 0)
-    snapshot, asked = WeightSnapshot(7, np.ones(2, np.float32)), EvaluationRequest(at(170, 18.0, 7), "sampled")
-    evaluations.requested_confirmation(asked, snapshot)
-    for now, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0)):
-        assert evaluations.to_repeat(now) is None
-        evaluations.lost(now, backoff_seconds=1.0)
-        assert evaluations.to_repeat(now + wait - 0.1) is None
-        assert evaluations.to_repeat(now + wait) == (asked, snapshot)
-        evaluations.requested_confirmation(asked, snapshot)
-    assert evaluations.received(result(7, 19.0)) == asked
-    evaluations.lost(400.0, backoff_seconds=1.0)
-    assert evaluations.to_repeat(1e9) is None, "it was answered"
-
-
-def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
-    evaluations = EvaluationSchedule(EvaluationConfig(every_frames=100), 50)
-    assert [frames for frames in (100, 149, 150, 151) if evaluations.is_due(frames)] == [150, 151]
-    regular = EvaluationRequest(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
-    evaluations.requested(regular)
-    assert not evaluations.is_due(1_000)
-    assert evaluations.received(result(1, 3.0, "greedy")) == regular
-    assert not evaluations.is_due(259)
-    assert evaluations.is_due(260)
-    evaluations.requested(regular)
-    evaluations.lost(1.0, backoff_seconds=1.0)
-    assert evaluations.to_repeat(1e9) is None
-    assert evaluations.is_due(260), "a regular one that was lost comes with the next"
-
-
-def test_evaluations_under_way_go_on_from_an_exact_checkpoint() -> None:
-    evaluations, restored = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(2))
-    asked = EvaluationRequest(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy")
-    evaluations.requested(asked)
-    state = json.loads(json.dumps(evaluations.state(exact=True)))
-    restored.restore(state, 200, exact=True)
-    assert not restored.is_due(1_000)
-    assert restored.received(result(1, 3.0, "greedy")) == asked
-    assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
-
-
-def test_evaluations_under_way_are_lost_where_the_calls_are() -> None:
-    evaluations, restored, older = (EvaluationSchedule(EvaluationConfig(every_frames=100), 0) for _ in range(3))
-    evaluations.requested(EvaluationRequest(TrainingPoint(1, 0, 40, 160, 1.0, None), "greedy"))
-    restored.restore(json.loads(json.dumps(evaluations.state(exact=False))), 200, exact=False)
-    assert [frames for frames in (259, 260) if restored.is_due(frames)] == [260]
-    # Written by version 0.1.0.
-    older.restore({}, 200, exact=False)
-    assert [frames for frames in (299, 300) if older.is_due(frames)] == [300]
-
-
-def test_an_evaluation_in_numbers_and_in_words() -> None:
-    returns = EpisodeStats(np.array([18.0, 20.0, 20.0, -20.0]), np.ones(4, np.int64))
-    entry = evaluation_entry(result(3, 0.0)._replace(episodes=returns, games=np.array([0, 1, 1, 2])), -20.0)
-    assert (entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]) == (4, 3, 1)
-    assert evaluation_line(entry) == "mean return 9.50 over 4 episodes, 3 distinct games (median 19.00, 1 collapsed)"
-    # Three games, of which one weighs twice: as `tributary evaluate` has it.
-    deviations = np.array([18.0 - 9.5, 2 * (20.0 - 9.5), -20.0 - 9.5]) / 4
-    assert entry["standard_error"] == pytest.approx(np.sqrt(3 / 2 * np.sum(deviations**2)))
-    unseen = evaluation_entry(result(3, 5.0), None)
-    assert (unseen["distinct_games"], unseen["collapsed_episodes"]) == (None, None)
-    for entry in (unseen, unseen | {"distinct_games": 4}):
-        assert evaluation_line(entry) == "mean return 5.00 over 4 episodes (median 5.00)"
-
-
 class Recorded:
     """Stands in for `Coordinator.evaluate`, with weights whose version is that of the last moment."""
 
@@ -304,32 +237,93 @@ def ask(evaluations: Evaluations, evaluate: Recorded, moment: TrainingPoint, *, 
     evaluations.request_if_due(moment, evaluate, window_counts=window_counts)
 
 
+def test_after_deaths_of_the_evaluator_the_wait_doubles_and_the_weights_stay() -> None:
+    evaluations = Evaluations(EvaluationConfig(), 1.0, ReturnTarget(18.0, "training"), lambda _message: None)
+    evaluate, moment = Recorded(), at(170, 18.0)
+    ask(evaluations, evaluate, moment)
+    for died, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0), (400.0, 8.0)):
+        evaluations.evaluator_died(died)
+        before = len(evaluate.calls)
+        ask(evaluations, evaluate, moment._replace(seconds=died + wait - 0.1))
+        assert len(evaluate.calls) == before
+        ask(evaluations, evaluate, moment._replace(seconds=died + wait, update=999))
+        assert evaluate.calls[before:] == [("sampled", 170)]
+    assert evaluations.receive(result(170, 19.0), episodes=180, untrained=None)[1]
+    evaluations.evaluator_died(500.0)
+    before = len(evaluate.calls)
+    ask(evaluations, evaluate, moment._replace(seconds=1e9))
+    assert len(evaluate.calls) == before, "it was answered"
+
+
+def regular(every_frames: int, *, frames: int = 0, state: dict | None = None, exact: bool = False) -> Evaluations:
+    """Evaluations without a target, restored from the state of a checkpoint that JSON has kept."""
+    evaluations = Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), 1.0, None, lambda _: None)
+    evaluations.restore(json.loads(json.dumps(state or {})), frames, exact=exact)
+    return evaluations
+
+
+def due(evaluations: Evaluations, *frames: int) -> list[int]:
+    """At which of these frames an evaluation is requested. Each is of the weights of the update with its number."""
+    evaluate, found = Recorded(), []
+    for count in frames:
+        before = len(evaluate.calls)
+        ask(evaluations, evaluate, TrainingPoint(count, 0, count // 4, count, 1e6, None))
+        found += [count] * (len(evaluate.calls) - before)
+    return found
+
+
+def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
+    evaluations = regular(100, frames=50)
+    assert due(evaluations, 100, 149, 150, 151, 1_000) == [150]
+    point, _ = evaluations.receive(result(150, 3.0, "greedy"), episodes=1, untrained=None)
+    assert point["frames"] == 150
+    assert due(evaluations, 249, 250, 1_000) == [250]
+    evaluations.evaluator_died(1.0)
+    assert due(evaluations, 349, 350) == [350], "one that was lost comes with the next"
+
+
+def test_evaluations_under_way_go_on_from_an_exact_checkpoint_and_are_lost_with_their_calls() -> None:
+    evaluations = regular(100)
+    assert due(evaluations, 160) == [160]
+    restored = regular(100, frames=200, state=evaluations.state(exact=True), exact=True)
+    assert due(restored, 1_000) == []
+    assert restored.receive(result(160, 3.0, "greedy"), episodes=1, untrained=None)[0]["frames"] == 160
+    assert due(restored, 259, 260) == [260]
+    restored = regular(100, frames=200, state=evaluations.state(exact=False))
+    assert due(restored, 259, 260) == [260]
+    # Written by version 0.1.0, which did not keep the frames.
+    assert due(regular(100, frames=200), 299, 300) == [300]
+
+
+def test_an_evaluation_in_numbers_and_in_words() -> None:
+    returns = EpisodeStats(np.array([18.0, 20.0, 20.0, -20.0]), np.ones(4, np.int64))
+    entry = evaluation_entry(result(3, 0.0)._replace(episodes=returns, games=np.array([0, 1, 1, 2])), -20.0)
+    assert (entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]) == (4, 3, 1)
+    assert evaluation_line(entry) == "mean return 9.50 over 4 episodes, 3 distinct games (median 19.00, 1 collapsed)"
+    # Three games, of which one weighs twice: as `tributary evaluate` has it.
+    deviations = np.array([18.0 - 9.5, 2 * (20.0 - 9.5), -20.0 - 9.5]) / 4
+    assert entry["standard_error"] == pytest.approx(np.sqrt(3 / 2 * np.sum(deviations**2)))
+    unseen = evaluation_entry(result(3, 5.0), None)
+    assert (unseen["distinct_games"], unseen["collapsed_episodes"]) == (None, None)
+    for entry in (unseen, unseen | {"distinct_games": 4}):
+        assert evaluation_line(entry) == "mean return 5.00 over 4 episodes (median 5.00)"
+
+
 def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
     said: list[str] = []
     config = EvaluationConfig(every_frames=100, policy="greedy")
     evaluations, evaluate = Evaluations(config, 1.0, ReturnTarget(18.0, "training"), said.append), Recorded()
     ask(evaluations, evaluate, at(170, 18.0), window_counts=False)
     assert evaluate.calls == [("greedy", None)]
-    assert not evaluations.receive(result(170, 30.0, "greedy"), episodes=171, untrained=None).confirmed
+    assert not evaluations.receive(result(170, 30.0, "greedy"), episodes=171, untrained=None)[1]
     ask(evaluations, evaluate, at(180, 18.0))
     assert evaluate.calls[1:] == [("sampled", None)]
-    taken = evaluations.receive(result(180, 19.0), episodes=190, untrained=-20.0)
-    assert taken.confirmed
-    assert taken.entry == evaluations.last == evaluation_entry(result(180, 19.0), -20.0)
+    point, confirmed = evaluations.receive(result(180, 19.0), episodes=190, untrained=-20.0)
+    assert confirmed
+    assert evaluations.last == evaluation_entry(result(180, 19.0), -20.0)
+    assert point == evaluations.last | {"frames": 7200, "agent_steps": 1800, "elapsed_seconds": 90.0}
     assert [line.partition(":")[0] for line in said] == [
         "evaluation of update 170",
         "the mean return of the last 100 training episodes is 18.00, and the target is 18",
         "evaluation of update 180",
     ]
-
-
-def test_what_an_evaluator_took_along_is_asked_again_with_the_same_weights() -> None:
-    evaluations = Evaluations(EvaluationConfig(), 2.0, ReturnTarget(18.0, "training"), lambda _message: None)
-    evaluate = Recorded()
-    ask(evaluations, evaluate, at(170, 18.0))
-    evaluations.evaluator_died(at(171, 18.0).seconds)
-    ask(evaluations, evaluate, at(174, 18.0))
-    assert evaluate.calls == [("sampled", None)], "its wait of two seconds is not over"
-    ask(evaluations, evaluate, at(175, 18.0))
-    assert evaluate.calls == [("sampled", None), ("sampled", 170)]
-    assert evaluations.receive(result(170, 18.0), episodes=180, untrained=None).confirmed

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
@@ -18,7 +19,7 @@ from launch.loop.inline import InlineExecutor
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
 from launch.run.events import Progress
-from launch.run.metrics import JsonLines, evaluation_scalars, scalars
+from launch.run.metrics import JsonLines, row_values
 from launch.run.session import TrainingSession
 from launch.run.trackers import (
     MLflow,
@@ -26,6 +27,8 @@ from launch.run.trackers import (
     Trackers,
     WeightsAndBiases,
     check_trackers,
+    evaluation_scalars,
+    scalars,
     tracked_group,
     tracked_name,
 )
@@ -75,7 +78,7 @@ def test_scalars_have_their_groups() -> None:
 
 def test_a_row_of_json(tmp_path: Path) -> None:
     sink = JsonLines(tmp_path)
-    sink.write(ROW)
+    sink.write(msgspec.json.encode(row_values(ROW)))
     sink.close()
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert row["entropy"] == 1.5
@@ -86,7 +89,7 @@ def test_a_row_follows_half_a_line_that_a_killed_process_left(tmp_path: Path) ->
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"frames": 100}\n{"frames": 2')
     sink = JsonLines(tmp_path)
-    sink.write(replace(ROW, gradient_norm=float("nan")))
+    sink.write(msgspec.json.encode(row_values(replace(ROW, gradient_norm=float("nan")))))
     sink.close()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
     assert [row["frames"] for row in rows] == [100, 400]
@@ -370,7 +373,7 @@ def test_rays_counters_grow_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ray_metrics, "Counter", Metric)
     monkeypatch.setattr(ray_metrics, "Gauge", Metric)
     sink = RayMetrics("pong")
-    sink.write(ROW)
+    sink.write(msgspec.json.encode(row_values(ROW)))
     assert ("tributary_frames", 400, {}) in seen
     assert ("tributary_agent_steps_dropped", 20, {"reason": "too_old"}) in seen
     assert ("tributary_mean_return_100", 12.5, {}) in seen
