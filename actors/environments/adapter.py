@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from actors.environments.pictures import Frames
 from shared.types import ActionSpec, ObservationParts
 
 
@@ -77,6 +78,14 @@ class Adapter(Protocol):
         Raises:
             ConfigurationError: the kind of its actions or observations is not supported.
         """
+        ...
+
+    def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
+        """One copy with the observations of `make_vector`, in the interface of `gymnasium.make`, without autoreset."""
+        ...
+
+    def frames(self) -> Frames | None:
+        """The way from the images of `gymnasium.make` to those of `make_vector`; None without images."""
         ...
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:

@@ -9,9 +9,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from ale_py.vector_env import AtariVectorEnv
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import HumanRendering
 
 from actors.environments.adapter import EnvironmentSpec
+from actors.environments.pictures import Frames, grey
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
 from shared.types import ActionSpec
@@ -37,6 +40,11 @@ class AtariAdapter:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config
+
+    @property
+    def frame_skip(self) -> int:
+        """Frames per agent step."""
+        return self._config.frame_skip
 
     def check(self) -> None:
         config, spec = self._config, gymnasium.spec(self._config.registered_id)
@@ -90,6 +98,23 @@ class AtariAdapter:
             grayscale=False,
             maxpool=False,
         )
+
+    def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
+        if render_mode == "human":
+            return HumanRendering(AtariEnvironment(self, "rgb_array"))
+        return AtariEnvironment(self, render_mode)
+
+    def frames(self) -> Frames:
+        size = self._config.screen_size
+        assert size is not None, "see check"
+        rows, columns = _area_weights(_SCREEN_HEIGHT, size), _area_weights(_SCREEN_WIDTH, size).T
+
+        def turned(image: ByteArray) -> ByteArray:
+            return np.rint(rows @ grey(image) @ columns).astype(np.uint8)[..., None]
+
+        screen = Box(0, 255, (_SCREEN_HEIGHT, _SCREEN_WIDTH, 3), np.uint8)
+        # ale-py starts an episode with black frames before the first one.
+        return Frames(screen, turned, self._config.frame_stack, repeats_first=False)
 
     def _make(self, count: int, threads: int, **picture: Any) -> gymnasium.vector.VectorEnv:
         config = self._config
@@ -176,6 +201,94 @@ class AtariAdapter:
             "frame_stack": config.frame_stack,
             "screen_size": config.screen_size,
         }
+
+
+def _area_weights(pixels: int, size: int) -> npt.NDArray[np.float64]:
+    """Weights [size, pixels] of averages over the area of each new pixel, as ale-py resizes its frames."""
+    ends = np.linspace(0.0, pixels, size + 1)[:, None]
+    covered = np.clip(ends, np.arange(pixels), np.arange(1, pixels + 1))
+    return np.diff(covered, axis=0) * size / pixels
+
+
+class AtariEnvironment(gymnasium.Env):
+    """One game as an agent sees it: its no-ops, repeated actions and stacked frames, [height, width, stack].
+
+    Two emulators with the same seed and actions give the agent's observations and each frame in colour. They stay in
+    step as long as ale-py draws the same random numbers for both, which every step checks.
+
+    Attributes:
+        screens: frames of the last step in colour, uint8 [210, 160, 3] each, if the render mode is rgb_array.
+
+    Args:
+        adapter: of the game's settings.
+        render_mode: rgb_array, or None.
+    """
+
+    def __init__(self, adapter: "AtariAdapter", render_mode: str | None) -> None:
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(1, 60 // adapter.frame_skip)}
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode {render_mode}: must be rgb_array, human or None")
+        self.render_mode = render_mode
+        self._frame_skip = adapter.frame_skip
+        self._seen = adapter.make_vector(1)
+        self._shown = None if render_mode is None else adapter.make_screen()
+        self.screens: list[ByteArray] = []
+        stack, height, width = self._seen.single_observation_space.shape or ()
+        self.observation_space = Box(0, 255, (height, width, stack), np.uint8)
+        self.action_space = self._seen.single_action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ByteArray, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        super().reset(seed=seed, options=options)
+        # Both emulators need the same one.
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        observations, info = self._seen.reset(seed=seed)
+        if self._shown is not None:
+            self.screens = [self._shown.reset(seed=seed)[0][0, 0].copy()]
+        return channels_last(observations)[0], _first(info)
+
+    def step(self, action: Any) -> tuple[ByteArray, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`."""
+        actions = np.array([action])
+        observations, rewards, terminated, truncated, info = self._seen.step(actions)
+        ended = bool(terminated[0] or truncated[0])
+        if self._shown is not None:
+            self._show(actions, float(rewards[0]), ended)
+        return (
+            channels_last(observations)[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first(info),
+        )  # fmt: skip
+
+    def render(self) -> Any:
+        """The screen after the last step, uint8 [210, 160, 3]; None without a render mode."""
+        return self.screens[-1] if self.screens else None
+
+    def close(self) -> None:
+        """Release the emulators."""
+        self._seen.close()
+        if self._shown is not None:
+            self._shown.close()
+
+    def _show(self, actions: npt.NDArray[Any], reward: float, ended: bool) -> None:
+        assert self._shown is not None
+        self.screens, shown_reward, shown_ended = [], 0.0, False
+        for _ in range(self._frame_skip):
+            observation, rewards, terminated, truncated, _ = self._shown.step(actions)
+            self.screens.append(observation[0, 0].copy())
+            shown_reward += float(rewards[0])
+            shown_ended = bool(terminated[0] or truncated[0])
+            if shown_ended:
+                break
+        if shown_reward != reward or ended != shown_ended:
+            raise RuntimeError(
+                f"the frames are not those of the agent's game any more: reward {shown_reward:g} against {reward:g}"
+            )
+
+
+def _first(info: dict[str, Any]) -> dict[str, Any]:
+    """The info of the first environment of a vector environment."""
+    return {name: values[0] for name, values in info.items() if not name.startswith("_")}
 
 
 def atari_game(environment_id: str) -> str | None:

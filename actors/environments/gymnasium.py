@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from actors.environments.adapter import EnvironmentSpec
-from actors.environments.pictures import Pictures, channels_together, has_pictures, is_stack, shape_together
+from actors.environments.pictures import Frames, Pictures, channels_together, has_pictures, is_stack, shape_together
 from actors.environments.spaces import Actions, PackedObservations, Vectors
 from shared.config import EnvironmentConfig
 from shared.config.task import read_wrapper
@@ -70,6 +70,14 @@ class GymnasiumAdapter:
         else:
             self._shape = (count, self._vectors.size)
         return vector
+
+    def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
+        return make_env(self._config, render_mode)
+
+    def frames(self) -> Frames | None:
+        environment = make_env(self._config)
+        environment.close()
+        return environment.frames if isinstance(environment, Pictures) else None
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:  # noqa: ARG002
         assert self._actions is not None
@@ -224,7 +232,8 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None) -> gymna
     options = dict[str, Any](config.options)
     if render_mode is not None:
         options["render_mode"] = render_mode
-        _draw_without_display()
+        if render_mode != "human":
+            _draw_without_display()
     environment = gymnasium.make(config.registered_id, **options)
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)

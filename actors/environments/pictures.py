@@ -1,7 +1,10 @@
 """Images of any environment in the form of networks: resized, greyscale, and the newest ones stacked."""
 
+import math
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -40,8 +43,97 @@ def inner_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
     return dict(enumerate(space.spaces)) if isinstance(space, Tuple) else {}
 
 
+class Frames(NamedTuple):
+    """The way from single images to observations of networks: each image is turned, and the newest ones are stacked.
+
+    `space` is that of observations with single images, alone or in a Dict or Tuple, whose other parts do not change.
+    `turn` makes uint8 [height, width, channels] of one image. A reset fills the stack with the first image, or, without
+    `repeats_first`, with zeros before it.
+    """
+
+    space: gymnasium.Space
+    turn: Callable[[ByteArray], ByteArray]
+    stack: int
+    repeats_first: bool = True
+
+    @property
+    def stacked_space(self) -> gymnasium.Space:
+        """The space with all images as uint8 [stack, height, width, channels]."""
+        return self._stacked_space(self.space)
+
+    def first_rows(self, count: int) -> ByteArray:
+        """The rows of `stacked` at the start of `count` episodes: zeros."""
+        sizes = (math.prod(space.shape or ()) for space in flat_spaces(self.stacked_space) if is_stack(space))
+        return np.zeros((count, 1 + sum(sizes)), np.uint8)
+
+    def stacked(self, observations: Any, rows: ByteArray) -> tuple[Any, ByteArray]:
+        """A batch of observations with stacks in place of images.
+
+        Args:
+            observations: with images [B, …].
+            rows: the stacks before, uint8 [B, R]. The first byte is 1 within an episode: a row of zeros is a start.
+
+        Returns:
+            Observations of `stacked_space` [B, …], and the rows for the next call.
+        """
+        starts = rows[:, 0] == 0
+        kept = [np.ones((len(rows), 1), np.uint8)]
+        begin = 1
+
+        def stack(images: ByteArray, path: tuple[Any, ...]) -> ByteArray:  # noqa: ARG001
+            nonlocal begin
+            turned = np.stack([self.turn(image) for image in images])[:, None]
+            size = self.stack * turned[0].size
+            before = rows[:, begin : begin + size].reshape(-1, self.stack, *turned.shape[2:]).copy()
+            if self.repeats_first:
+                before[starts] = turned[starts]
+            stacks = np.concatenate([before[:, 1:], turned], axis=1)
+            kept.append(stacks.reshape(len(rows), -1))
+            begin += size
+            return stacks
+
+        return with_images(self.space, observations, stack), np.concatenate(kept, axis=1)
+
+    def _stacked_space(self, space: gymnasium.Space) -> gymnasium.Space:
+        if isinstance(space, Dict):
+            return Dict({key: self._stacked_space(inner) for key, inner in space.spaces.items()})
+        if isinstance(space, Tuple):
+            return Tuple(tuple(map(self._stacked_space, space.spaces)))
+        if not is_picture(space):
+            return space
+        return Box(0, 255, (self.stack, *self.turn(np.zeros(space.shape or (), np.uint8)).shape), np.uint8)
+
+
+def flat_spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
+    """The spaces in a nested Dict or Tuple, or the space itself."""
+    if isinstance(space, Dict | Tuple):
+        return [part for inner in inner_spaces(space).values() for part in flat_spaces(inner)]
+    return [space]
+
+
+def with_images(
+    space: gymnasium.Space,
+    observation: Any,
+    change: Callable[[ByteArray, tuple[Any, ...]], Any],
+    path: tuple[Any, ...] = (),
+) -> Any:
+    """An observation, or a batch, with `change(image, path)` in place of each image. Missing parts stay missing."""
+    if isinstance(space, Dict | Tuple):
+        known = observation if isinstance(observation, Mapping) else dict(enumerate(observation))
+        parts = {
+            key: with_images(inner, known[key], change, (*path, key))
+            for key, inner in inner_spaces(space).items()
+            if key in known
+        }
+        return parts if isinstance(observation, Mapping) else tuple(parts.values())
+    return change(observation, path) if is_picture(space) else observation
+
+
 class Pictures(gymnasium.Wrapper):
     """Makes all images in observations uint8 [stack, height, width, channels].
+
+    Attributes:
+        frames: how.
 
     Args:
         environment: with images, alone or in a Dict or Tuple, whose other parts do not change.
@@ -52,57 +144,47 @@ class Pictures(gymnasium.Wrapper):
 
     def __init__(self, environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int) -> None:
         super().__init__(environment)
-        self._stack = stack
-        self._size, self._greyscale = size, greyscale
+        self.frames = Frames(environment.observation_space, partial(_turned, size=size, greyscale=greyscale), stack)
         # The newest images by their path in an observation.
         self._last: dict[tuple[Any, ...], deque[ByteArray]] = {}
-        self.observation_space = self._space(environment.observation_space)
+        self.observation_space = self.frames.stacked_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """See `gymnasium.Env.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._last.clear()
-        return self._seen(self.env.observation_space, observation, ()), info
+        return with_images(self.env.observation_space, observation, self._stacked), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """See `gymnasium.Env.step`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._seen(self.env.observation_space, observation, ()), reward, terminated, truncated, info
+        return with_images(self.env.observation_space, observation, self._stacked), reward, terminated, truncated, info
 
-    def _seen(self, space: gymnasium.Space, observation: Any, path: tuple[Any, ...]) -> Any:
-        if isinstance(space, Dict):
-            return {key: self._seen(inner, observation[key], (*path, key)) for key, inner in space.spaces.items()}
-        if isinstance(space, Tuple):
-            return tuple(self._seen(inner, observation[i], (*path, i)) for i, inner in enumerate(space.spaces))
-        if not is_picture(space):
-            return observation
-        image = self._picture(observation)
+    def _stacked(self, image: ByteArray, path: tuple[Any, ...]) -> ByteArray:
+        turned, stack = self.frames.turn(image), self.frames.stack
         last = self._last.get(path)
         if last is None:
-            last = self._last[path] = deque([image] * self._stack, self._stack)
+            last = self._last[path] = deque([turned] * stack, stack)
         else:
-            last.append(image)
+            last.append(turned)
         return np.stack(last)
 
-    def _space(self, space: gymnasium.Space) -> gymnasium.Space:
-        if isinstance(space, Dict):
-            return Dict({key: self._space(inner) for key, inner in space.spaces.items()})
-        if isinstance(space, Tuple):
-            return Tuple(tuple(map(self._space, space.spaces)))
-        if not is_picture(space):
-            return space
-        return Box(0, 255, (self._stack, *self._picture(np.zeros(space.shape or (), np.uint8)).shape), np.uint8)
 
-    def _picture(self, observation: ByteArray) -> ByteArray:
-        axis = _channel_axis(observation.shape)
-        assert axis is not None, "its space is that of images"
-        image = np.moveaxis(observation, axis, -1) if observation.ndim == 3 else observation[..., None]
-        if self._greyscale and image.shape[2] == 3:
-            image = np.asarray(Image.fromarray(np.ascontiguousarray(image)).convert("L"))[..., None]
-        if self._size is None:
-            # An environment may draw the next one in the same memory.
-            return image.copy()
-        return np.stack([_resized(image[..., channel], self._size) for channel in range(image.shape[2])], axis=-1)
+def _turned(observation: ByteArray, *, size: int | None, greyscale: bool) -> ByteArray:
+    axis = _channel_axis(observation.shape)
+    assert axis is not None, "its space is that of images"
+    image = np.moveaxis(observation, axis, -1) if observation.ndim == 3 else observation[..., None]
+    if greyscale and image.shape[2] == 3:
+        image = grey(image)[..., None]
+    if size is None:
+        # An environment may draw the next one in the same memory.
+        return image.copy()
+    return np.stack([_resized(image[..., channel], size) for channel in range(image.shape[2])], axis=-1)
+
+
+def grey(image: ByteArray) -> ByteArray:
+    """The luminance of an image uint8 [height, width, 3]: uint8 [height, width]."""
+    return np.asarray(Image.fromarray(np.ascontiguousarray(image)).convert("L"))
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:

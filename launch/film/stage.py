@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from actors.environments import (
     AtariAdapter,
+    AtariEnvironment,
     EnvironmentSpec,
     GymnasiumAdapter,
     VectorEnvironment,
@@ -72,44 +73,25 @@ class Stage(Protocol):
 
 
 class AtariStage:
-    """Two emulators with the same seed and actions: one for the agent's observations, one for each frame in colour.
-
-    They stay in step as long as ale-py draws the same random numbers for both, which every step checks.
-    """
+    """A game with its screen in colour, frame by frame."""
 
     frames_per_second = _ATARI_FRAMES_PER_SECOND
     enlargement = _ATARI_ENLARGEMENT
     pixel_aspect = _ATARI_PIXEL_ASPECT
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        self._skip = config.frame_skip
-        self._seen = VectorEnvironment(config, 1)
-        self._shown = AtariAdapter(config).make_screen()
+        self._game = AtariEnvironment(AtariAdapter(config), "rgb_array")
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]:
-        return self._seen.reset(seed), self._shown.reset(seed=seed)[0][0, 0].copy()
+        observation, _ = self._game.reset(seed=seed)
+        return observation[None], self._game.screens[0]
 
     def step(self, actions: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.generic], float, bool, list[Frame]]:
-        result = self._seen.step(actions)
-        ended = bool(result.terminated[0] or result.truncated[0])
-        frames, reward, shown_ended = [], 0.0, False
-        for _ in range(self._skip):
-            observation, rewards, terminated, truncated, _ = self._shown.step(actions)
-            frames.append(observation[0, 0].copy())
-            reward += float(rewards[0])
-            shown_ended = bool(terminated[0] or truncated[0])
-            if shown_ended:
-                break
-        if reward != float(result.rewards[0]) or ended != shown_ended:
-            raise RuntimeError(
-                f"the frames are not those of the agent's game any more: reward {reward:g} against "
-                f"{result.rewards[0]:g}"
-            )
-        return result.observations, reward, ended, frames
+        observation, reward, terminated, truncated, _ = self._game.step(actions[0])
+        return observation[None], reward, terminated or truncated, self._game.screens
 
     def close(self) -> None:
-        self._seen.close()
-        self._shown.close()
+        self._game.close()
 
 
 class RenderedStage:

@@ -12,18 +12,18 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Text, Tuple
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from actors.environments.pictures import is_stack
+from actors.environments.pictures import Frames, inner_spaces, is_picture, is_stack
+from actors.environments.spaces import found_at
 from launch.machine import share_tensorflow
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.saving import fetch
 from launch.run.status import run_path
 from shared.config import EnvironmentConfig, RunConfig
-from shared.types import Float32Array
 
 if TYPE_CHECKING:
     from actors.policy import Policy
 
-State = tuple[Float32Array, ...]
+State = tuple[npt.NDArray[Any], ...]
 
 
 class Agent:
@@ -57,11 +57,12 @@ class Agent:
         """Choose an action for one observation, or for each of a batch.
 
         Args:
-            observation: one, or a batch [B, …], as the environment returns it or as the network takes it; images as the
-                network takes them, or [B, stack, height, width]. Any array-like whose values fit the dtype; for a Dict
-                space a dictionary of these.
-            state: the state that the last call returned; None at the start of episodes. The memory of recurrent
-                networks, float32 [B, U] each: set the rows of an episode that ends to 0.
+            observation: one, or a batch [B, …], of `gymnasium.make`, of `environment`, or as the network takes it. Any
+                array-like whose values fit the dtype; for a Dict space a dictionary of these. Single images of
+                `gymnasium.make` are resized, turned grey and stacked as in training, with the stack in the state.
+                Stacked ones are [B, height, width, stack] or [B, stack, height, width].
+            state: the state that the last call returned; None at the start of episodes. [B, …] each: the memory of
+                recurrent networks, then the stacks of single images. Set the rows of an episode that ends to 0.
             deterministic: return the best action of the policy, without sampling.
 
         Returns:
@@ -72,19 +73,33 @@ class Agent:
             ValueError: the observation has another shape, or values that do not fit the dtype; or the numbers of states
                 and observations differ.
         """
-        observations, one = self._environment.batch(observation)
+        memories = len(self._policies[1].network.state_units)
+        given = self._environment.batch(observation, None if state is None else state[memories:])
+        observations, one, stacks = given
         count = len(observations)
         # Powers of two: batches of many sizes need few networks.
         size = count if deterministic else 1 << (count - 1).bit_length()
         policy = self._policy(1 if deterministic else size)
-        before = policy.first_state(count) if state is None else state
+        before = policy.first_state(count) if state is None else state[:memories]
         if any(len(part) != count for part in before):
             raise ValueError(f"a state of {len(before[0])} for {count} observations")
         if size > count:
             observations, before = _padded(observations, size), tuple(_padded(part, size) for part in before)
         acted = (policy.greedy if deterministic else policy.act)(observations, before)
         actions = self._environment.actions(acted.actions[:count])
-        return (actions[0] if one else actions), tuple(part[:count] for part in acted.state)
+        return (actions[0] if one else actions), (*(part[:count] for part in acted.state), *stacks)
+
+    def environment(self, render_mode: str | None = None) -> gymnasium.Env:
+        """The environment as the agent saw it in training: its wrappers, repeated actions, no-ops and stacked images.
+
+        Its interface is Gymnasium's. Observations are those that `act` takes, actions those that `act` returns, and
+        rewards the unclipped ones.
+
+        Args:
+            render_mode: as `gymnasium.make` takes it; rgb_array or human for Atari. Mesa's drawing of MuJoCo crashes in
+                a process with TensorFlow; `tributary record` draws in another process.
+        """
+        return self._environment.make_single(render_mode)
 
     def _new_policy(self, size: int) -> "Policy":
         """A policy for batches of one size: exploration has a state per environment."""
@@ -115,10 +130,14 @@ def _padded(rows: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 class Batch(NamedTuple):
-    """Observations [B, …] in the shape and dtype of a spec; `one`: a single observation was given."""
+    """Observations [B, …] in the shape and dtype of a spec; `one`: a single observation was given.
+
+    `stacks` are the rows of `Frames.stacked`, uint8 [B, R], if single images were given.
+    """
 
     observations: npt.NDArray[np.generic]
     one: bool
+    stacks: tuple[npt.NDArray[np.uint8], ...] = ()
 
 
 class EnvironmentSide:
@@ -132,38 +151,86 @@ class EnvironmentSide:
         vector = self._adapter.make_vector(1)
         self._space = vector.single_observation_space
         vector.close()
+        self._frames = self._adapter.frames()
         # The environment's observations equal the network's except for the dtype.
         self._same = isinstance(self._space, Box) and self._space.shape == spec.observation_shape
 
-    def batch(self, observation: Any) -> Batch:
+    def batch(self, observation: Any, stacks: State | None = None) -> Batch:
         """Convert an observation or a batch, in the environment's form or in the network's.
+
+        Args:
+            observation: see `Agent.act`.
+            stacks: of the last call, if single images are given; None at the start of episodes.
 
         Raises:
             ValueError: the shape differs, or values do not fit the dtype.
         """
         shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
+        if self._frames is not None and (stacks or self._single_images(self._frames, observation)):
+            return self._stacked(self._frames, observation, stacks)
         if not isinstance(self._space, Box):
-            return self._converted(observation)
+            return self._converted(*_batch(self._space, observation, self._id))
         given = np.asarray(observation)
         if not self._same and given.shape[given.ndim - len(self._space.shape) :] == self._space.shape:
-            return self._converted(given)
+            return self._converted(*_batch(self._space, given, self._id))
         one = given.ndim == len(shape)
         batch = given[None] if one else given
         if batch.shape[1:] != shape or not len(batch):
-            raise ValueError(f"an observation of shape {given.shape}, where {self._id} has {shape} or a batch")
+            frame = "" if self._frames is None else f", one image {self._frames.space.shape}"
+            raise ValueError(f"an observation of shape {given.shape}, where {self._id} has {shape}{frame} or a batch")
         return Batch(np.ascontiguousarray(_cast(batch, dtype)), one)
+
+    def make_single(self, render_mode: str | None) -> gymnasium.Env:
+        """See `Agent.environment`."""
+        return self._adapter.make_single(render_mode)
 
     def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Actions [B, …] as the environment's `step` takes them."""
         return self._adapter.actions(actions)
 
-    def _converted(self, observation: Any) -> Batch:
-        batch, counts = _batched(self._space, observation, self._id)
-        if len(set(counts)) > 1:
-            raise ValueError(f"parts of an observation of {self._id} come {sorted(set(counts))} at a time")
-        count = abs(counts[0])
+    def _single_images(self, frames: Frames, observation: Any) -> bool:
+        """Whether images have the shape of single ones. A batch that looks like one stack is one."""
+        path, image = _images(frames.space)[0]
+        _, stack = _images(frames.stacked_space)[0]
+        try:
+            shape = np.shape(found_at(path, observation))
+        except (KeyError, IndexError, TypeError, ValueError):
+            return False
+        return image.shape in (shape, shape[1:]) and stack.shape not in (shape, shape[1:])
+
+    def _stacked(self, frames: Frames, observation: Any, stacks: State | None) -> Batch:
+        parts, count, one = _batch(frames.space, observation, self._id)
+        rows = stacks[0] if stacks else frames.first_rows(count)
+        if len(rows) != count:
+            raise ValueError(f"a state of {len(rows)} for {count} observations")
+        parts, rows = frames.stacked(parts, rows)
+        if isinstance(self._space, Box):
+            parts = parts.reshape(count, *self._space.shape)
+        # A stack of one image needs no memory.
+        return self._converted(parts, count, one)._replace(stacks=(rows,) if frames.stack > 1 else ())
+
+    def _converted(self, parts: Any, count: int, one: bool) -> Batch:
         to = np.empty((count, *self._spec.observation_shape), self._spec.observation_dtype)
-        return Batch(self._adapter.observations(batch, to), counts[0] < 0)
+        return Batch(self._adapter.observations(parts, to), one)
+
+
+def _images(space: gymnasium.Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space]]:
+    """The path and the space of each image, or stack of images, in a space."""
+    if is_picture(space) or is_stack(space):
+        return [(path, space)]
+    return [image for key, inner in inner_spaces(space).items() for image in _images(inner, (*path, key))]
+
+
+def _batch(space: gymnasium.Space, observation: Any, name: str) -> tuple[Any, int, bool]:
+    """The parts of an observation as batches, their length, and whether the observation was a single one.
+
+    Raises:
+        ValueError: a part has another shape, or values that do not fit; or the lengths differ.
+    """
+    parts, counts = _batched(space, observation, name)
+    if len(set(counts)) > 1:
+        raise ValueError(f"parts of an observation of {name} come {sorted(set(counts))} at a time")
+    return parts, abs(counts[0]), counts[0] < 0
 
 
 def _batched(space: gymnasium.Space, observation: Any, name: str) -> tuple[Any, list[int]]:

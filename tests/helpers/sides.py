@@ -48,4 +48,15 @@ class Sides(gymnasium.Env):
         return {"camera": self.render(), "turned": self._turned, "speed": speed, "word": "word"}
 
 
+class Camera(gymnasium.ObservationWrapper):
+    """Shows the picture only."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.observation_space = Sides.observation_space["camera"]
+
+    def observation(self, observation: dict) -> np.ndarray:
+        return observation["camera"]
+
+
 gymnasium.register("Sides-v0", Sides)

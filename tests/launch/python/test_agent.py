@@ -10,15 +10,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import sides
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from spaces import Given, registered
 
 import tributary_rl as tributary
-from actors.environments import VectorEnvironment, environment_spec
+from actors.environments import EnvironmentSpec, VectorEnvironment, environment_spec
 from actors.policy import Policy
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
+from launch.python.agent import EnvironmentSide
 from launch.run.folder import RunFolder, write_weights
+from launch.run.status import run_path
 from shared.types import WeightSnapshot
 
 WITHOUT_RAY = """
@@ -45,6 +48,11 @@ def untrained(folder: Path, preset: str, **settings: Any) -> Path:
     policy = Policy(config, spec)
     write_weights(run.best_weights, WeightSnapshot(3, policy.initial_parameters()), policy.layout, "the first weights")
     return folder
+
+
+def spec_of(run: Path) -> EnvironmentSpec:
+    """The facts about the environment of a run."""
+    return environment_spec(RunFolder(run_path(str(run))).read_config("run", trust_imports=True).environment)
 
 
 def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
@@ -182,7 +190,7 @@ def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
             np.testing.assert_array_equal(agent._environment.batch(given).observations, expected[1:2])
             assert agent.act(given)[0].shape == ()
         for wrong, line in (
-            ({"camera": stacks[:, 0], "gear": gears}, r"shape \(3, 36, 36, 3\), where Seen-v0's camera has"),
+            ({"camera": stacks[:, 0, :, 1:], "gear": gears}, r"shape \(3, 36, 35, 3\), where Seen-v0's camera has"),
             ({"camera": stacks, "gear": 1}, r"parts of an observation of Seen-v0 come \[-1, 3\] at a time"),
             ({"camera": stacks / 255.0, "gear": gears}, "whole numbers from 0 to 255"),
             ({"camera": stacks}, "an observation of Seen-v0 without gear"),
@@ -193,6 +201,81 @@ def test_images_beside_numbers_are_a_dict_of_both(tmp_path: Path) -> None:
                 agent.act(wrong)
     finally:
         gymnasium.registry.pop("Seen-v0")
+
+
+IMAGES = {"environment.id": "Sides-v0", "environment.wrappers": ("sides:Camera",), "environment.imports": ("sides",)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "make"),
+    [
+        (IMAGES, lambda: sides.Camera(gymnasium.make("Sides-v0"))),
+        ({"environment.id": "Sides-v0", "environment.imports": ("sides",)}, lambda: gymnasium.make("Sides-v0")),
+        ({"environment.id": "CarRacing-v3"}, lambda: gymnasium.make("CarRacing-v3")),
+    ],
+    ids=["images", "an image in a Dict", "CarRacing"],
+)
+def test_single_images_become_the_observations_of_training(settings: dict, make: Any, tmp_path: Path) -> None:
+    """As `gymnasium.make` gives them, one by one and in batches, with the stacks in the state."""
+    more = {"environment.frame_skip": 1, "environment.screen_size": 40, "environment.frame_stack": 3}
+    run = untrained(tmp_path / "run", "images", **settings, **more)
+    agent = tributary.load(run, trust_imports=True)
+    as_trained, side = agent.environment(), EnvironmentSide(agent.config.environment, spec_of(run))
+    plain = make()
+    assert as_trained.observation_space.contains(as_trained.reset(seed=3)[0])
+    state = both = None
+    for episode in range(2):
+        seen, _ = as_trained.reset(seed=episode)
+        image, _ = plain.reset(seed=episode)
+        for _ in range(4):
+            expected = side.batch(seen)
+            given = side.batch(image, state)
+            np.testing.assert_array_equal(given.observations, expected.observations)
+            action, state = agent.act(image, state, deterministic=True)
+            np.testing.assert_array_equal(state[0], given.stacks[0])
+            np.testing.assert_array_equal(action, agent.act(seen, deterministic=True)[0])
+            twice = {k: np.stack([v, v]) for k, v in image.items() if k != "word"} if isinstance(image, dict) else 0
+            _, both = agent.act(twice or np.stack([image, image]), both)
+            np.testing.assert_array_equal(both[0], np.repeat(state[0], 2, axis=0))
+            seen = as_trained.step(action)[0]
+            image = plain.step(action)[0]
+        # What a program does for networks with a memory starts a stack anew, too.
+        ended = np.ones(1, bool)
+        state = tuple(part * ~ended[:, None] for part in state)
+        both = tuple(part * ~np.ones(2, bool)[:, None] for part in both)
+    with pytest.raises(ValueError, match="a state of 2 for 1 observations"):
+        agent.act(image, both)
+
+
+def test_an_atari_game_is_the_one_of_training_and_takes_screens() -> None:
+    agent = tributary.load("zoo:pong")
+    training = VectorEnvironment(agent.config.environment, 1)
+    game = agent.environment(render_mode="rgb_array")
+    seen, other = game.reset(seed=4)[0], training.reset(4)[0]
+    for _ in range(30):
+        np.testing.assert_array_equal(seen, other)
+        action, state = agent.act(seen)
+        assert state == ()
+        seen, reward, terminated, truncated, _ = game.step(action)
+        result = training.step(np.array([action]))
+        other = result.observations[0]
+        assert (reward, terminated, truncated) == (result.rewards[0], result.terminated[0], result.truncated[0])
+    assert game.render().shape == (210, 160, 3)
+    assert game.observation_space.contains(game.reset()[0])
+    game.close()
+    training.close()
+    # Without no-ops, and frame by frame, screens are what the agent sees, but for the maximum over two frames.
+    side = EnvironmentSide(replace(agent.config.environment, max_noops=0, frame_skip=1), spec_of(Path("zoo:pong")))
+    still, screens = side.make_single(None), gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    seen, stacks = still.reset(seed=1)[0], None
+    screen = screens.reset(seed=1)[0]
+    for _ in range(70):
+        given = side.batch(screen, stacks)
+        stacks = given.stacks
+        np.testing.assert_array_equal(given.observations[0], seen)
+        seen, screen = still.step(2)[0], screens.step(2)[0]
+    with pytest.raises(ValueError, match="render_mode ansi: must be rgb_array, human or None"):
+        side.make_single("ansi")
 
 
 def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
