@@ -5,27 +5,28 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from accounts import account_of
 from namesakes import write_namesakes
 from ray_lines import without_ray
+from waiting import DEADLINE_SECONDS, wait_for
 from watched_processes import actor_processes, rows
 
+from launch.cli import main
 from launch.on_ray.cluster import check_address
 from shared.errors import ConfigurationError
 
-TRIBUTARY = [sys.executable, "-m", "launch.cli"]
 SMALL = (
-    "train cartpole --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None"
+    "train cartpole --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None "
+    "--stop-measure training"
 )
 LSTM = "--network.recurrent lstm"
-_DEADLINE_SECONDS = 120
 _started: list[subprocess.Popen] = []
 
 
@@ -39,10 +40,10 @@ def _nothing_goes_on() -> Iterator[None]:
         process.communicate()
 
 
-def start(arguments: str, run: Path, cwd: Path | None = None) -> subprocess.Popen:
+def start(arguments: str, run: Path | None, cwd: Path | None = None) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         # As the command `tributary`, which does not look for modules where it is typed.
-        [sys.executable, "-P", *TRIBUTARY[1:], *arguments.split(), "--stop-measure", "training", "--run-dir", str(run)],
+        [sys.executable, "-P", "-m", "launch.cli", *arguments.split(), *(["--run-dir", str(run)] if run else [])],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -52,60 +53,8 @@ def start(arguments: str, run: Path, cwd: Path | None = None) -> subprocess.Pope
     return process
 
 
-def wait_for(condition, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the run did not get that far"
-        time.sleep(0.1)
-
-
-def summary_of(run: Path) -> dict:
-    summary = json.loads((run / "summary.json").read_text())
-    dropped = sum(summary["agent_steps_dropped"].values())
-    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
-    return summary
-
-
-def test_2_actors_and_k_3_account_for_every_agent_step_beyond_a_killed_actor_and_a_resume(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    settings = f"{SMALL} --actors 2 --learner.gradients-per-update 3"
-    process = start(f"{settings} --total-frames 100M --log-every-seconds 0.5", run)
-    wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 0, process)
-    os.kill(actor_processes(process.pid)[0], signal.SIGKILL)
-    wait_for(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
-    at_death = rows(run)[-1]["agent_steps"]
-    wait_for(lambda: rows(run)[-1]["agent_steps"] > at_death, process)
-    process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
-    assert process.returncode == 130, output
-    assert "actor 2 replaces actor" in output
-    interrupted = summary_of(run)
-    assert rows(run)[-1]["actors_alive"] == 2
-    assert interrupted["status"] == "interrupted"
-    assert interrupted["actor_restarts"] == 1
-    assert interrupted["rollouts_lost_with_actors"] == 1
-
-    total_frames = interrupted["frames"] + 5000
-    resumed = subprocess.run(
-        [*TRIBUTARY, "train", "--resume", str(run), "--total-frames", str(total_frames)],
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_SECONDS,
-        check=False,
-    )
-    output = resumed.stdout + resumed.stderr
-    assert resumed.returncode == 0, output
-    summary = summary_of(run)
-    assert summary["status"] == "frames_reached"
-    assert summary["frames"] >= total_frames
-    assert summary["updates"] > interrupted["updates"]
-    for ended in (interrupted, summary):
-        assert ended["gradients_applied"] == 3 * ended["updates"]
-        assert set(ended["agent_steps_dropped"]) <= {"unfinished_update"}
-    assert "mean return of the last" in output
-    for noise in ("oneDNN", "cuda", "absl", "Traceback", "pid="):
-        assert noise not in "\n".join(without_ray(output)), output
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    wait_for(condition, "the run did not get that far", process=process)
 
 
 def parameters_of(run: Path) -> np.ndarray:
@@ -115,9 +64,9 @@ def parameters_of(run: Path) -> np.ndarray:
 
 def train(arguments: str, run: Path) -> dict:
     process = start(arguments, run)
-    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
     assert process.returncode == 0, output
-    return summary_of(run)
+    return account_of(run)
 
 
 @pytest.mark.slow
@@ -128,44 +77,60 @@ def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: P
     np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
 
 
-def test_an_asynchronous_run_is_repeated_from_its_arrivals(tmp_path: Path) -> None:
+def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_path: Path) -> None:
     """And files with the names of our packages, where the user stands, do not break what Ray starts."""
     write_namesakes(tmp_path)
+    run, repetition = tmp_path / "ray", tmp_path / "inline"
+    trace, again = tmp_path / "trace.txt", tmp_path / "again.txt"
     # Each differentiates a rollout four times, at the newest weights it was sent.
     settings = f"{SMALL} {LSTM} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
     settings += " --learner.gradients-per-update 3 --learner.accumulation mean"
-    arrivals = tmp_path / "arrivals.txt"
-    again = tmp_path / "again.txt"
-    process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {arrivals}", tmp_path / "ray", tmp_path)
-    wait_for(lambda: rows(tmp_path / "ray") and rows(tmp_path / "ray")[-1]["updates"] > 1, process)
+    process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {trace}", run, tmp_path)
+    wait_until(lambda: rows(run) and rows(run)[-1]["updates"] > 1, process)
     # While one stands still, the other reports several times in a row: not as if they took turns.
     halted = actor_processes(process.pid)[0]
     os.kill(halted, signal.SIGSTOP)
-    at_halt = rows(tmp_path / "ray")[-1]["updates"]
-    wait_for(lambda: rows(tmp_path / "ray")[-1]["updates"] > at_halt + 20, process)
+    at_halt = rows(run)[-1]["updates"]
+    wait_until(lambda: rows(run)[-1]["updates"] > at_halt + 20, process)
     os.kill(halted, signal.SIGKILL)
-    order = arrivals.read_text
-    wait_for(lambda: "report 2" in order(), process)
+    wait_until(lambda: "report 2" in trace.read_text(), process)
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
     assert process.returncode == 130, output
     assert "Traceback" not in output
-    recorded = summary_of(tmp_path / "ray")
-    repeated = train(
-        f"{settings} --executor inline --replay-arrivals {arrivals} --record-arrivals {again}", tmp_path / "inline"
-    )
-    np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
+    assert "actor 2 replaces actor" in output
+    interrupted = account_of(run)
+    assert (interrupted["status"], interrupted["actor_restarts"]) == ("interrupted", 1)
+    assert rows(run)[-1]["actors_alive"] == 2
+    assert interrupted["rollouts_lost_with_actors"] == 1
+
+    line = f"{settings} --executor inline --replay-arrivals {trace} --record-arrivals {again} --run-dir {repetition}"
+    assert main(line.split()) == 0
+    repeated = account_of(repetition)
+    np.testing.assert_array_equal(parameters_of(run), parameters_of(repetition))
     counts = ("updates", "gradients_applied", "frames", "agent_steps_applied", "policy_lag_max", "episodes")
     for count in (*counts, "actor_restarts"):
-        assert recorded[count] == repeated[count]
-    assert recorded["gradients_applied"] > recorded["updates"]
-    lines = arrivals.read_text().splitlines()
+        assert interrupted[count] == repeated[count]
+    lines = trace.read_text().splitlines()
     assert lines[:2] == ["version 2", "actors 0 1"]
     assert {"lost 0", "lost 1"} & set(lines)
     assert "replacement 2" in lines
-    assert len(lines) == 2 + recorded["messages"] + 2
+    assert len(lines) == 2 + interrupted["messages"] + 2
     assert any(first == second for first, second in pairwise(lines))
-    assert again.read_text() == arrivals.read_text()
+    assert again.read_text() == trace.read_text()
+
+    frames = interrupted["frames"] + 5000
+    output = start(f"train --resume {run} --total-frames {frames}", None).communicate(timeout=DEADLINE_SECONDS)[0]
+    resumed = account_of(run)
+    assert resumed["status"] == "frames_reached", output
+    assert resumed["frames"] >= frames
+    assert resumed["updates"] > interrupted["updates"]
+    for ended in (interrupted, resumed):
+        assert ended["gradients_applied"] == 3 * ended["updates"]
+        assert set(ended["agent_steps_dropped"]) <= {"unfinished_update"}
+    assert "mean return of the last" in output
+    for noise in ("oneDNN", "cuda", "absl", "Traceback", "pid="):
+        assert noise not in "\n".join(without_ray(output)), output
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "somewhere", "127.0.0.1:99999"])
@@ -181,15 +146,13 @@ def test_gradients_added_by_node_keep_their_account(tmp_path: Path) -> None:
     settings += f" --actor.epochs 2 --actor.minibatches 2 {LSTM}"
     run = tmp_path / "run"
     process = start(f"{settings} --log-every-seconds 0.5", run)
-    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0, output
     assert "aggregation:  by node" in output
-    summary = json.loads((run / "summary.json").read_text())
-    dropped = sum(summary["agent_steps_dropped"].values())
-    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
+    summary = account_of(run)
     assert summary["gradients_applied"] == 4 * summary["updates"]
     # What was under way at the end made its report; no update is left half.
-    assert dropped == 0
+    assert sum(summary["agent_steps_dropped"].values()) == 0
     assert max(row["actors_alive"] for row in rows(run)) == 4
 
 
@@ -200,7 +163,7 @@ def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) 
     run = tmp_path / "run"
     settings = SMALL.replace("every-frames 0", "every-frames 4000")
     process = start(f"{settings} --evaluation.video --evaluation.episodes 2 --total-frames 8000 --actors 1", run)
-    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0, output
     assert "warning" not in output
     video = next((run / "videos").glob("update-*.gif")).read_bytes()
@@ -213,28 +176,28 @@ def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) 
 
 
 def test_one_dead_actor_of_a_node_that_adds_is_the_only_one_replaced(tmp_path: Path) -> None:
-    settings = f"{SMALL} --actors 3 --learner.gradients-per-update 3 --aggregation node --total-frames 100M"
+    settings = f"{SMALL} --actors 2 --learner.gradients-per-update 2 --aggregation node --total-frames 100M"
     run = tmp_path / "run"
     process = start(f"{settings} --log-every-seconds 0.5", run)
-    wait_for(lambda: rows(run) and rows(run)[-1]["updates"] > 0 and len(actor_processes(process.pid)) == 3, process)
-    dead, *others = sorted(actor_processes(process.pid))
+    wait_until(lambda: rows(run) and rows(run)[-1]["updates"] > 0 and len(actor_processes(process.pid)) == 2, process)
+    dead, other = sorted(actor_processes(process.pid))
     os.kill(dead, signal.SIGKILL)
-    wait_for(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
+    wait_until(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
     at_death = rows(run)[-1]["updates"]
-    wait_for(lambda: rows(run)[-1]["updates"] > at_death + 10, process)
-    wait_for(lambda: len(actor_processes(process.pid)) == 3, process)
-    assert set(others) < set(actor_processes(process.pid))
+    wait_until(lambda: rows(run)[-1]["updates"] > at_death + 10, process)
+    wait_until(lambda: len(actor_processes(process.pid)) == 2, process)
+    assert other in actor_processes(process.pid)
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
     assert process.returncode == 130, output
-    summary = summary_of(run)
+    summary = account_of(run)
     assert "aggregation:  by node" in output
-    assert summary["gradients_applied"] == 3 * summary["updates"]
+    assert summary["gradients_applied"] == 2 * summary["updates"]
     assert summary["actor_restarts"] == 1
-    # That of the dead one, and at the end those of two actors that have no part in the last sum.
-    assert summary["rollouts_lost_with_actors"] == 3
+    # That of the dead one, and at the end that of an actor that has no part in the last sum.
+    assert summary["rollouts_lost_with_actors"] == 2
     # T x B of the settings.
-    assert summary["agent_steps_lost_with_actors_at_most"] == 3 * 10 * 4
+    assert summary["agent_steps_lost_with_actors_at_most"] == 2 * 10 * 4
 
 
 @pytest.mark.slow
@@ -247,9 +210,9 @@ def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_aske
     def evaluators() -> list[int]:
         return actor_processes(process.pid, b"ray::EvaluatorProcess.run")
 
-    wait_for(evaluators, process)
+    wait_until(evaluators, process)
     os.kill(evaluators()[0], signal.SIGKILL)
-    output, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0, output
     assert "another one replaces it" in output
     summary = json.loads((run / "summary.json").read_text())
@@ -267,8 +230,8 @@ def test_an_interrupt_ends_a_run_whose_evaluation_does_not_end(tmp_path: Path) -
     evaluation = "--evaluation.every-frames 200 --evaluation.episodes 100000000 --evaluation.environments 1"
     process = start(f"{SMALL} {evaluation} --actors 1 --total-frames 2000", run)
     log = run / "log.txt"
-    wait_for(lambda: log.is_file() and "waiting for the evaluation under way" in log.read_text(), process)
+    wait_until(lambda: log.is_file() and "waiting for the evaluation under way" in log.read_text(), process)
     process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=_DEADLINE_SECONDS)[0]
+    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
     assert process.returncode == 0, output
-    assert summary_of(run)["status"] == "frames_reached"
+    assert account_of(run)["status"] == "frames_reached"
