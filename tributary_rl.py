@@ -9,20 +9,25 @@
 What is not in this file may change. Loading an agent needs neither Ray nor the command line. See docs/python.md.
 """
 
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
 from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from launch.python.run import Picture, Run
-from launch.results.evaluate import PolicyName, ProtocolName
-from launch.run.folder import WeightsName
-from launch.train import TrainingFailedError
-from shared.errors import ConfigurationError
-from shared.registry import register_explorer, register_method, register_network
-
 if TYPE_CHECKING:
     from launch.python.agent import Agent
+    from launch.python.run import Picture, Run
     from launch.python.training import Training
+    from launch.results.evaluate import PolicyName, ProtocolName
+    from launch.run.folder import WeightsName
+    from launch.train import TrainingFailedError
+    from shared.errors import ConfigurationError
+    from shared.registry import register_explorer, register_method, register_network
 
 __all__ = [
     "ConfigurationError",
@@ -38,6 +43,64 @@ __all__ = [
     "train",
     "trainable",
 ]
+
+
+def _import_own_packages() -> None:
+    """Import the project's packages by their place: others have modules of these names, ROS 2 a package `launch`.
+
+    A module of the user that is imported already cannot be replaced: its user needs it.
+    """
+    here = os.path.dirname(os.path.realpath(__file__))
+    for name in ("shared", "actors", "learner", "launch"):
+        folder = os.path.join(here, name)
+        found = sys.modules.get(name)
+        if found is None:
+            spec = importlib.util.spec_from_file_location(
+                name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+            )
+            assert spec is not None
+            assert spec.loader is not None
+            found = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(found)
+        elif folder not in map(os.path.realpath, getattr(found, "__path__", ())):
+            place = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), "this program")
+            raise ImportError(
+                f"the module {name} of {place} has the name of a package of tributary-rl, which cannot be imported "
+                f"beside it: rename that module"
+            )
+
+
+_import_own_packages()
+
+# Imported when they are first used: the command line starts here, too, and prints its help at once.
+_HOMES = {
+    "ConfigurationError": "shared.errors",
+    "Picture": "launch.python.run",
+    "Run": "launch.python.run",
+    "TrainingFailedError": "launch.train",
+    "register_explorer": "shared.registry",
+    "register_method": "shared.registry",
+    "register_network": "shared.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def main() -> int:
+    """Run the command line `tributary`. Returns the exit code."""
+    from launch.cli import main
+
+    return main()
+
 
 AnyRun = str | PathLike[str]
 """A `Run`, the folder of one, `latest`: the newest below runs/, `zoo:NAME`: an agent that ships, or the URL of a run's
@@ -101,7 +164,7 @@ def start(
     on_row: OnRow | None = None,
     progress: bool = False,
     trust_imports: bool = False,
-) -> "Training":
+) -> Training:
     """Start to train, see `train`, and go on with the program. Returns a handle with `stop()` and `wait()`.
 
     It returns as soon as the run starts its actors. `on_row` is called in another thread. When the program ends, the
@@ -151,7 +214,7 @@ def trainable(
     return run_trainable(run.config, run.preset)
 
 
-def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imports: bool = False) -> "Agent":
+def load(run: AnyRun, *, weights: WeightsName = "auto", seed: int = 0, trust_imports: bool = False) -> Agent:
     """An agent that acts: `Agent.act`.
 
     Args:
@@ -180,6 +243,8 @@ def evaluate(
     trust_imports: bool = False,
 ) -> dict[str, Any]:
     """Play whole episodes, see `Run.evaluate`. Returns the scores with the protocol that they were made by."""
+    from launch.python.run import Run
+
     return Run(run).evaluate(
         protocol=protocol, episodes=episodes, policy=policy, weights=weights, seed=seed, trust_imports=trust_imports
     )
@@ -193,7 +258,7 @@ def _training(
     on_row: OnRow | None,
     progress: bool,
     trust_imports: bool,
-) -> "Training":
+) -> Training:
     # It imports the library, which loading an agent does without.
     from launch.python.training import Training, resolved_run
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from launch.machine import ACTOR_BYTES
-from launch.output import machine_bytes, revision, usable_cores, versions
+from launch.machine import ACTOR_BYTES, machine_bytes, usable_cores
+from launch.output import revision, versions
 from shared.errors import ConfigurationError, typed_line
 
 _LEAST_PYTHON = (3, 11)

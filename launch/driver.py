@@ -20,7 +20,7 @@ from typing import IO, Any, Literal
 
 import msgspec
 
-from launch.machine import Interrupts, StopRequest, module_command, module_environment
+from launch.machine import Interrupts, StopRequest, module_command, module_environment, open_standard_streams
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
 from launch.run.folder import trust_environment
@@ -81,6 +81,8 @@ def train_in_process(
     Raises:
         ConfigurationError, TrainingFailedError, KeyboardInterrupt, Exception: see `train`.
     """
+    # The connection must not have the number of a stream, which the child replaces.
+    open_standard_streams()
     stop = stop or StopRequest()
     trust_environment(config.environment)
     start = None if start_from is None else str(start_from)

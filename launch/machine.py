@@ -1,22 +1,26 @@
 """One machine without Ray: its cores and memory, import paths, signals, and the set-up of TensorFlow."""
 
+import atexit
 import ctypes
 import functools
+import gc
 import importlib
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 
-from launch.output import machine_bytes, usable_cores
 from shared.config import RunConfig
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
 
 # Where Linux shows processes and their open files.
 PROCESSES = "/proc"
@@ -35,6 +39,97 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 # ---- Cores and memory
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those of its affinity and cpuset, and whole ones of its CPU quota, at least 1.
+
+    A core more than the quota would make all processes wait for the end of each period.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = resource_limits().cores
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def machine_bytes() -> int:
+    """Memory that this process may use in bytes: the physical one, or the limit of its container or job."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        # Some builds of Python for macOS lack one of the names.
+        physical = int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
+    limit = resource_limits().memory_bytes
+    return physical if limit is None else min(physical, limit)
+
+
+class ResourceLimits(NamedTuple):
+    """Limits of the control groups of a process, as containers and batch systems set them; None: unlimited."""
+
+    cores: float | None
+    memory_bytes: int | None
+
+
+def resource_limits(processes: str | None = None) -> ResourceLimits:
+    """The lowest limits of this process's control groups (v1 and v2) and their parents, as far as they are visible.
+
+    `processes` is the folder where the kernel shows processes. There is none on other systems than Linux.
+    """
+    cores: list[float] = []
+    memory: list[int] = []
+    for group in _control_groups(Path(processes or PROCESSES, "self")):
+        version_1 = (_number(group / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+        for quota, period in (_numbers(group / "cpu.max"), version_1):
+            # Version 1 has a quota of -1 where there is none.
+            if quota is not None and period and quota > 0:
+                cores.append(quota / period)
+        limits = (_number(group / name) for name in ("memory.max", "memory.limit_in_bytes"))
+        memory += [limit for limit in limits if limit is not None]
+    return ResourceLimits(min(cores, default=None), min(memory, default=None))
+
+
+def _control_groups(process: Path) -> Iterator[Path]:
+    """The folders of a process's control groups and their visible parents."""
+    try:
+        groups = (process / "cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        mounts = (process / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    paths: dict[str, str] = {}
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    for line in mounts:
+        fields, _, rest = line.partition(" - ")
+        root, point = (_unescaped(field) for field in fields.split()[3:5])
+        kind, _, options = rest.split()[:3]
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        # Version 2 has one hierarchy for all controllers, without names.
+        found = {""} if kind == "cgroup2" else set(options.split(",")) & {"cpu", "memory"}
+        for path in {paths[name] for name in found if name in paths}:
+            # A container may see its own group as the root of the mount, and its path as on the host.
+            inside = os.path.relpath(path, root)
+            folder = Path(point) if inside.startswith("..") else Path(point, inside)
+            yield from (parent for parent in (folder, *folder.parents) if parent.is_relative_to(point))
+
+
+def _unescaped(field: str) -> str:
+    """A field of mountinfo, where the kernel writes spaces and newlines as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _numbers(file: Path) -> tuple[int | None, int | None]:
+    """The first two numbers in a file of a control group; None for `max`, and for what is missing."""
+    try:
+        words = file.read_text(encoding="utf-8").split()
+        first, second = (None if word == "max" else int(word) for word in [*words, "max", "max"][:2])
+    except (OSError, ValueError):
+        return None, None
+    return first, second
+
+
+def _number(file: Path) -> int | None:
+    return _numbers(file)[0]
 
 
 @dataclass(frozen=True)
@@ -110,7 +205,7 @@ def budget_for(config: RunConfig, actors: int, cores: int) -> ThreadBudget:
 def machine_id() -> str | None:
     """Identity of this boot and container: process ids have one meaning where it is equal. None without `/proc`."""
     try:
-        with open(f"{PROCESSES}/sys/kernel/random/boot_id") as file:
+        with open(f"{PROCESSES}/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return f"{file.read().strip()} {os.readlink(f'{PROCESSES}/self/ns/pid')}"
     except OSError:
         return None
@@ -133,9 +228,11 @@ def worker_path() -> list[str]:
 def module_command(module: str, *arguments: str) -> list[str]:
     """The command that runs a module of the project, with `module_environment`.
 
-    -P keeps the working directory out of `sys.path`.
+    -P keeps the working directory out of `sys.path`, and `tributary_rl` finds the project's packages before others of
+    the same names.
     """
-    return [sys.executable, "-P", "-m", module, *arguments]
+    run = f"import runpy, tributary_rl; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-P", "-c", run, *arguments]
 
 
 def module_environment() -> dict[str, str]:
@@ -232,6 +329,32 @@ def children_outlive_hangups() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def open_standard_streams() -> None:
+    """Open /dev/null in place of each standard stream that this process was started without.
+
+    Another file would be opened under its number, and what libraries and child processes print would go there.
+    """
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    while descriptor <= 2:
+        os.set_inheritable(descriptor, True)
+        descriptor = os.open(os.devnull, os.O_RDWR)
+    os.close(descriptor)
+
+
+def provide_home() -> None:
+    """Set HOME to a private folder, until this process ends, where there is no home folder.
+
+    Containers and clusters run users without an entry in /etc/passwd. Ray keeps a key in the home folder; Keras and
+    Matplotlib keep files there, and would make a folder named ~ here.
+    """
+    home = os.path.expanduser("~")
+    if os.path.isabs(home) and os.path.isdir(home):
+        return
+    with suppress(OSError):
+        os.environ["HOME"] = made = tempfile.mkdtemp(prefix="tributary-home-")
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+
+
 # ---- TensorFlow
 
 
@@ -243,16 +366,20 @@ def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
 
     If TensorFlow is imported already, the process belongs to the user: its environment stays unchanged, and so do
     TensorFlow's devices and threads if they are in use.
+
+    Raises:
+        ConfigurationError: Keras is imported already, with another backend.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    if "tensorflow" not in sys.modules:
+    ours = "tensorflow" not in sys.modules
+    if ours:
         _keep_freed_memory()
+        # For the processes that this one starts, too.
+        os.environ["KERAS_BACKEND"] = "tensorflow"
         if not gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     with _without_notices():
-        import tensorflow as tf
-
+        with _quick_imports() if ours else nullcontext():
+            tf = _import_tensorflow()
         # RuntimeError: devices or threads are in use.
         with suppress(RuntimeError):
             if not gpu:
@@ -266,12 +393,63 @@ def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
 
 
 def share_tensorflow() -> None:
-    """Prepare TensorFlow in a program of the user, for calls on the CPU; see `prepare_tensorflow`."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    """Prepare TensorFlow in a program of the user, for calls on the CPU; see `prepare_tensorflow`.
+
+    Nothing is changed in a program that has imported TensorFlow.
+    """
+    if "tensorflow" in sys.modules:
+        _import_tensorflow()
+        return
     with _without_notices():
-        importlib.import_module("tensorflow")
+        _import_tensorflow()
     prepare_tensorflow(1, gpu=False)
+
+
+def _import_tensorflow() -> Any:
+    """TensorFlow, with Keras on it, whatever backend other programs of the user have.
+
+    Raises:
+        ConfigurationError: Keras is imported already, with another backend.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    if not {"keras", "tensorflow"} & sys.modules.keys():
+        users = os.environ.get("KERAS_BACKEND")
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        try:
+            keras = importlib.import_module("keras")
+        finally:
+            os.environ.pop("KERAS_BACKEND") if users is None else os.environ.update(KERAS_BACKEND=users)
+        # The user's keras.json may have others.
+        keras.config.set_floatx("float32")
+        keras.config.set_image_data_format("channels_last")
+    backend = importlib.import_module("keras").config.backend()
+    if backend != "tensorflow":
+        raise ConfigurationError(
+            f"Keras has the backend {backend} in this process, and tributary-rl needs tensorflow: set "
+            f"KERAS_BACKEND=tensorflow"
+        )
+    return importlib.import_module("tensorflow")
+
+
+@contextmanager
+def _quick_imports() -> Iterator[None]:
+    """Import TensorFlow in 1.9 seconds in place of 3.3.
+
+    Keras imports Pandas, IPython and Matplotlib if it finds them, for data and drawings that no run has: a second.
+    Garbage collection finds nothing in modules, and takes 0.4 seconds.
+    """
+    hidden = [name for name in ("pandas", "IPython", "matplotlib") if name not in sys.modules]
+    # An import of None fails as that of a missing module.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+        for name in hidden:
+            del sys.modules[name]
 
 
 def _keep_freed_memory() -> None:
@@ -289,14 +467,15 @@ def _keep_freed_memory() -> None:
 @contextmanager
 def _without_notices() -> Iterator[None]:
     """Filter the start-up notices from the standard error of C++ code."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
+    open_standard_streams()
+    _flush_stderr()
+    with _unnamed_file() as held:
         stderr = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:
             yield
         finally:
-            sys.stderr.flush()
+            _flush_stderr()
             os.dup2(stderr, 2)
             os.close(stderr)
             held.seek(0)
@@ -305,3 +484,17 @@ def _without_notices() -> Iterator[None]:
                     # A closed terminal must not end the process.
                     with suppress(OSError):
                         os.write(2, line)
+
+
+def _unnamed_file() -> IO[bytes]:
+    """A file for a moment. In memory, where the system has such files: no folder may be writable."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("tributary-stderr"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _flush_stderr() -> None:
+    # Programs replace it by objects with `write` alone; it is None without a terminal.
+    if hasattr(sys.stderr, "flush"):
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()

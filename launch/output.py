@@ -10,7 +10,6 @@ import math
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
+from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
 from shared.errors import ConfigurationError, setting_error
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _SOURCES = ("actors", "learner", "shared", "launch")
 
 def exit_code(command: Callable[[], int]) -> int:
     """Run a command and return its exit code. A ConfigurationError is printed in one line."""
+    provide_home()
     with resilient_stdio():
         try:
             return command()
@@ -64,24 +65,26 @@ def resilient_stdio() -> Iterator[None]:
 
     The buffers are empty at the end, since a failure of the interpreter to flush them would change the exit code.
     Characters outside of the terminal's encoding are replaced. Streams without a file descriptor, as in tests, are left
-    unchanged.
+    unchanged. A stream that the process was started without loses what is written to it.
     """
+    open_standard_streams()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (_resilient(stream) for stream in before)
     try:
         yield
     finally:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         sys.stdout, sys.stderr = before
 
 
-def _resilient(stream: TextIO) -> TextIO:
+def _resilient(stream: TextIO | None) -> TextIO:
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
     try:
         descriptor = stream.fileno()
     except (AttributeError, io.UnsupportedOperation):
-        # None in a process without standard streams; a buffer in tests.
+        # A buffer in tests, or an object of a notebook.
         return stream
     with suppress(OSError):
         stream.flush()
@@ -138,6 +141,18 @@ def short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def quoted(path: Path | str) -> str:
+    """A path as it is typed in a shell, in messages that contain commands."""
+    text = str(path)
+    # Otherwise it would be an option.
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
+
+
+def typed_path(text: str) -> Path:
+    """A path as it was typed. A leading ~ is the home folder: a shell does not replace that of --run-dir=~/runs."""
+    return Path(os.path.expanduser(text))
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: the most similar known one, or all of them if they are few."""
     near = difflib.get_close_matches(name, names, n=1)
@@ -154,7 +169,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def whole_file(path: Path) -> Iterator[TextIO]:
     """A text file that replaces `path` as a whole when the block ends without an error."""
     part = path.with_name(f"{path.name}.part")
-    with part.open("w", newline="") as file:
+    with part.open("w", newline="", encoding="utf-8") as file:
         yield file
     part.replace(path)
 
@@ -308,25 +323,15 @@ def _version(package: str) -> str | None:
         return None
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def machine_bytes() -> int:
-    """Physical memory of this machine in bytes."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        # Some builds of Python for macOS lack one of the names.
-        return int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
-
-
 def hardware() -> dict[str, Any]:
     """Processor, cores, memory and system of this machine."""
     model = platform.processor() or platform.machine()
     if _CPU_INFO.is_file():
-        names = [line.split(":", 1)[1].strip() for line in _CPU_INFO.read_text().splitlines() if "model name" in line]
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in _CPU_INFO.read_text(encoding="utf-8").splitlines()
+            if "model name" in line
+        ]
         model = names[0] if names else model
     return {
         "cpu": model,

@@ -1,9 +1,11 @@
 """Checkpoints by `tf.train.CheckpointManager`: tensors and one JSON string, atomic, without executable content."""
 
 import json
+import os
+import re
 import shutil
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +69,11 @@ class Checkpoints:
         save_state: Callable[[], dict[str, Any]],
         restore_state: Callable[[dict[str, Any]], None],
     ) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        # Open as long as this object lives.
+        self._opened = ExitStack()
+        folder = self._opened.enter_context(_for_tensorflow(folder))
         _remove_damaged_list(folder)
         self._checkpoint = tf.train.Checkpoint(variables=variables, state=_JsonState(save_state, restore_state))
         self._manager = tf.train.CheckpointManager(
@@ -81,7 +88,7 @@ class Checkpoints:
         """
         before = self._files()
         try:
-            return self._manager.save(checkpoint_number=version)
+            return str(self._folder / Path(self._manager.save(checkpoint_number=version)).name)
         except (tf.errors.OpError, OSError) as error:
             # Frees a full disk. Files of an earlier checkpoint of the same version stay.
             _remove(self._files() - before)
@@ -104,12 +111,38 @@ class Checkpoints:
             self._checkpoint.restore(str(path)).assert_existing_objects_matched().expect_partial()
             return damaged
         raise ConfigurationError(
-            "; ".join(damaged)
-            or f"no checkpoint in {self._manager.directory}: the run was stopped before its first one"
+            "; ".join(damaged) or f"no checkpoint in {self._folder}: the run was stopped before its first one"
         )
 
     def _files(self) -> set[Path]:
         return set(Path(self._manager.directory).glob("update-*"))
+
+
+# TensorFlow takes the path of a checkpoint for a pattern of files, in which these are special.
+_PATTERN = re.compile(r"[][*?\\]")
+_OPEN_FOLDERS = Path("/proc/self/fd")
+
+
+@contextmanager
+def _for_tensorflow(folder: Path) -> Iterator[Path]:
+    """A path of an existing folder that is no pattern.
+
+    Raises:
+        ConfigurationError: the path has characters of patterns, and this system shows open folders under no other name.
+    """
+    if not _PATTERN.search(str(folder)):
+        yield folder
+        return
+    if not _OPEN_FOLDERS.is_dir():
+        raise ConfigurationError(
+            f"checkpoints cannot be kept in {folder}: TensorFlow takes [ ] * ? and \\ in its path for a pattern; name "
+            f"another folder"
+        )
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield _OPEN_FOLDERS / str(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remove(parts: set[Path]) -> None:
@@ -163,9 +196,10 @@ def read_contents(folder: Path, layout: ParameterLayout, names: Collection[str])
     errors = []
     for path in checkpoint_paths(folder):
         try:
-            reader = tf.train.load_checkpoint(str(path))
-            state = json.loads(reader.get_tensor(_STATE_KEY))
-            tensors = {name: np.asarray(reader.get_tensor(_VARIABLE_KEY.format(name))) for name in names}
+            with _for_tensorflow(folder) as opened:
+                reader = tf.train.load_checkpoint(str(opened / path.name))
+                state = json.loads(reader.get_tensor(_STATE_KEY))
+                tensors = {name: np.asarray(reader.get_tensor(_VARIABLE_KEY.format(name))) for name in names}
             fingerprint, version = state["layout_fingerprint"], int(state["ledger"]["updates"])
         except _DAMAGE as error:
             errors.append(f"checkpoint {path} cannot be read: {_in_short(error)}")
@@ -185,8 +219,9 @@ def read_contents(folder: Path, layout: ParameterLayout, names: Collection[str])
 def read_state(folder: Path) -> dict[str, Any]:
     """The plain values of the newest readable checkpoint in `folder`; empty without one."""
     for path in checkpoint_paths(folder):
-        with suppress(*_DAMAGE):
-            state: dict[str, Any] = json.loads(tf.train.load_checkpoint(str(path)).get_tensor(_STATE_KEY))
+        with suppress(*_DAMAGE), _for_tensorflow(folder) as opened:
+            reader = tf.train.load_checkpoint(str(opened / path.name))
+            state: dict[str, Any] = json.loads(reader.get_tensor(_STATE_KEY))
             return state
     return {}
 

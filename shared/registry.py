@@ -126,6 +126,9 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
     enter(METHODS, "a method", name, entry)
 
 
+_PACKAGES = ("actors", "launch", "learner", "shared")
+
+
 def import_modules(names: Iterable[str]) -> None:
     """Import each module once. The current directory is searched last.
 
@@ -133,6 +136,10 @@ def import_modules(names: Iterable[str]) -> None:
         ConfigurationError: a module does not exist, or cannot be imported.
     """
     for name in names:
+        if name in _PACKAGES:
+            raise setting_error(
+                "environment.import", name, "is the name of a package of tributary-rl: rename the module"
+            )
         if name in sys.modules:
             continue
         # Python puts the directory of the command there instead. Last, so that it shadows nothing.

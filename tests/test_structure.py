@@ -38,8 +38,8 @@ def test_imports_go_one_way(package: str) -> None:
 
 # Each imports only those before it.
 ROOMS = (
-    "output",
     "machine",
+    "output",
     "doctor",
     "presets",
     "zoo",
@@ -126,3 +126,23 @@ def test_the_command_line_starts_without_what_is_slow_to_import() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_text_files_are_utf_8_whatever_the_locale() -> None:
+    for package in ALLOWED:
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Call) and opens_text(node):
+                    assert any(word.arg == "encoding" for word in node.keywords), f"{file}:{node.lineno}"
+
+
+def opens_text(call: ast.Call) -> bool:
+    """Whether a call reads or writes text by its name: `open`, `Path.open`, `read_text` or `write_text`."""
+    function = call.func
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    if name in ("read_text", "write_text"):
+        return True
+    # Others have a function of this name: os.open, av.open, Image.open.
+    owner = getattr(getattr(function, "value", None), "id", "")
+    binary = any(isinstance(word, ast.Constant) and "b" in str(word.value) for word in call.args[-1:])
+    return name == "open" and owner not in ("os", "av", "Image", "tracker") and not binary

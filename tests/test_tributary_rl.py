@@ -1,5 +1,6 @@
 """The public Python API, from end to end: what the documents show is what runs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -205,3 +206,58 @@ def test_importing_it_is_quick_to_look_at() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_script(file: Path, *arguments: str, path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a script of a user, with the project last on the path, as it is where a wheel is installed."""
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT)))}
+    return subprocess.run(
+        [sys.executable, str(file), *arguments], env=variables, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", ["launch", "shared", "actors", "learner"])
+def test_a_script_or_a_file_beside_it_may_have_the_name_of_a_package(name: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{name}.py"
+    script.write_text("import tributary_rl\nprint(tributary_rl.Run, tributary_rl.TrainingFailedError)\n")
+    (tmp_path / "other.py").write_text(script.read_text())
+    for file in (script, tmp_path / "other.py"):
+        ended = run_script(file)
+        assert ended.returncode == 0, ended.stderr
+        assert "TrainingFailedError" in ended.stdout
+
+
+def test_the_command_and_its_processes_find_the_project_beside_another_package_launch(tmp_path: Path) -> None:
+    """ROS 2 has one, and puts it on PYTHONPATH."""
+    (tmp_path / "ros" / "launch").mkdir(parents=True)
+    (tmp_path / "ros" / "launch" / "__init__.py").touch()
+    script = tmp_path / "tributary.py"
+    script.write_text("import sys\nfrom tributary_rl import main\nsys.exit(main())\n")
+    ended = run_script(script, "--version", path=(tmp_path / "ros",))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("tributary ")
+    script.write_text(
+        "import subprocess, sys\n"
+        "from tributary_rl import main\n"
+        "from launch.machine import module_command\n"
+        "sys.exit(subprocess.run(module_command('launch.cli', '--version')).returncode)\n"
+    )
+    ended = run_script(script, path=(tmp_path / "ros",))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("tributary ")
+
+
+def test_a_module_that_is_imported_already_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "shared.py").write_text("X = 1\n")
+    script = tmp_path / "script.py"
+    script.write_text("import shared\nimport tributary_rl\n")
+    last = run_script(script).stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: the module shared of {tmp_path}/shared.py has the name of a package of")
+
+
+def test_a_module_to_import_may_not_have_the_name_of_a_package() -> None:
+    with pytest.raises(tributary.ConfigurationError, match=r"^--environment\.import shared: is the name of a package"):
+        tributary.start("cartpole", settings={"environment.imports": ["shared"]})

@@ -18,16 +18,8 @@ from actors.environments import environment_spec
 from launch.bench.learner import LearnerArguments, Network, measure_learner
 from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_throughput
 from launch.bench.throughput import measure_components
-from launch.machine import ACTOR_BYTES
-from launch.output import (
-    EXIT_DONE,
-    check_json_file,
-    check_output,
-    hardware_line,
-    provenance,
-    usable_cores,
-    write_json,
-)
+from launch.machine import ACTOR_BYTES, usable_cores
+from launch.output import EXIT_DONE, check_json_file, check_output, hardware_line, print_line, provenance, write_json
 from shared.config import TransferConfig
 from shared.errors import setting_error
 from shared.wire import WirePrecision
@@ -149,7 +141,7 @@ def plan(arguments: PlanArguments) -> int:
     show(console, result)
     if arguments.output is not None:
         _draw(arguments.output, result)
-        console.print(f"curve: {arguments.output}", highlight=False, soft_wrap=True)
+        print_line(console, f"curve: {arguments.output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_DONE

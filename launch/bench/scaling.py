@@ -25,7 +25,7 @@ from rich.table import Table
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.learner import LearnerArguments, Network, measure_learner
 from launch.bench.throughput import DRIFT, WARM_UP_SECONDS, endless, measure_components, steady_state, train_for
-from launch.machine import thread_budget
+from launch.machine import thread_budget, usable_cores
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -33,8 +33,9 @@ from launch.output import (
     drop_half_line,
     duration,
     make_folder,
+    print_line,
     provenance,
-    usable_cores,
+    quoted,
     whole_csv,
     write_json,
 )
@@ -115,11 +116,15 @@ class Store:
         """All measurements in their order, without a last line that was cut off."""
         if not self._file.is_file():
             return []
-        return [json.loads(line) for line in self._file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in self._file.read_text(encoding="utf-8").splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def add(self, kind: str, **values: Any) -> None:
         drop_half_line(self._file)
-        with self._file.open("a") as file:
+        with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "time": datetime.now().isoformat("T", "seconds"), **values}) + "\n")
 
 
@@ -147,12 +152,12 @@ def scaling(arguments: ScalingArguments) -> int:
         console.print("interrupted; the measurements are kept")
     result = summarise(settings, points, store.read())
     if not result["points"]:
-        console.print(f"nothing was measured; go on with tributary bench scaling --continue {folder}", soft_wrap=True)
+        print_line(console, f"nothing was measured; go on with tributary bench scaling --continue {quoted(folder)}")
         return EXIT_INTERRUPTED
     write(folder, result)
     show(console, result, folder)
     if interrupted:
-        console.print(f"go on with: tributary bench scaling --continue {folder}", soft_wrap=True)
+        print_line(console, f"go on with: tributary bench scaling --continue {quoted(folder)}")
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
@@ -171,7 +176,7 @@ def _open(arguments: ScalingArguments) -> tuple[Path, ScalingArguments]:
         return arguments.resume, replace(kept, resume=arguments.resume, json=arguments.json)
     folder = arguments.output or Path(f"scaling-{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise setting_error("output", folder, f"exists; name another, or go on with it: --continue {folder}")
+        raise setting_error("output", folder, f"exists; name another, or go on with it: --continue {quoted(folder)}")
     return folder, arguments
 
 

@@ -38,8 +38,8 @@ from launch.commands.options import (
     with_full_help,
 )
 from launch.driver import train_in_process
-from launch.machine import Interrupts, prepare_tensorflow, thread_budget
-from launch.output import EXIT_DONE, check_json_file, provenance, usable_cores, write_json
+from launch.machine import Interrupts, prepare_tensorflow, thread_budget, usable_cores
+from launch.output import EXIT_DONE, check_json_file, provenance, write_json
 from launch.presets import PRESETS
 from launch.request import check_network
 from launch.run.events import Event, Row

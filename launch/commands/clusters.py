@@ -44,7 +44,7 @@ def clusters(arguments: ClustersArguments) -> int:
         print_line(console, "tributary clusters DIR writes them to a folder.")
         return EXIT_DONE
     version = importlib.metadata.version(_DISTRIBUTION)
-    texts = {file.name: for_a_package(file.read_text(), version) for file in _files()}
+    texts = {file.name: for_a_package(file.read_text(encoding="utf-8"), version) for file in _files()}
     texts["constraints.txt"] = _constraints()
     for name in texts:
         if (folder / name).exists():
@@ -52,7 +52,7 @@ def clusters(arguments: ClustersArguments) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (folder / name).write_text(text)
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{folder}: {error.strerror}; name a folder that can be written to") from error
     wheel = f"{_DISTRIBUTION.replace('-', '_')}-{version}-py3-none-any.whl"
@@ -75,7 +75,7 @@ def _files() -> list[Path]:
 
 def _purpose(file: Path) -> str:
     """The beginning of the first comment of a file."""
-    first = next(line for line in file.read_text().splitlines() if line.startswith("# "))
+    first = next(line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
     return first.removeprefix("# ").partition(":")[0]
 
 

@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 
 from launch.machine import module_command, module_environment
-from launch.output import EXIT_DONE, EXIT_FAILED, make_folder, print_line
+from launch.output import EXIT_DONE, EXIT_FAILED, make_folder, print_line, quoted
 from launch.run.folder import holder_of
 from launch.run.status import RunPath, is_resumable
 from shared.errors import setting_error
@@ -46,7 +46,7 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
     """
     log = folder.with_name(f"{folder.name}.log")
     make_folder(log.parent, "run_dir")
-    with log.open("w" if new else "a") as output:
+    with log.open("w" if new else "a", encoding="utf-8") as output:
         begins = output.tell()
         process = subprocess.Popen(
             module_command("launch.cli", "train", *arguments),
@@ -69,8 +69,8 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
         print(printed, end="")
         return EXIT_DONE
     print(f"running:      {folder} (process {process.pid}); its output goes to {log}")
-    print(f"look at it:   tributary attach {'latest' if several else folder}; tributary runs")
-    print(f"end it:       tributary stop {folder}")
+    print(f"look at it:   tributary attach {'latest' if several else quoted(folder)}; tributary runs")
+    print(f"end it:       tributary stop {quoted(folder)}")
     return EXIT_DONE
 
 
@@ -96,7 +96,7 @@ def stop(arguments: StopArguments) -> int:
     except KeyboardInterrupt:
         print_line(console, "it still finishes")
         return EXIT_FAILED
-    command = f"tributary train --resume {folder}" if is_resumable(folder) else "the command that began it"
+    command = f"tributary train --resume {quoted(folder)}" if is_resumable(folder) else "the command that began it"
     print_line(console, f"ended: {folder}; {command} goes on")
     return EXIT_DONE
 

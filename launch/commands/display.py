@@ -9,8 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from launch.output import duration, number, print_line
+from launch.output import duration, number, print_line, quoted
 from launch.run.events import Event, Message, Progress, Progressed, Started, Stopped
 from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
@@ -136,7 +137,7 @@ def progress_table(progress: Progress, config: RunConfig) -> Table:
     if p.agent_steps_dropped:
         caption += f"\ndropped: {_dropped(p)}"
     title = f"{config.environment.id}  {duration(p.elapsed_seconds)}"
-    table = Table(title=title, caption=caption, show_header=False, expand=False)
+    table = Table(title=Text(title), caption=caption, show_header=False, expand=False)
     for _ in range(2):
         table.add_column(style="dim", no_wrap=True)
         table.add_column(justify="right", overflow="fold")
@@ -175,8 +176,8 @@ def _statistics_rows(progress: Progress) -> list[tuple[str, str, str, str]]:
 
 
 def _typed(folder: Path) -> str:
-    """A folder as a user types it."""
-    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
+    """A folder as it is typed in a shell."""
+    return quoted(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
 def summary_lines(summary: dict[str, Any], run: str) -> list[str]:

@@ -13,6 +13,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from launch.commands.settings import ALIASES, filled, short_help
+from launch.output import typed_path
 from launch.request import TrainRequest, preset_of_environment, preset_or_environment
 from shared.config import OptionValue
 from shared.config.task import read_option
@@ -103,7 +104,7 @@ def request_of(preset: str | None, arguments: Sequence[str], **more: Any) -> Tra
         preset,
         environment_id=option(arguments, "--environment.id"),
         imports=options(arguments, "--environment.imports"),
-        config=None if file is None else Path(file),
+        config=None if file is None else typed_path(file),
         trust_imports="--trust-imports" in arguments,
         **more,
     )
@@ -158,6 +159,13 @@ def _counts(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 @_READERS.primitive_rule
 def _numbers(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
     return _reader("FLOAT", _number, lambda value: isinstance(value, int | float)) if field.type is float else None
+
+
+@_READERS.primitive_rule
+def _paths(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    # A shell leaves the ~ of --run-dir=~/runs to the command.
+    reads = field.type is Path
+    return _reader("PATH", typed_path, lambda value: isinstance(value, Path)) if reads else None
 
 
 @_READERS.primitive_rule

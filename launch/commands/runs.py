@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from launch.commands.display import Display, summary_lines
-from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, number, print_line, write_json
+from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, number, print_line, quoted, write_json
 from launch.run.folder import read_summary
 from launch.run.metrics import NewLines, progress_of
 from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status
@@ -87,13 +88,13 @@ def attach(arguments: AttachArguments) -> int:
         try:
             _follow(path, console)
         except KeyboardInterrupt:
-            print_line(console, f"left; it goes on: tributary stop {path} ends it")
+            print_line(console, f"left; it goes on: tributary stop {quoted(path)} ends it")
             return EXIT_DONE
         run = run_status(path)
     if run.status == DIED:
-        print_line(console, f"its process ended without a summary: tributary train --resume {path} goes on")
+        print_line(console, f"its process ended without a summary: tributary train --resume {quoted(path)} goes on")
         return EXIT_FAILED
-    for line in summary_lines(read_summary(run.folder), str(path)):
+    for line in summary_lines(read_summary(run.folder), quoted(path)):
         print_line(console, line)
     return EXIT_FAILED if run.status == "failed" else EXIT_DONE
 
@@ -114,7 +115,7 @@ def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
                 table.add_column(heading, justify="left" if text else "right", no_wrap=True)
         for run, row in zip(runs, rows, strict=True):
             cells = [cell for heading, cell in zip(_HEADINGS, row, strict=True) if heading in shown]
-            table.add_row(*cells, style="bold" if run.status == RUNNING else None)
+            table.add_row(*map(Text, cells), style="bold" if run.status == RUNNING else None)
         # Measured at a large width: at the real one the result is the width after folding.
         if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum <= console.width:
             break

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
-from launch.machine import Interrupts, automatic_actors
+from launch.machine import Interrupts, automatic_actors, usable_cores
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -22,7 +22,7 @@ from launch.output import (
     make_folder,
     print_line,
     provenance,
-    usable_cores,
+    quoted,
     write_json,
 )
 from launch.presets.settings_files import set_of_one_run
@@ -136,7 +136,7 @@ def _train(run: PlannedRun, log: Path | None, console: Console, interrupts: Inte
         output = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
-            output = stack.enter_context(log.open("a" if run.resume else "w"))
+            output = stack.enter_context(log.open("a" if run.resume else "w", encoding="utf-8"))
             console = Console(file=output, width=_LOG_COLUMNS)
         display = stack.enter_context(Display(run.config, console))
         try:
@@ -197,7 +197,9 @@ def train_seeds(
     config, start_from, preset = _for_each(run.config, side_by_side), run.start_from, run.preset
     resume = run.several is not None
     if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise setting_error("run_dir", folder, f"exists; name another folder, or go on with it: --resume {folder}")
+        raise setting_error(
+            "run_dir", folder, f"exists; name another folder, or go on with it: --resume {quoted(folder)}"
+        )
     make_folder(folder, "run_dir")
     console = Console()
     with Interrupts() as interrupts:
@@ -225,7 +227,7 @@ def train_seeds(
         _show(console, result, folder)
         code = EXIT_INTERRUPTED if interrupts.asked else max(codes, default=EXIT_DONE)
         if code != EXIT_DONE:
-            print_line(console, f"go on:   tributary train --resume {folder}")
+            print_line(console, f"go on:   tributary train --resume {quoted(folder)}")
         return code
 
 
@@ -295,5 +297,5 @@ def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
             f"{run['agent_steps_per_second']:,.0f}",
         )
     console.print(table, highlight=False)
-    for line in (f"summary: {folder / 'summary.json'}", f"curves:  tributary plot {folder}"):
+    for line in (f"summary: {folder / 'summary.json'}", f"curves:  tributary plot {quoted(folder)}"):
         print_line(console, line)

@@ -23,7 +23,7 @@ from launch.commands.options import (
 )
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
 from launch.machine import Interrupts
-from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, write_json
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.request import ResolvedRun, TrainRequest, base_settings, complete
 from launch.run.folder import RunFolder, read_summary
@@ -175,7 +175,9 @@ def _fits(preset: str, request: TrainRequest) -> bool:
 
 def _check_options(arguments: TrainArguments, resolved: ResolvedRun, run: str | None) -> None:
     if run is not None and arguments.seeds is not None:
-        raise setting_error("seeds", arguments.seeds, f"--resume {run} continues the seeds that it has; leave it out")
+        raise setting_error(
+            "seeds", arguments.seeds, f"--resume {quoted(run)} continues the seeds that it has; leave it out"
+        )
     if arguments.side_by_side != 1 and arguments.seeds is None and resolved.several is None:
         raise setting_error("side_by_side", arguments.side_by_side, "is for --seeds, and there is one run")
 

@@ -87,12 +87,12 @@ def page() -> str:
 
 def _described(folder: RunFolder) -> dict[str, Any]:
     files = (folder.path / f"evaluation-{protocol}.json" for protocol in get_args(ProtocolName))
-    evaluations = [json.loads(file.read_text()) for file in files if file.is_file()]
+    evaluations = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     return {
         "environment": folder.read_settings("run").environment.id,
         "agent_steps": agent_steps_learned(folder),
         "weights_bytes": folder.best_weights.stat().st_size,
-        "trained_by": json.loads(folder.manifest.read_text())["command"],
+        "trained_by": json.loads(folder.manifest.read_text(encoding="utf-8"))["command"],
         "evaluations": [
             {name: value for name, value in evaluation.items() if name not in ("returns", "lengths_agent_steps")}
             for evaluation in evaluations

@@ -15,7 +15,7 @@ from rich.console import Console
 from launch import zoo
 from launch.film.stage import Frame, Performance, PlayedStep
 from launch.film.terminal import Cells, Painter, Rectangle, Screen, terminal_colours
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, quoted, write_json
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.folder import RunFolder, WeightsName
 from launch.run.status import RunPath, run_name
@@ -71,7 +71,7 @@ def watch(arguments: WatchArguments) -> int:
     folder = RunFolder(arguments.run)
     environment_id = folder.read_settings("run").environment.id
     no_terminal = ConfigurationError(
-        f"watch plays in a terminal, and there is none here: tributary record {folder.name} writes a video"
+        f"watch plays in a terminal, and there is none here: tributary record {quoted(folder.name)} writes a video"
     )
     in_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     if not in_terminal or os.environ.get("TERM") in (None, "", "dumb"):
@@ -112,7 +112,7 @@ def watch(arguments: WatchArguments) -> int:
         performance.close()
     whole = f"{len(returns)} whole episodes, mean return {sum(returns) / len(returns):g}, " if returns else ""
     print_line(console, f"played {whole}with {performance.source}")
-    print_line(console, f"a video of it: tributary record {run_name(arguments.run)}")
+    print_line(console, f"a video of it: tributary record {quoted(run_name(arguments.run))}")
     if arguments.json is not None:
         played = {**performance.description, "returns": returns, "interrupted": interrupted}
         write_json(arguments.json, played | provenance())

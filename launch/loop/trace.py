@@ -41,7 +41,7 @@ class TraceWriter:
 
     def __init__(self, file: Path, actor_ids: Sequence[int]) -> None:
         # Line by line: a run that is killed leaves a trace up to its end.
-        self._file = file.open("w", buffering=1)
+        self._file = file.open("w", buffering=1, encoding="utf-8")
         self._file.write(f"{_VERSION}\nactors {' '.join(map(str, actor_ids))}\n")
 
     def add(self, event: TraceEvent) -> None:
@@ -68,7 +68,7 @@ class EventTrace:
 
     def __init__(self, file: str) -> None:
         try:
-            lines = Path(file).read_text().splitlines()
+            lines = Path(file).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
         self.has_replacements = lines[:1] == [_VERSION]

@@ -1,13 +1,17 @@
 """A Ray cluster: starting or joining one, its nodes, and probes of them."""
 
+import atexit
 import os
 import re
+import secrets
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 # Read when ray is imported.
@@ -23,13 +27,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
-from launch.machine import worker_path
+from launch.machine import machine_bytes, provide_home, worker_path
 from launch.on_ray.placement import Node, learner_node, slots_by_node
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
 # Weights and gradients of one machine pass by shared memory of their own; the store holds a few snapshots.
 _LOCAL_OBJECT_STORE_BYTES = 2**30
+# A socket's path has at most 107 bytes, of which Ray takes 68 for the names below its temporary folder.
+_TEMPORARY_PATH_BYTES = 39
+# In this order, where Ray's own temporary folder will not do.
+_TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 _NODE_SECONDS = 1.0
@@ -77,10 +85,18 @@ def start_here(cores: int) -> None:
     """Start Ray on this machine, for this process alone.
 
     Raises:
-        ConfigurationError: it did not start in time.
+        ConfigurationError: it did not start in time, or no folder is fit for its files.
     """
     quiet = {"log_to_driver": True, "logging_level": "error", "include_dashboard": False}
-    memory = _LOCAL_OBJECT_STORE_BYTES
+    memory = min(_LOCAL_OBJECT_STORE_BYTES, machine_bytes() // 4)
+    provide_home()
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        # Ray would write a key of its processes to a file there. A key that is set already stays.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    folder = own_temporary_folder()
+    if folder is not None:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        quiet["_temp_dir"] = folder
     try:
         with _own_sigterm():
             ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
@@ -94,13 +110,51 @@ def start_here(cores: int) -> None:
         ) from error
 
 
+def own_temporary_folder() -> str | None:
+    """A new folder for Ray's files and sockets; None where Ray's own choice will do.
+
+    Ray takes RAY_TMPDIR, TMPDIR or /tmp. Batch systems set TMPDIR to long paths, and /tmp may be read-only.
+
+    Raises:
+        ConfigurationError: no folder can be written to.
+    """
+    choice = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    # Ray writes the path into a command line, and other characters could end a word of it.
+    if len(os.fsencode(choice)) <= _TEMPORARY_PATH_BYTES and re.fullmatch(r"/[\w./+-]*", choice, re.ASCII):
+        with suppress(OSError):
+            ray_folder = os.path.join(choice, "ray")
+            os.makedirs(ray_folder, exist_ok=True)
+            tempfile.TemporaryFile(dir=ray_folder).close()
+            return None
+    for folder in _TEMPORARY_FOLDERS:
+        with suppress(OSError):
+            return tempfile.mkdtemp(prefix="tributary-", dir=folder)
+    raise ConfigurationError(
+        f"Ray has no place for its files: RAY_TMPDIR, TMPDIR, {', '.join(_TEMPORARY_FOLDERS)} cannot be written to, or "
+        f"have paths of more than {_TEMPORARY_PATH_BYTES} bytes; set RAY_TMPDIR, or train without Ray: --executor "
+        f"inline"
+    )
+
+
 def join(address: str) -> None:
-    """Join the cluster at an address.
+    """Join the cluster at an address; `auto`: at RAY_ADDRESS, or the one that runs on this machine.
 
     Raises:
         ConfigurationError: nothing listens there, or the cluster runs another version of Ray or Python.
         ConnectionError: the listener is no Ray cluster.
     """
+    in_environment = os.environ.get("RAY_ADDRESS", "auto") or "auto"
+    if address == "auto" and in_environment != "auto":
+        # Ray takes it before it looks for a cluster on this machine.
+        fault = _fault(in_environment)
+        if fault is not None:
+            raise setting_error(
+                "address",
+                "auto",
+                f"stands for the variable RAY_ADDRESS, {in_environment}: {fault}; set it to the HOST:PORT of the "
+                f"cluster, unset it to find the one on this machine, or give --address HOST:PORT",
+            )
+        address = in_environment
     check_address(address)
     try:
         with _own_sigterm():
@@ -129,15 +183,22 @@ def check_address(address: str) -> None:
     Raises:
         ConfigurationError: it is neither `auto` nor the HOST:PORT of a listener.
     """
-    if address == "auto":
-        return
+    fault = None if address == "auto" else _fault(address)
+    if fault is not None:
+        raise setting_error("address", address, fault)
+
+
+def _fault(address: str) -> str | None:
+    """What is wrong with the HOST:PORT of a cluster; None if something listens there."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise setting_error("address", address, "must be local, auto or HOST:PORT")
+    if not host or "/" in host or not port.isdecimal():
+        return "must be local, auto or HOST:PORT"
     try:
-        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise setting_error("address", address, f"no Ray cluster answers there: {error}") from error
+        # Brackets separate an IPv6 address from its port.
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        return f"no Ray cluster answers there: {error}"
+    return None
 
 
 def cluster_nodes() -> list[Node]:

@@ -118,7 +118,7 @@ class LearnerProcess:
     def _make_session(self, start: LearnerStart) -> "TrainingSession":
         if start.sent is not None:
             mark = start.folder / _MARK
-            self._shared = mark.is_file() and mark.read_text() == start.sent.mark
+            self._shared = mark.is_file() and mark.read_text(encoding="utf-8") == start.sent.mark
             if not self._shared:
                 # The driver is on another machine, without a file system in common.
                 apply_changes(start.folder, start.sent.files)
@@ -252,7 +252,7 @@ def start_learner(
 def sent_folder(folder: Path) -> SentFolder:
     """The files that a learner resumes from, and a new mark in the folder."""
     mark = secrets.token_hex(8)
-    (folder / _MARK).write_text(mark)
+    (folder / _MARK).write_text(mark, encoding="utf-8")
     return SentFolder(mark, changes_since(folder, {}, leave_out=_NOT_SENT))
 
 

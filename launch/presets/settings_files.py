@@ -113,7 +113,7 @@ def read_config_file(path: Path) -> ConfigFile:
     """
     whole = path.suffix == ".json"
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
         settings = json.loads(text) if whole else tomllib.loads(text)
     except OSError as error:
         raise setting_error("config", path, f"cannot be read: {error.strerror}") from error

@@ -70,7 +70,7 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     if folder.metrics.is_file():
-        for line in folder.metrics.read_text(errors="replace").splitlines():
+        for line in folder.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
             except ValueError:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from launch.machine import prepare_tensorflow
+from launch.machine import prepare_tensorflow, usable_cores
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -21,7 +21,6 @@ from launch.output import (
     hardware_line,
     print_line,
     provenance,
-    usable_cores,
     write_json,
 )
 from launch.run.folder import RunFolder, WeightsName, load_weights
@@ -302,4 +301,4 @@ def _game(environment_id: str) -> str:
 
 @cache
 def _data(name: str) -> dict[str, Any]:
-    return json.loads(Path(__file__).with_name(name).read_text())
+    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))

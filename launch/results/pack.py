@@ -77,7 +77,7 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
         if spec.observation_mean is not None:
             np.save(agent.observation_mean, spec.observation_mean, allow_pickle=False)
         write_json(agent.summary, _scrubbed(read_summary(run)))
-        agent.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        agent.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         first, *others = list(adapter_of(config.environment).protocols) or ["training"]
         means: dict[str, float] = {}
         for dtype in ("float32", "float16"):
@@ -104,7 +104,7 @@ def _evaluated(agent: RunFolder, protocol: Any, arguments: PackArguments) -> dic
     """Evaluate the agent, and store the result with the command that repeats it."""
     evaluate(EvaluateArguments(agent.path, episodes=arguments.episodes, protocol=protocol))
     file = agent.output(f"evaluation-{protocol}.json")
-    result: dict[str, Any] = json.loads(file.read_text())
+    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     episodes = "" if arguments.episodes == EvaluateArguments.episodes else f" --episodes {arguments.episodes}"
     result["command"] = f"tributary evaluate {zoo.PREFIX}{arguments.name} --protocol {protocol}{episodes}"
     write_json(file, result)
@@ -116,7 +116,7 @@ def _without_paths(config: RunConfig) -> RunConfig:
 
 
 def _manifest(run: RunFolder) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads(run.manifest.read_text())
+    manifest: dict[str, Any] = json.loads(run.manifest.read_text(encoding="utf-8"))
     words = iter(shlex.split(manifest["command"]))
     kept = []
     for word in words:

@@ -142,7 +142,7 @@ def _page(runs: Sequence[RunReport]) -> str:
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,"><title>{title}</title>
-<style>{Path(__file__).with_name("report.css").read_text()}</style></head>
+<style>{Path(__file__).with_name("report.css").read_text(encoding="utf-8")}</style></head>
 <body><h1>{title}</h1>
 <p class=soft>Asynchronous n-step reinforcement learning. {len(runs)} run{"s" * (len(runs) > 1)}; trained on
 {escape("; ".join(known) or "unknown hardware")}. Page made {escape(made["created"])}.</p>
@@ -167,7 +167,9 @@ def _run_section(run: RunReport) -> str:
     shown = "".join(
         f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>" for name, value in cards.items()
     )
-    lines = run.folder.log.read_text().splitlines() if run.folder.log.is_file() else []
+    lines = (
+        run.folder.log.read_text(encoding="utf-8", errors="replace").splitlines() if run.folder.log.is_file() else []
+    )
     lines = [line for line in lines if "evaluation of update" not in line]
     dropped = ", ".join(f"{count:,} for {reason}" for reason, count in figures["agent_steps_dropped"].items())
     settings = _table(("setting", "value"), ((name, str(value)) for name, value in flat_settings(run.config).items()))

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from actors.environments import EnvironmentSpec, adapter_of
 from launch import zoo
 from launch.machine import machine_id
-from launch.output import make_folder, provenance, write_json
+from launch.output import make_folder, provenance, quoted, write_json
 from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -99,13 +99,17 @@ class RunFolder:
         """Refuse a folder that is not empty.
 
         Raises:
-            ConfigurationError: it is a file or has entries.
+            ConfigurationError: it is a file or has entries, or its path is no text.
         """
         if self.path.is_file():
             raise setting_error("run_dir", self.path, "is a file; name a folder")
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError:
+            raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.exists() and any(self.path.iterdir()):
             raise setting_error(
-                "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {self.path}"
+                "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {quoted(self.path)}"
             )
 
     def check_goes_on(self) -> None:
@@ -118,7 +122,8 @@ class RunFolder:
             raise setting_error(
                 "resume",
                 self.name,
-                f"has weights only, and is never written to; start a new run from them: --start-from {self.name}",
+                f"has weights only, and is never written to; start a new run from them: --start-from "
+                f"{quoted(self.name)}",
             )
 
     def create(self, config: RunConfig, spec: EnvironmentSpec, manifest: dict[str, Any]) -> None:
@@ -156,7 +161,7 @@ class RunFolder:
             raise ConfigurationError(
                 f"{self.path} has no weights, neither {self.best_weights.name} nor a checkpoint: the run was stopped "
                 f"before its first one, or they were not kept; start anew: tributary train --config "
-                f"{self.settings_file}"
+                f"{quoted(self.settings_file)}"
             )
         if not centres_observations(config, spec):
             return spec
@@ -199,7 +204,7 @@ class RunFolder:
         if not file.is_file():
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
-            settings = msgspec.json.decode(file.read_bytes())
+            settings = msgspec.json.decode(file.read_text(encoding="utf-8-sig"))
             if isinstance(settings, dict):
                 settings = without_removed(settings)
             return msgspec.convert(settings, RunConfig)
@@ -279,7 +284,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         try:
             # Not truncated when it is opened: its content belongs to the process that holds the lock.
-            self._file: IO[str] = (folder / LOCK_FILE).open("a+")
+            self._file: IO[str] = (folder / LOCK_FILE).open("a+", encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
         for attempt in range(_TRIES):
@@ -290,7 +295,8 @@ class FolderLock:
                 if attempt == _TRIES - 1:
                     self._file.close()
                     raise ConfigurationError(
-                        f"folder {folder} is in use by another process; stop that first: tributary stop {folder}"
+                        f"folder {folder} is in use by another process; stop that first: tributary stop "
+                        f"{quoted(folder)}"
                     ) from None
                 time.sleep(_LOOK_SECONDS)
             except OSError as error:
@@ -311,7 +317,7 @@ class FolderLock:
 def holder_of(folder: Path) -> Holder | None:
     """The process that holds a folder; None if none does."""
     try:
-        file = (folder / LOCK_FILE).open()
+        file = (folder / LOCK_FILE).open(encoding="utf-8")
     except OSError:
         return None
     with file:
@@ -469,7 +475,7 @@ def read_manifest(folder: RunFolder) -> dict[str, Any]:
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it cannot be read, or has another type."""
     with suppress(OSError, ValueError):
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
     return {}

@@ -301,7 +301,7 @@ class Messages:
         """Append a message to log.txt, and queue it."""
         self.emit(Message(message))
         # On a full disk it is queued only.
-        with suppress(OSError), open(self._file, "a") as file:
+        with suppress(OSError), open(self._file, "a", encoding="utf-8", errors="replace") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
     def emit(self, event: SessionEvent) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.machine import prepare_tensorflow
+from launch.output import quoted
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, write_weights
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
@@ -186,7 +187,9 @@ def check_storage(url: str, *, new: bool) -> None:
     try:
         files.invalidate_cache()
         if new and files.exists(f"{root}/config.json"):
-            raise setting_error("storage", url, f"holds a run: train --resume {url} goes on with it, or name another")
+            raise setting_error(
+                "storage", url, f"holds a run: train --resume {quoted(url)} goes on with it, or name another"
+            )
         _make_folder(files, root)
         files.pipe_file(f"{root}/.tributary", b"")
         files.rm_file(f"{root}/.tributary")

@@ -13,7 +13,7 @@ import msgspec
 from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
-from launch.output import write_json
+from launch.output import typed_path, write_json
 from launch.presets.settings_files import without_removed
 from launch.run.folder import Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
@@ -247,8 +247,8 @@ def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[s
     if not (folder / _SEEDS).is_file():
         return None
     try:
-        kept: dict[str, Any] = json.loads((folder / _SEEDS).read_text())
-        settings = json.loads((folder / SETTINGS).read_text())
+        kept: dict[str, Any] = json.loads((folder / _SEEDS).read_text(encoding="utf-8"))
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         config = msgspec.convert(without_removed(settings), RunConfig)
         found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
     except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
@@ -290,7 +290,7 @@ def run_path(text: str) -> Path:
         return _fetched(text)
     if text.startswith(zoo.PREFIX):
         return zoo.agent_folder(text)
-    path = Path(text)
+    path = typed_path(text)
     if path.exists():
         return path
     if text == LATEST:

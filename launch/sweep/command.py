@@ -16,6 +16,7 @@ from launch.output import (
     check_json_file,
     make_folder,
     print_line,
+    quoted,
     write_json,
 )
 from launch.request import check_network
@@ -73,7 +74,9 @@ def sweep(arguments: SweepArguments) -> int:
             print_line(console, f"written: {file}")
         if found.best is not None:
             print_line(
-                console, f"best: {found.best.name}; train by its settings: tributary train --config {folder}/best.toml"
+                console,
+                f"best: {found.best.name}; train by its settings: tributary train --config "
+                f"{quoted(folder / 'best.toml')}",
             )
         if arguments.json is not None:
             write_json(arguments.json, values(found))

@@ -110,7 +110,7 @@ def read_sweep(path: Path) -> Sweep:
         ConfigurationError: the file cannot be read, or has an error; the message begins with its path.
     """
     try:
-        settings = tomllib.loads(path.read_text())
+        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -103,7 +103,7 @@ class RunTrainable(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Copy the run's folder; the newest training checkpoint in it is at most one row older than the last row."""
         apply_changes(Path(checkpoint_dir), changes_since(self.folder.path, {}))
-        Path(checkpoint_dir, _SAVED_BY).write_text(self.trial_id)
+        Path(checkpoint_dir, _SAVED_BY).write_text(self.trial_id, encoding="utf-8")
 
     def load_checkpoint(self, checkpoint: str) -> None:
         """Continue from the copy of a run's folder.
@@ -112,7 +112,7 @@ class RunTrainable(tune.Trainable):
         """
         self._stop()
         saved_by = Path(checkpoint, _SAVED_BY)
-        own = saved_by.is_file() and saved_by.read_text() == self.trial_id
+        own = saved_by.is_file() and saved_by.read_text(encoding="utf-8") == self.trial_id
         if not (own and self.folder.has_checkpoint):
             self._wait_until_free()
             shutil.rmtree(self.folder.path, ignore_errors=True)
@@ -142,7 +142,7 @@ class RunTrainable(tune.Trainable):
                 rows.put(event.values)
 
         try:
-            with self._log.open("a") as output:
+            with self._log.open("a", encoding="utf-8") as output:
                 result = train_in_process(
                     self._wanted,
                     self.folder.path,

@@ -57,7 +57,7 @@ def test_without_proc_no_memory_and_no_channel_of_another_process_can_be_reached
 def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    assert output.usable_cores() == 12
+    assert machine.usable_cores() == 12
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError])
@@ -69,7 +69,7 @@ def test_without_the_names_of_sysconf_sysctl_says_how_much_memory_there_is(
 
     monkeypatch.setattr(os, "sysconf", unknown)
     monkeypatch.setenv("PATH", sysctl)
-    assert output.machine_bytes() == _MEMORY_BYTES
+    assert machine.machine_bytes() == _MEMORY_BYTES
 
 
 def test_without_cpuinfo_the_processor_has_its_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

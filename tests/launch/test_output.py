@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from launch.output import (
     check_output,
     drop_half_line,
     make_folder,
+    quoted,
     revision,
     whole_csv,
     whole_file,
@@ -18,6 +20,15 @@ from launch.output import (
 )
 from launch.run.folder import LOCK_FILE, FolderLock
 from shared.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("name", ["erster Lauf", "lr[1e-3]", "*", "it's", "-o", "~", "two\nlines", "plain"])
+def test_a_path_in_a_message_is_one_word_of_a_shell(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    listed = subprocess.run(
+        f"ls -d {quoted(name)}", shell=True, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert listed.stdout.rstrip("\n").removeprefix("./") == name
 
 
 @pytest.mark.parametrize("output", ["film.avi", "film", "nowhere/film.mp4"])

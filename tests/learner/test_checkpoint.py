@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from learner.checkpoint import CheckpointError, Checkpoints, read_checkpoint
+from learner.checkpoint import CheckpointError, Checkpoints, checkpoint_paths, read_checkpoint, read_state
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 
@@ -163,3 +163,18 @@ def test_what_a_failed_save_left_is_removed_and_the_others_stay(saved: Path, mon
         with pytest.raises(CheckpointError, match=f"update {version} could not be written: No space left"):
             run.save(version)
         assert sorted(saved.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["lr[1e-3]", "*", "a?", "back\\slash", "{} %s 'q' \"d\" new\nline"])
+def test_any_folder_keeps_its_newest_checkpoints_and_gives_them_back(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name / "checkpoints"
+    run = Run(folder)
+    for version in (1, 2, 3, 4, 5):
+        run.save(version)
+    assert [path.name for path in checkpoint_paths(folder)] == ["update-5", "update-4", "update-3"]
+    version, parameters = read_checkpoint(folder, LAYOUT)
+    assert (version, parameters[0]) == (5, 5.0)
+    assert read_state(folder)["ledger"]["updates"] == 5
+    resumed = Run(folder)
+    assert resumed.checkpoints.restore() == []
+    assert (resumed.version, resumed.parameters[0].numpy()) == (5, 5.0)

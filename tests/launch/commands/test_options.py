@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from launch.commands.options import parse
+from launch.commands.train import TrainArguments
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
 
@@ -167,3 +168,9 @@ def test_defaults_of_options_are_kept_as_they_are() -> None:
     """A resumed run's settings are the defaults, and 5 is not the text 5."""
     before = replace(RunConfig(), environment=EnvironmentConfig(options={"length": 5, "text": "5", "on": True}))
     assert parse(RunConfig, "test", [], before) == before
+
+
+def test_a_tilde_that_the_shell_left_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parsed = parse(TrainArguments, "train", ["--run-dir=~/runs/a"], TrainArguments(config=RunConfig()))
+    assert parsed.run_dir == tmp_path / "runs" / "a"

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ import pytest
 from launch.cli import main
 from launch.machine import Interrupts
 from launch.on_ray import cluster
+from shared.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("127.0.0.1:6379")])
@@ -43,3 +46,82 @@ def test_a_ray_that_does_not_start_in_time_is_one_line(
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert "Ray did not start within its 30 seconds" in line
     assert "--executor inline" in line
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder where one of our own can be made. No variable names another."""
+    monkeypatch.setattr(cluster, "_TEMPORARY_FOLDERS", ("/proc/none", str(tmp_path)))
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+@pytest.mark.parametrize(
+    "value", ["{folder}/of/a/batch/system/with/long/names/of/jobs", "/proc/x", "{folder}/a b", "t"]
+)
+def test_ray_gets_a_short_folder_where_its_own_choice_will_not_do(
+    variable: str, value: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value.format(folder=temporary))
+    made = cluster.own_temporary_folder()
+    assert made is not None
+    assert Path(made).parent == temporary
+    assert Path(made).is_dir()
+
+
+def test_ray_keeps_its_own_choice_where_that_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as folder:
+        monkeypatch.delenv("RAY_TMPDIR", raising=False)
+        monkeypatch.setenv("TMPDIR", folder)
+        assert cluster.own_temporary_folder() is None
+
+
+@pytest.mark.usefixtures("temporary")
+def test_no_place_for_rays_files_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_TEMPORARY_FOLDERS", ("/proc/none",))
+    monkeypatch.setenv("TMPDIR", "/proc/x")
+    with pytest.raises(ConfigurationError, match=r"set RAY_TMPDIR, or train without Ray: --executor inline$"):
+        cluster.own_temporary_folder()
+
+
+@pytest.mark.parametrize("value", ["http://127.0.0.1:8265", "ray://127.0.0.1:1", "local", "127.0.0.1:1", "[::1]:1"])
+def test_a_variable_that_names_no_cluster_is_one_line(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", value)
+    with pytest.raises(ConfigurationError) as raised:
+        cluster.join("auto")
+    assert str(raised.value).startswith(f"--address auto: stands for the variable RAY_ADDRESS, {value}: ")
+
+
+@pytest.mark.parametrize(
+    ("address", "variable", "joined"),
+    [
+        ("auto", None, "auto"),
+        ("auto", "", "auto"),
+        ("auto", "{listener}", "{listener}"),
+        ("{listener}", "http://127.0.0.1:1", "{listener}"),
+    ],
+)
+def test_a_typed_address_comes_before_the_variable(
+    address: str, variable: str | None, joined: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    monkeypatch.setattr(cluster.ray, "init", lambda address, **_: taken.append(address))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listener = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        if variable is not None:
+            monkeypatch.setenv("RAY_ADDRESS", variable.format(listener=listener))
+        cluster.join(address.format(listener=listener))
+        assert taken == [joined.format(listener=listener)]
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_an_address_of_ipv6_has_brackets() -> None:
+    try:
+        server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6")
+    with server:
+        cluster.check_address(f"[::1]:{server.getsockname()[1]}")

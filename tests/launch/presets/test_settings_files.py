@@ -199,3 +199,10 @@ def test_a_removed_value_is_refused() -> None:
     assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
     with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):
         without_removed({"aggregation": "group"})
+
+
+@pytest.mark.parametrize("name", ["settings.toml", "config.json"])
+def test_a_file_may_begin_with_a_byte_order_mark(name: str, tmp_path: Path) -> None:
+    text = 'preset = "cartpole"\ntotal_frames = 9' if name.endswith("toml") else '{"total_frames": 9}'
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read_config_file(tmp_path / name).settings == {"total_frames": 9}
