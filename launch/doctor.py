@@ -151,7 +151,7 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     rate = report.get("transfer_bytes_per_second")
     if rate is not None and rate < _LEAST_TRANSFER_BYTES_PER_SECOND:
         text = f"16 MB from the learner's node come at {rate / 1e6:.1f} MB/s"
-        found.append((text, "check the network; --transfer.precision bfloat16 halves the bytes"))
+        found.append((text, "check the network"))
     return found
 
 

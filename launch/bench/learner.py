@@ -5,7 +5,7 @@ a training run: processes, transport, aggregation, admission, accumulation, opti
 """
 
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +18,10 @@ from launch.machine import prepare_tensorflow, thread_budget
 from launch.on_ray.actor_process import ActorProcess
 from launch.output import EXIT_DONE, check_json_file, provenance, write_json
 from launch.presets import PRESETS
-from shared.config import LearnerConfig, RunConfig, TransferConfig
+from shared.config import LearnerConfig, RunConfig
 from shared.errors import setting_error
 from shared.layout import ParameterLayout
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
-from shared.wire import wire_dtype
 
 # By then every page of the object store and of shared memory has been used once.
 _WARM_UP_GRADIENTS = 400
@@ -51,7 +50,6 @@ class LearnerArguments:
     """Unroll length; converts gradients to agent steps."""
     calls_in_flight: int = 2
     """Outstanding gradients per sender."""
-    transfer: TransferConfig = field(default_factory=TransferConfig)
     seconds: float = 5.0
     """Duration of the measurement for each number of senders."""
     json: Path | None = None
@@ -75,8 +73,12 @@ def bench_learner(arguments: LearnerArguments) -> int:
     return EXIT_DONE
 
 
-def measure_learner(arguments: LearnerArguments, console: Console | None = None) -> dict[str, Any]:
+def measure_learner(
+    arguments: LearnerArguments, console: Console | None = None, *, shared_memory: bool = True
+) -> dict[str, Any]:
     """The figures of `tributary bench learner`; `console` shows the progress.
+
+    Without `shared_memory` gradients travel through Ray's object store, as between machines.
 
     Raises:
         ConfigurationError: the senders do not fit into the memory of this machine.
@@ -98,7 +100,7 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
         for count in sender_counts(budget.actors):
             if console is not None:
                 console.print(f"{count} sender{'s' * (count > 1)} …", style="dim", highlight=False)
-            rows[count] = ray.get(learner.measure.remote(count, arguments.seconds))
+            rows[count] = ray.get(learner.measure.remote(count, arguments.seconds, shared_memory))
     finally:
         ray.shutdown()
     agent_steps = arguments.envs * arguments.unroll
@@ -107,7 +109,6 @@ def measure_learner(arguments: LearnerArguments, console: Console | None = None)
         "gradients_per_update": arguments.gradients_per_update,
         "aggregation": arguments.aggregation,
         "network": arguments.network,
-        "transfer": asdict(arguments.transfer),
     }
 
 
@@ -156,7 +157,6 @@ def learner_config(arguments: LearnerArguments) -> RunConfig:
             minibatches=1,
             calls_in_flight=arguments.calls_in_flight,
         ),
-        transfer=arguments.transfer,
         evaluation=replace(preset.evaluation, every_frames=0),
     )
 
@@ -213,7 +213,7 @@ class LearnerBenchProcess:
         self._config, self._spec = config, spec
         self._initial = Policy(config, spec).initial_parameters()
 
-    def measure(self, senders: int, seconds: float) -> dict[str, Any]:
+    def measure(self, senders: int, seconds: float, shared_memory: bool) -> dict[str, Any]:
         """Take in the gradients of new senders for `seconds` after a warm-up: rates, lag, and CPU of this process."""
         from launch.loop.coordinator import Coordinator
         from launch.on_ray.executor import RayExecutor
@@ -226,7 +226,9 @@ class LearnerBenchProcess:
         if config.aggregation == "node":
             executor = NodesExecutor(config, self._spec, senders, 0, None, SenderProcess)
         else:
-            executor = RayExecutor(config, self._spec, senders, actor_process=SenderProcess)
+            executor = RayExecutor(
+                config, self._spec, senders, actor_process=SenderProcess, shared_memory=shared_memory
+            )
         coordinator = Coordinator(
             learner, executor, calls_per_actor=config.actor.calls_in_flight, supervision=config.supervision
         )
@@ -245,7 +247,7 @@ class LearnerBenchProcess:
             elapsed, cpu = time.perf_counter() - wall, time.process_time() - cpu
         finally:
             executor.close()
-        message_bytes = np.dtype(wire_dtype(config.transfer.precision)).itemsize * self._initial.size
+        message_bytes = self._initial.nbytes
         return {
             "gradients_per_second": len(lags) / elapsed,
             "updates_per_second": (learner.version - updates) / elapsed,

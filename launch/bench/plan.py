@@ -20,13 +20,11 @@ from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_
 from launch.bench.throughput import measure_components
 from launch.machine import ACTOR_BYTES, usable_cores
 from launch.output import EXIT_DONE, check_json_file, check_output, hardware_line, print_line, provenance, write_json
-from shared.config import TransferConfig
 from shared.errors import setting_error
-from shared.wire import WirePrecision
 
 _CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_PRECISIONS: dict[WirePrecision, int] = {"float32": 4, "bfloat16": 2}
-_BY_NODE = ", added by node"
+_ONE_BY_ONE, _BY_NODE = "float32", "float32, added by node"
+_ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -166,46 +164,40 @@ def _check(arguments: PlanArguments) -> list[int]:
 
 
 def measure_learner_costs(arguments: PlanArguments) -> dict[str, Any]:
-    """CPU seconds of the learner's process per gradient, by transport and precision, and the number of parameters.
+    """CPU seconds of the learner's process per gradient, by transport, and the number of parameters.
 
     `objects`: through Ray's object store, as between machines; `shared_memory`: as on one machine; `sums`, from K = 2
     on: of a sum of K that was added on its node. One sender with one call: the process wakes up for each message, as it
     does for those of many actors that take longer to compute.
     """
-    costs: dict[str, Any] = {"objects": {}, "shared_memory": {}}
+    costs: dict[str, Any] = {}
 
-    def measure(way: str, precision: WirePrecision, **settings: Any) -> None:
-        transfer = TransferConfig(shared_memory=way == "shared_memory", precision=precision)
+    def measure(way: str, *, shared_memory: bool = False, **settings: Any) -> None:
         sender = LearnerArguments(
             actors=1,
             calls_in_flight=1,
             network=arguments.network,
             gradients_per_update=arguments.gradients_per_update,
-            transfer=transfer,
             **settings,
         )
-        found = measure_learner(sender)
-        costs.setdefault(way, {})[precision] = found["cpu_seconds_per_gradient"]
+        found = measure_learner(sender, shared_memory=shared_memory)
+        costs[way] = {"float32": found["cpu_seconds_per_gradient"]}
         costs["parameters"] = found["senders"]["1"]["parameters"]
 
-    measure("shared_memory", "float32")
-    for precision in _PRECISIONS:
-        measure("objects", precision)
-        if arguments.gradients_per_update > 1:
-            measure("sums", precision, aggregation="node")
+    measure("shared_memory", shared_memory=True)
+    measure("objects")
+    if arguments.gradients_per_update > 1:
+        measure("sums", aggregation="node")
     return costs
 
 
 def cluster_costs(arguments: PlanArguments, step_seconds: float, learner: dict[str, Any]) -> dict[str, Costs]:
-    """Costs between machines: one by one in each precision, and from K = 2 on as sums, which share one transfer."""
+    """Costs between machines: one by one, and from K = 2 on as sums, which share one transfer."""
     actor = step_seconds * arguments.agent_steps_per_gradient
-    costs = {}
-    for precision, element_bytes in _PRECISIONS.items():
-        link = element_bytes * learner["parameters"] / (arguments.gigabits * 1e9 / 8)
-        costs[str(precision)] = Costs(actor, learner["objects"][precision], link)
-        if arguments.gradients_per_update > 1:
-            shared = link / arguments.gradients_per_update
-            costs[f"{precision}{_BY_NODE}"] = Costs(actor, learner["sums"][precision], shared)
+    link = _ELEMENT_BYTES * learner["parameters"] / (arguments.gigabits * 1e9 / 8)
+    costs = {_ONE_BY_ONE: Costs(actor, learner["objects"]["float32"], link)}
+    if arguments.gradients_per_update > 1:
+        costs[_BY_NODE] = Costs(actor, learner["sums"]["float32"], link / arguments.gradients_per_update)
     return costs
 
 
@@ -222,7 +214,7 @@ def predict(
     nodes = math.ceil(actors / arguments.actors_per_node)
     free, full = actors / costs.cycle(calls), 1.0 / max(costs.learner, costs.link)
     rate = min(free, full)
-    lag = actors / count + nodes * (calls - 1 / count) - 1 if way.endswith(_BY_NODE) else (actors * calls - 1) / count
+    lag = actors / count + nodes * (calls - 1 / count) - 1 if way == _BY_NODE else (actors * calls - 1) / count
     return {
         "actors": actors,
         "nodes": nodes,
@@ -255,7 +247,7 @@ def show(console: Console, result: dict[str, Any]) -> None:
         f"agent step {1e6 * result['step_seconds_alone']:.0f} µs on one core, "
         f"{1e6 * result['step_seconds_on_busy_cores']:.0f} with all cores busy; learner's CPU per gradient "
         f"{1e3 * learner['shared_memory']['float32']:.2f} ms on this machine, between machines "
-        f"{1e3 * learner['objects']['float32']:.2f} (bfloat16 {1e3 * learner['objects']['bfloat16']:.2f})",
+        f"{1e3 * learner['objects']['float32']:.2f}",
         highlight=False,
     )
     for check in result["checks"]:
@@ -264,34 +256,29 @@ def show(console: Console, result: dict[str, Any]) -> None:
             f"{check['predicted']:,.0f} ({check['error']:+.1%})",
             highlight=False,
         )
-    for suffix in ("", _BY_NODE):
-        if f"float32{suffix}" in result["curves"]:
-            _show_way(console, result, suffix)
+    for way, heading in ((_ONE_BY_ONE, "one by one"), (_BY_NODE, "added by node")):
+        if way in result["curves"]:
+            _show_way(console, result, way, heading)
 
 
-def _show_way(console: Console, result: dict[str, Any], suffix: str) -> None:
-    float32, bfloat16 = (f"{precision}{suffix}" for precision in _PRECISIONS)
+def _show_way(console: Console, result: dict[str, Any], way: str, heading: str) -> None:
     table = Table(box=None, pad_edge=False)
-    headings = ("actors", "nodes", "memory", "agent steps/s", "bfloat16", "policy lag", "learner busy", "held back by")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row, rounded in zip(result["curves"][float32], result["curves"][bfloat16], strict=True):
+    for column in ("actors", "nodes", "memory", "agent steps/s", "policy lag", "learner busy", "held back by"):
+        table.add_column(column, justify="right")
+    for row in result["curves"][way]:
         table.add_row(
             f"{row['actors']:,}",
             f"{row['nodes']:,}",
             f"{row['memory_gib']:,.0f} GiB",
             f"{row['agent_steps_per_second']:,.0f}",
-            f"{rounded['agent_steps_per_second']:,.0f}",
             f"{row['policy_lag']:,.1f}",
             f"{row['learner_utilisation']:.0%}",
             row["held_back_by"],
         )
-    console.print(f"gradients between machines{suffix or ', one by one'}", style="dim", highlight=False)
+    console.print(f"gradients between machines, {heading}", style="dim", highlight=False)
     console.print(table, highlight=False)
-    full = result["saturation_actors"]
     console.print(
-        f"the learner is full at {full[float32]:.0f} actors (bfloat16 {full[bfloat16]:.0f}), in proportion to "
-        f"--unroll and --envs",
+        f"the learner is full at {result['saturation_actors'][way]:.0f} actors, in proportion to --unroll and --envs",
         highlight=False,
     )
 

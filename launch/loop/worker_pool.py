@@ -35,7 +35,7 @@ from shared.types import AggregatedReport, GradientReport
 # Seconds between two checks for hung actors and for nodes that join or drain. The check of a cluster costs a call to
 # Ray's server, and nothing that it finds is urgent.
 _CHECK_SECONDS = 1.0
-_LONGEST_BACKOFF_SECONDS = 60.0
+_FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 # The first call traces graphs, so later ones are usually shorter; but some environments slow down as an agent improves.
 _FIRST_FACTOR = 3.0
 # An actor counts as hung after this multiple of its longest rollout.
@@ -324,13 +324,15 @@ class Watchdog:
         )
 
 
+def backoff_seconds(failures: int) -> float:
+    """Seconds before another attempt, after this number of failures in a row: doubled each time, up to a minute."""
+    return min(_FIRST_BACKOFF_SECONDS * 2.0 ** (failures - 1), _LONGEST_BACKOFF_SECONDS)
+
+
 class RestartPolicy:
     """The backoff before a replacement: none, unless replacements keep dying before their first report.
 
     Then it doubles with each death, so that a lasting cause is not met again every second.
-
-    Args:
-        config: `max_restarts` and `backoff_seconds`.
     """
 
     def __init__(self, config: SupervisionConfig) -> None:
@@ -365,7 +367,7 @@ class RestartPolicy:
         self._unproven.discard(actor_id)
         if not self._fruitless:
             return 0.0
-        return min(self._config.backoff_seconds * 2.0 ** (self._fruitless - 1), _LONGEST_BACKOFF_SECONDS)
+        return backoff_seconds(self._fruitless)
 
     def replaced_by(self, actor_id: int) -> None:
         """Record the id of a replacement, which has yet to report."""

@@ -7,28 +7,22 @@ never in the driver, which only names these classes.
 from typing import NamedTuple, Protocol
 
 import gymnasium
-import numpy as np
-import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec
 from launch.machine import prepare_tensorflow
-from launch.on_ray.transport import ChannelAddress, LocalEndpoint, Weights, accept
+from launch.on_ray.transport import ChannelAddress, LocalEndpoint, accept
 from shared.config import RunConfig
 from shared.errors import typed_line
 from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
-from shared.wire import encode
-
-_NO_GRADIENT = np.empty(0, np.float32)
 
 
 class Reply(NamedTuple):
-    """A report as it travels through Ray, beside its encoded gradient.
+    """A report as it travels through Ray.
 
     `accepted`: the actor has accepted the connection that it was offered, and waits for the call of `serve`.
     """
 
     report: GradientReport
-    gradient: npt.NDArray[np.generic]
     accepted: bool
 
 
@@ -50,7 +44,6 @@ class ActorProcess:
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
-        self._precision = config.transfer.precision
         self._endpoint: LocalEndpoint | None = None
         self._not_made: str | None = None
         try:
@@ -65,7 +58,7 @@ class ActorProcess:
 
         return Actor(config, spec, actor_id)
 
-    def run(self, weights: Weights, target: Weights | None, address: ChannelAddress | None) -> Reply:
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, address: ChannelAddress | None) -> Reply:
         """Run one rollout, see `Actor.run`. Later calls may come through the connection at `address`.
 
         Raises:
@@ -74,11 +67,8 @@ class ActorProcess:
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
         if address is not None and self._endpoint is None:
-            self._endpoint = accept(address, self._precision)
-        report = self._runner.run(weights.snapshot(), None if target is None else target.snapshot())
-        gradient = encode(report.gradient, self._precision)
-        # The gradient must not travel twice.
-        return Reply(report._replace(gradient=_NO_GRADIENT), gradient, self._endpoint is not None)
+            self._endpoint = accept(address)
+        return Reply(self._runner.run(snapshot, target), self._endpoint is not None)
 
     def serve(self) -> None:
         """Answer the calls of the accepted connection until its other end is closed."""
@@ -107,9 +97,8 @@ class EvaluatorProcess:
         self._config, self._spec = config, spec
         self._evaluator = Evaluator(config, spec, config.evaluation)
 
-    def run(self, weights: Weights, policy: EvaluationPolicy) -> EvaluationResult:
+    def run(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> EvaluationResult:
         """Evaluate these weights, see `Evaluator.run`, and film an episode if the settings request it."""
-        snapshot = weights.snapshot()
         result = self._evaluator.run(snapshot, policy)
         if not self._config.evaluation.video:
             return result

@@ -16,11 +16,10 @@ from launch.loop.executor import Completion, Failed
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, EvaluatorProcess, Reply
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.placement import desired_actors, next_node
-from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, Weights, ended_calls
+from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
 from shared.types import EvaluationPolicy, GradientReport, WeightSnapshot
-from shared.wire import decode
 
 _POLL_SECONDS = 0.5
 # With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
@@ -69,6 +68,7 @@ class RayExecutor:
         actor_process: class of the actors' processes.
         cluster: nodes with slots for actors. None: all actors are on one machine.
         node: id of that machine; empty: this one.
+        shared_memory: offer connections. Benchmarks measure without them what the calls cost between machines.
     """
 
     def __init__(
@@ -80,15 +80,17 @@ class RayExecutor:
         actor_process: type[ActorProcess] = ActorProcess,
         cluster: ClusterView | None = None,
         node: str = "",
+        *,
+        shared_memory: bool = True,
     ) -> None:
         self._config, self._spec, self._cluster, self._node = config, spec, cluster, node
-        self._actor_process = actor_process
+        self._actor_process, self._shared_memory = actor_process, shared_memory
         self._ids = itertools.count(first_actor_id)
         self._workers: dict[int, WorkerHandle] = {}
         # The actor of each call in flight, None for an evaluation, by Ray's reference or the local call. In the order
         # of dispatch.
         self._calls: dict[Any, int | None] = {}
-        self._transport = LocalTransport(config.transfer)
+        self._transport = LocalTransport()
         self._snapshot: WeightSnapshot | None = None
         self._target: WeightSnapshot | None = None
         # The published weights in Ray's object store, put there when a call first needs them.
@@ -138,7 +140,7 @@ class RayExecutor:
     def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
         if self._evaluator is None:
             self._evaluator = self._start_evaluator()
-        weights = self._weights() if snapshot is self._snapshot else self._put(snapshot)
+        weights = self._weights() if snapshot is self._snapshot else ray.put(snapshot)
         self._calls[self._evaluator.run.remote(weights, policy)] = None
 
     def drop_evaluations(self) -> None:
@@ -194,7 +196,7 @@ class RayExecutor:
         remote = ray.remote(num_cpus=self._config.actor.cores, num_gpus=gpus, **options)(self._actor_process).remote
         # An actor elsewhere could not open a pipe of this machine: it is not offered one.
         here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
-        connection = self._transport.offer() if here else None
+        connection = self._transport.offer() if here and self._shared_memory else None
         process = remote(self._config, self._spec, actor_id)
         self._workers[actor_id] = WorkerHandle(process, node, connection=connection)
         return actor_id
@@ -242,7 +244,7 @@ class RayExecutor:
             else:
                 self._transport.disconnect(worker.connection)
                 worker.connection = None
-        return result.report._replace(gradient=decode(result.gradient))
+        return result.report
 
     def _first_ready(self, calls: Sequence[Any], seconds: float) -> Any | None:
         """The first of these calls that has ended or ends within `seconds`."""
@@ -287,7 +289,7 @@ class RayExecutor:
         """The published snapshot as an object."""
         if self._snapshot_object is None:
             assert self._snapshot is not None, "publish comes before dispatch"
-            self._snapshot_object = self._put(self._snapshot)
+            self._snapshot_object = ray.put(self._snapshot)
         return self._snapshot_object
 
     def _new_target(self, actor_id: int) -> WeightSnapshot | None:
@@ -299,16 +301,13 @@ class RayExecutor:
         return self._target
 
     def _new_target_weights(self, actor_id: int) -> ray.ObjectRef | None:
-        """The same as an object. Targets travel unrounded: they change rarely."""
+        """The same as an object."""
         target = self._new_target(actor_id)
         if target is None:
             return None
         if self._target_object is None:
-            self._target_object = ray.put(Weights.encoded(target, "float32"))
+            self._target_object = ray.put(target)
         return self._target_object
-
-    def _put(self, snapshot: WeightSnapshot) -> ray.ObjectRef:
-        return ray.put(Weights.encoded(snapshot, self._config.transfer.precision))
 
     def _start_evaluator(self) -> Any:
         # It takes no core from the actors' count: between evaluations it sleeps.

@@ -14,7 +14,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import ray
 
 from actors.environments import EnvironmentSpec
@@ -23,10 +22,8 @@ from launch.loop.executor import ChildEvent, Completion, Heartbeat
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, WorkerHandle
-from launch.on_ray.transport import Weights
 from shared.config import RunConfig
-from shared.types import AggregatedReport
-from shared.wire import decode, encode
+from shared.types import AggregatedReport, WeightSnapshot
 
 # An aggregator and its actors have a range of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000
@@ -56,15 +53,13 @@ class NodeAggregator:
         # The evaluator is that of the learner's process.
         config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
         executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
-        self._precision = config.transfer.precision
         self._aggregator = GradientAggregator(executor, config.learner.gradients_per_update, config.supervision)
 
-    def collect(self, weights: Weights, target: Weights | None) -> AggregatedReport | ChildEvent | Heartbeat:
-        """See `GradientAggregator.collect`. The gradient of the sum is encoded."""
-        result = self._aggregator.collect(weights.snapshot(), None if target is None else target.snapshot())
-        if not isinstance(result, AggregatedReport):
-            return result
-        return result._replace(gradient=encode(result.gradient, self._precision))  # type: ignore[arg-type]
+    def collect(
+        self, snapshot: WeightSnapshot, target: WeightSnapshot | None
+    ) -> AggregatedReport | ChildEvent | Heartbeat:
+        """See `GradientAggregator.collect`."""
+        return self._aggregator.collect(snapshot, target)
 
 
 class NodesExecutor(RayExecutor):
@@ -126,14 +121,11 @@ class NodesExecutor(RayExecutor):
         return 0 if self._cluster is None else len(self._free_nodes())
 
     def _completion(self, actor_id: int, result: Any) -> Completion:
-        result = result._replace(actor_id=actor_id)
-        if not isinstance(result, AggregatedReport):
+        if isinstance(result, AggregatedReport):
+            self._unfinished.discard(actor_id)
+        else:
             self._unfinished.add(actor_id)
-            return result
-        self._unfinished.discard(actor_id)
-        gradient = result.gradient
-        assert isinstance(gradient, np.ndarray)
-        return result._replace(gradient=decode(gradient))
+        return result._replace(actor_id=actor_id)
 
     def _free_nodes(self) -> dict[str, int]:
         """Number of actors for each node without an aggregator, by node id."""

@@ -11,8 +11,8 @@ later call goes through a pair of pipes, and the vectors of weights and gradient
 No other file knows of this. It is available where `/proc` shows the open files of other processes (Linux). Neither
 pipes nor memory have a name: they disappear with the last process that has them, however it ended.
 
-Why both exist: agent steps per CPU second of all processes of a run, `--transfer.shared-memory` in proportion to
-`--transfer.no-shared-memory`. Three rounds in turn of 2 actors on 2 cores that other work shared; median (all):
+Why both exist: agent steps per CPU second of all processes of a run, with this transport in proportion to Ray's calls
+alone. Three rounds in turn of 2 actors on 2 cores that other work shared; median (all):
 
     pong, 32 × 32 (the preset)         1.07  (1.05 1.10 1.10 1.04)
     cartpole, 8 × 32 (the preset)      1.16  (1.22 1.13 1.16)
@@ -31,18 +31,17 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from launch.machine import PROCESSES, machine_id
-from shared.config import TransferConfig
-from shared.types import GradientReport, WeightSnapshot
-from shared.wire import WirePrecision, decode, encode, wire_dtype
+from shared.types import Float32Array, GradientReport, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
+_ELEMENT_BYTES = 4
 _NO_GRADIENT = np.empty(0, np.float32)
 
 
@@ -53,7 +52,6 @@ class VectorAddress(NamedTuple):
     pid: int
     descriptor: int
     size: int
-    dtype: str
 
 
 class ChannelAddress(NamedTuple):
@@ -66,31 +64,18 @@ class ChannelAddress(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """A `WeightSnapshot` on its way: the parameters encoded (see `shared.wire`), or their address in shared memory."""
+    """A `WeightSnapshot` whose parameters are in shared memory."""
 
     version: int
-    parameters: npt.NDArray[np.generic] | VectorAddress
+    parameters: VectorAddress
     frames: int
-    reward_factor: float = 1.0
-
-    @classmethod
-    def encoded(cls, snapshot: WeightSnapshot, precision: WirePrecision) -> "Weights":
-        """The snapshot with its parameters in this precision."""
-        parameters = encode(snapshot.parameters, precision)
-        return cls(snapshot.version, parameters, snapshot.frames, snapshot.reward_factor)
-
-    def snapshot(self, parameters: npt.NDArray[np.generic] | None = None) -> WeightSnapshot:
-        """The decoded snapshot. `parameters` are those at the address, if there is one."""
-        if parameters is None:
-            assert isinstance(self.parameters, np.ndarray)
-            parameters = self.parameters
-        return WeightSnapshot(self.version, decode(parameters), self.frames, self.reward_factor)
+    reward_factor: float
 
 
 class Request(NamedTuple):
     """A call as it travels through a channel; all vectors are in shared memory.
 
-    `target` is None where the actor keeps its target network. The actor writes the encoded gradient to `reply_in`.
+    `target` is None where the actor keeps its target network. The actor writes the gradient to `reply_in`.
     """
 
     weights: Weights
@@ -99,20 +84,13 @@ class Request(NamedTuple):
 
 
 class LocalTransport:
-    """The executor's side: connections to actors of this machine, and the weights that they read.
+    """The executor's side: connections to actors of this machine, and the weights that they read."""
 
-    Args:
-        config: settings of the transfer.
-    """
-
-    def __init__(self, config: TransferConfig) -> None:
-        self._precision = config.precision
-        self._enabled = config.shared_memory and is_available()
+    def __init__(self) -> None:
         # Written when the first call needs them: a version that no local actor reads costs nothing.
         self._weights: tuple[Weights, SharedVector] | None = None
         self._target: tuple[Weights, SharedVector] | None = None
-        self._weight_vectors = VectorPool(wire_dtype(self._precision))
-        self._target_vectors = VectorPool(wire_dtype("float32"))
+        self._weight_vectors, self._target_vectors = VectorPool(), VectorPool()
         self._calls: list[LocalCall] = []
 
     def publish(self) -> None:
@@ -125,10 +103,10 @@ class LocalTransport:
 
     def offer(self) -> "LocalConnection | None":
         """A connection for one actor of this machine to accept; None if the transport is not available."""
-        if not self._enabled:
+        if not is_available():
             return None
         try:
-            return LocalConnection(self._precision)
+            return LocalConnection()
         except OSError:
             # Too many open files. Ray's calls need none.
             return None
@@ -139,13 +117,13 @@ class LocalTransport:
         """Send a call to an actor that has accepted `connection`. The weights are those published last."""
         if self._weights is None:
             vector = self._weight_vectors.free(snapshot.parameters.size, [call.weights for call in self._calls])
-            self._weights = _write(snapshot, self._precision, vector)
+            self._weights = _write(snapshot, vector)
         weights, vector = self._weights
         target_weights, target_vector = None, None
         if target is not None:
             if self._target is None:
                 unused = self._target_vectors.free(target.parameters.size, [call.target for call in self._calls])
-                self._target = _write(target, "float32", unused)
+                self._target = _write(target, unused)
             target_weights, target_vector = self._target
         reply_in = connection.replies.free(
             snapshot.parameters.size, [call.reply_in for call in self._calls if call.connection is connection]
@@ -164,9 +142,9 @@ class LocalTransport:
         """
         report: GradientReport = call.connection.near.receive()
         self._calls.remove(call)
-        # Not copied where the precision is float32: the learner adds it before the next call of this actor is sent,
-        # which is the first that may write to the vector.
-        return report._replace(gradient=decode(call.reply_in.values))
+        # Not copied: the learner adds it before the next call of this actor is sent, which is the first that may write
+        # to the vector.
+        return report._replace(gradient=call.reply_in.values)
 
     def disconnect(self, connection: "LocalConnection") -> None:
         """Close a connection and forget its calls."""
@@ -193,7 +171,7 @@ class LocalConnection:
         OSError: too many open files.
     """
 
-    def __init__(self, precision: WirePrecision) -> None:
+    def __init__(self) -> None:
         self._far_reads, writes = os.pipe()
         try:
             reads, self._far_writes = os.pipe()
@@ -203,7 +181,7 @@ class LocalConnection:
             raise
         self.near = Channel(reads, writes)
         self.address = ChannelAddress(_this_machine(), os.getpid(), self._far_reads, self._far_writes)
-        self.replies = VectorPool(wire_dtype(precision))
+        self.replies = VectorPool()
         self._far_open = True
 
     def accepted(self) -> None:
@@ -220,17 +198,14 @@ class LocalConnection:
         self.replies.close()
 
 
+@dataclass(eq=False)
 class LocalCall:
     """A call in flight, compared by identity. No other call may use its vectors until it has ended."""
 
-    def __init__(
-        self,
-        connection: LocalConnection,
-        weights: "SharedVector",
-        target: "SharedVector | None",
-        reply_in: "SharedVector",
-    ) -> None:
-        self.connection, self.weights, self.target, self.reply_in = connection, weights, target, reply_in
+    connection: LocalConnection
+    weights: "SharedVector"
+    target: "SharedVector | None"
+    reply_in: "SharedVector"
 
 
 def ended_calls(calls: Sequence[LocalCall], seconds: float) -> set[LocalCall]:
@@ -242,9 +217,9 @@ def ended_calls(calls: Sequence[LocalCall], seconds: float) -> set[LocalCall]:
 class LocalEndpoint:
     """The actor's side: the far end of a channel and the vectors that its requests name."""
 
-    def __init__(self, channel: "Channel", precision: WirePrecision) -> None:
-        self._channel, self._precision = channel, precision
-        self._vectors: dict[VectorAddress, npt.NDArray[np.generic]] = {}
+    def __init__(self, channel: "Channel") -> None:
+        self._channel = channel
+        self._vectors: dict[VectorAddress, Float32Array] = {}
 
     def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None], GradientReport]) -> None:
         """Answer requests by `run` until the other end is closed."""
@@ -255,17 +230,16 @@ class LocalEndpoint:
                 except EOFError:
                     return
                 report = run(self._snapshot(request.weights), request.target and self._snapshot(request.target))
-                self._vector(request.reply_in)[...] = encode(report.gradient, self._precision)
+                self._vector(request.reply_in)[...] = report.gradient
                 self._channel.send(report._replace(gradient=_NO_GRADIENT))
         finally:
             # The executor, which may wait for a reply, sees the end.
             self._channel.close()
 
     def _snapshot(self, weights: Weights) -> WeightSnapshot:
-        assert isinstance(weights.parameters, VectorAddress)
-        return weights.snapshot(self._vector(weights.parameters))
+        return WeightSnapshot(weights.version, self._vector(weights.parameters), weights.frames, weights.reward_factor)
 
-    def _vector(self, address: VectorAddress) -> npt.NDArray[np.generic]:
+    def _vector(self, address: VectorAddress) -> Float32Array:
         if address not in self._vectors:
             vector = attach(address)
             assert vector is not None, "a process whose channel can be accepted has memory that can be attached"
@@ -273,10 +247,10 @@ class LocalEndpoint:
         return self._vectors[address]
 
 
-def accept(address: ChannelAddress, precision: WirePrecision) -> LocalEndpoint | None:
+def accept(address: ChannelAddress) -> LocalEndpoint | None:
     """Accept the far end of a connection; None if it cannot be reached from this process."""
     channel = open_channel(address)
-    return None if channel is None else LocalEndpoint(channel, precision)
+    return None if channel is None else LocalEndpoint(channel)
 
 
 class Channel:
@@ -332,22 +306,17 @@ def open_channel(address: ChannelAddress) -> Channel | None:
 
 
 class SharedVector:
-    """A vector in shared memory. Messages decide which process may write it at which moment.
+    """A vector float32 of `size` in shared memory. Messages decide which process may write it at which moment."""
 
-    Args:
-        size: number of elements.
-        dtype: of an element.
-    """
-
-    def __init__(self, size: int, dtype: str) -> None:
+    def __init__(self, size: int) -> None:
         self._descriptor = os.memfd_create(_MEMORY_NAME)
         try:
-            os.ftruncate(self._descriptor, size * np.dtype(dtype).itemsize)
-            self.values: npt.NDArray[np.generic] = _map(self._descriptor, size, dtype)
+            os.ftruncate(self._descriptor, size * _ELEMENT_BYTES)
+            self.values: Float32Array = _map(self._descriptor, size)
         except OSError:
             os.close(self._descriptor)
             raise
-        self.address = VectorAddress(_this_machine(), os.getpid(), self._descriptor, size, dtype)
+        self.address = VectorAddress(_this_machine(), os.getpid(), self._descriptor, size)
 
     def close(self) -> None:
         """Close the file. The memory stays as long as a process maps it."""
@@ -355,10 +324,9 @@ class SharedVector:
 
 
 class VectorPool:
-    """Shared vectors of one dtype and size, as many as are in use at the same time."""
+    """Shared vectors of one size, as many as are in use at the same time."""
 
-    def __init__(self, dtype: str) -> None:
-        self._dtype = dtype
+    def __init__(self) -> None:
         self._vectors: list[SharedVector] = []
 
     def free(self, size: int, in_use: Iterable[SharedVector | None]) -> SharedVector:
@@ -367,7 +335,7 @@ class VectorPool:
         for vector in self._vectors:
             if id(vector) not in used:
                 return vector
-        self._vectors.append(SharedVector(size, self._dtype))
+        self._vectors.append(SharedVector(size))
         return self._vectors[-1]
 
     def close(self) -> None:
@@ -382,7 +350,7 @@ def is_available() -> bool:
     return hasattr(os, "memfd_create") and machine_id() is not None
 
 
-def attach(address: VectorAddress) -> npt.NDArray[np.generic] | None:
+def attach(address: VectorAddress) -> Float32Array | None:
     """Map a vector of another process; None if it cannot be reached from this process."""
     if not is_available() or address.machine != machine_id():
         return None
@@ -395,7 +363,7 @@ def attach(address: VectorAddress) -> npt.NDArray[np.generic] | None:
     except OSError:
         return None
     try:
-        return _map(descriptor, address.size, address.dtype)
+        return _map(descriptor, address.size)
     except (OSError, ValueError):
         return None
     finally:
@@ -408,11 +376,11 @@ def _this_machine() -> str:
     return machine
 
 
-def _map(descriptor: int, size: int, dtype: str) -> npt.NDArray[np.generic]:
+def _map(descriptor: int, size: int) -> Float32Array:
     # A mapping starts at a page, so TensorFlow takes the array without a copy, see `shared.graph.Graph`.
-    return np.frombuffer(mmap.mmap(descriptor, size * np.dtype(dtype).itemsize), dtype)
+    return np.frombuffer(mmap.mmap(descriptor, size * _ELEMENT_BYTES), np.float32)
 
 
-def _write(snapshot: WeightSnapshot, precision: WirePrecision, vector: SharedVector) -> tuple[Weights, SharedVector]:
-    vector.values[...] = encode(snapshot.parameters, precision)
+def _write(snapshot: WeightSnapshot, vector: SharedVector) -> tuple[Weights, SharedVector]:
+    vector.values[...] = snapshot.parameters
     return Weights(snapshot.version, vector.address, snapshot.frames, snapshot.reward_factor), vector

@@ -59,6 +59,9 @@ REMOVED_SETTINGS: dict[str, tuple[Any, str]] = {
     "supervision.restart_window_seconds": (600.0, "0.2"),
     "supervision.hang_factor": (20.0, "0.2"),
     "supervision.max_learner_restarts": (3, "0.2"),
+    "supervision.backoff_seconds": (1.0, "0.2"),
+    "transfer.shared_memory": (True, "0.2"),
+    "transfer.precision": ("float32", "0.2"),
     "tracking.name": (None, "0.2"),
 }
 """Default of each removed setting, and the version that removed it."""
@@ -152,7 +155,10 @@ def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, 
                 problem = f"this setting was removed in version {version}; only its default {default} is still read"
                 raise setting_error(name, value, problem)
         elif isinstance(value, Mapping):
-            kept[key] = without_removed(value, f"{name}.")
+            group = without_removed(value, f"{name}.")
+            # A group whose settings were all removed is gone, too.
+            if group or not value:
+                kept[key] = group
         elif isinstance(value, str) and (name, value) in _REMOVED_VALUES:
             version = _REMOVED_VALUES[name, value]
             raise setting_error(name, value, f"this value was removed in version {version}; see docs/settings.md")

@@ -24,7 +24,7 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
-from launch.loop.worker_pool import TrainingStoppedError
+from launch.loop.worker_pool import TrainingStoppedError, backoff_seconds
 from launch.output import write_json
 from launch.run.events import Evaluated, Progress, Saved, View
 from launch.run.folder import RunFolder, read_weights
@@ -140,10 +140,12 @@ class TrainingSession:
         # The trace drives a replay, never the clock: every wait is over at once, and the limit on deaths is off.
         self._replays = config.replay_arrivals is not None
         supervision, clock = config.supervision, time.monotonic
+        backoff: Callable[[int], float] = backoff_seconds
         if self._replays:
-            supervision = replace(supervision, backoff_seconds=0.0, max_restarts=sys.maxsize)
+            supervision = replace(supervision, max_restarts=sys.maxsize)
             clock = itertools.count(0.0, 3600.0).__next__
-        self._evaluations = Evaluations(config.evaluation, supervision.backoff_seconds, self._target, self._log)
+            backoff = lambda _failures: 0.0  # noqa: E731
+        self._evaluations = Evaluations(config.evaluation, self._target, self._log, backoff)
         self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._log)
         if resume:
             self._resume()

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from launch.loop.worker_pool import backoff_seconds
 from learner.account import RETURN_WINDOW, Account
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot, standard_error
@@ -247,9 +248,6 @@ def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
 # ---- Evaluations
 
 
-# After a death of the evaluator. The wait doubles with each one, up to the longest.
-_LONGEST_WAIT_SECONDS = 60.0
-
 # The signature of `Coordinator.evaluate`.
 Evaluate = Callable[[EvaluationPolicy, WeightSnapshot | None], WeightSnapshot]
 
@@ -269,10 +267,14 @@ class Evaluations:
     """
 
     def __init__(
-        self, config: EvaluationConfig, backoff_seconds: float, target: ReturnTarget | None, log: Callable[[str], None]
+        self,
+        config: EvaluationConfig,
+        target: ReturnTarget | None,
+        log: Callable[[str], None],
+        backoff: Callable[[int], float] = backoff_seconds,
     ) -> None:
         self._config = config
-        self._backoff_seconds = backoff_seconds
+        self._backoff = backoff
         self._target = target
         self._log = log
         self._since_frames = 0
@@ -341,8 +343,8 @@ class Evaluations:
         """Note that the evaluator died after `seconds` of training."""
         self._under_way = []
         if self._confirming is not None:
-            self._repeat_at = seconds + min(_LONGEST_WAIT_SECONDS, self._backoff_seconds * 2**self._deaths)
             self._deaths += 1
+            self._repeat_at = seconds + self._backoff(self._deaths)
 
     def state(self, *, exact: bool) -> dict[str, Any]:
         """Plain values for a checkpoint; `exact` if it has the calls under way, with their weights."""

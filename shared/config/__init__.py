@@ -6,7 +6,7 @@ about: the task, learning, or the processes; a check of two parts together to `r
 """
 
 from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
-from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig, TransferConfig
+from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig
 from shared.config.run import RunConfig, flat_settings
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig, OptionValue
 
@@ -24,6 +24,5 @@ __all__ = [
     "RunConfig",
     "SupervisionConfig",
     "TrackingConfig",
-    "TransferConfig",
     "flat_settings",
 ]

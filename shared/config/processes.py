@@ -1,11 +1,10 @@
-"""The processes of a run: actors, transfer between processes, checkpoints, supervision and trackers."""
+"""The processes of a run: actors, checkpoints, supervision and trackers."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from shared.config.checks import Range, check_ranges
 from shared.errors import setting_error
-from shared.wire import WirePrecision
 
 
 @dataclass(frozen=True)
@@ -48,17 +47,6 @@ class ActorConfig:
 
 
 @dataclass(frozen=True)
-class TransferConfig:
-    """How gradients and weights travel between processes."""
-
-    shared_memory: bool = True
-    """Transfer between processes of one machine through shared memory and pipes. Off: through Ray, as between
-    machines."""
-    precision: WirePrecision = "float32"
-    """Precision of weights and gradients in transfer. bfloat16 rounds them and halves the bytes."""
-
-
-@dataclass(frozen=True)
 class CheckpointConfig:
     """The checkpoints from which a run can resume."""
 
@@ -84,8 +72,6 @@ class SupervisionConfig:
 
     max_restarts: Annotated[int, Range(0)] = 10
     """Number of actors that may be replaced within ten minutes. One more ends the run after a checkpoint."""
-    backoff_seconds: Annotated[float, Range(0)] = 1.0
-    """Delay before the replacement of an actor that died before its first report. Doubles each time, up to a minute."""
     hang_seconds: Annotated[float, Range(above=0)] = 30.0
     """An actor counts as hung after 20 times its longest rollout so far, but never before this many seconds, nor before
     three times the duration of its first rollout."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from shared.config.checks import Range, check_ranges
 from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
-from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig, TransferConfig
+from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig
 from shared.errors import setting_error
 
@@ -59,7 +59,6 @@ class RunConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
-    transfer: TransferConfig = field(default_factory=TransferConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
@@ -130,12 +129,6 @@ def _check_method_and_network(config: RunConfig) -> None:
 def _check_replay(config: RunConfig) -> None:
     if config.replay_arrivals is not None and config.executor != "inline":
         raise setting_error("replay_arrivals", config.replay_arrivals, "needs --executor inline")
-    if config.replay_arrivals is not None and config.transfer.precision != "float32":
-        raise setting_error(
-            "transfer.precision",
-            config.transfer.precision,
-            "rounds between processes; one process does not, and cannot repeat such a run (--replay-arrivals)",
-        )
 
 
 def _check_aggregation(config: RunConfig) -> None:

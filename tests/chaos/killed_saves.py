@@ -15,9 +15,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from learner.checkpoint import _DAMAGE, Checkpoints, _verify, checkpoint_paths
+from learner.checkpoint import Checkpoints, checkpoint_paths, read_checkpoint
+from shared.errors import ConfigurationError
+from shared.layout import ParameterLayout
 
 _PARAMETERS = 200_000
+_LAYOUT = ParameterLayout(("parameters",), ((_PARAMETERS,),))
 
 
 def save_without_end(folder: Path, report: int) -> None:
@@ -26,10 +29,13 @@ def save_without_end(folder: Path, report: int) -> None:
 
     def restore(state: dict) -> None:
         nonlocal version
-        version = state["version"]
+        version = state["ledger"]["updates"]
+
+    def state() -> dict:
+        return {"layout_fingerprint": _LAYOUT.fingerprint, "ledger": {"updates": version}}
 
     parameters = tf.Variable(np.zeros(_PARAMETERS, np.float32))
-    checkpoints = Checkpoints(folder, 3, {"parameters": parameters}, lambda: {"version": version}, restore)
+    checkpoints = Checkpoints(folder, 3, {"parameters": parameters}, state, restore)
     if checkpoint_paths(folder):
         checkpoints.restore()
     while True:
@@ -41,13 +47,10 @@ def save_without_end(folder: Path, report: int) -> None:
 
 def newest_whole(folder: Path) -> int:
     """The number of the newest checkpoint that can be read; 0 if there is none."""
-    for path in checkpoint_paths(folder):
-        try:
-            _verify(path)
-        except _DAMAGE:
-            continue
-        return int(path.name.removeprefix("update-"))
-    return 0
+    try:
+        return read_checkpoint(folder, _LAYOUT)[0]
+    except ConfigurationError:
+        return 0
 
 
 def main(folder: Path, points: int, seed: int) -> int:

@@ -92,7 +92,7 @@ POOLS: dict[type, dict[str, list[Any]]] = {
     },
     EvaluationConfig: {"every_frames": [-1, 0, 50], "episodes": [0, 1], "environments": [0, 1, 2]},
     CheckpointConfig: {"every_seconds": _NUMBER, "every_updates": [None, *_COUNT], "keep": _COUNT, "exact": _FLAG},
-    SupervisionConfig: {"max_restarts": _COUNT, "hang_seconds": _NUMBER, "backoff_seconds": _NUMBER},
+    SupervisionConfig: {"max_restarts": _COUNT, "hang_seconds": _NUMBER},
     RunConfig: {
         "actors": ["auto", *_COUNT],
         "total_frames": [0, 1, 20],

@@ -15,7 +15,6 @@ from shared.config import (
     MethodConfig,
     NetworkConfig,
     RunConfig,
-    TransferConfig,
     flat_settings,
 )
 from shared.config.checks import Range, check_ranges
@@ -70,10 +69,6 @@ def test_a_number_out_of_its_range_is_refused_by_name(settings: Settings, proble
         ),
         ({"exploration": ExplorationConfig(name="noisy")}, "--exploration.name noisy: no such explorer; the imported"),
         ({"replay_arrivals": "order.txt"}, "needs --executor inline"),
-        (
-            {"replay_arrivals": "order.txt", "executor": "inline", "transfer": TransferConfig(precision="bfloat16")},
-            "--transfer.precision bfloat16: rounds between processes",
-        ),
         ({"aggregation": "node"}, "there is nothing to add"),
         (
             {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2, max_policy_lag=1)},

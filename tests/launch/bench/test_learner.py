@@ -24,29 +24,18 @@ def test_the_ceiling_is_that_of_the_cheapest_gradient() -> None:
     assert found["ceiling_agent_steps_per_second"] == pytest.approx(160_000.0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param("--transfer.precision bfloat16", ("none", "bfloat16"), marks=pytest.mark.slow),
-        ("--aggregation node", ("node", "float32")),
-    ],
-)
-def test_a_learner_takes_in_gradients_through_ray(
-    settings: str, expected: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_learner_takes_in_sums_through_ray(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "learner.json"
     common = f"bench learner --actors 1 --gradients-per-update 2 --seconds 0.5 --json {file}"
-    assert main([*common.split(), *settings.split()]) == 0
+    assert main([*common.split(), "--aggregation", "node"]) == 0
     found = json.loads(file.read_text())
     row = found["senders"]["1"]
     assert row["parameters"] == 677_943
     assert row["gradients_per_second"] > 0
     assert row["updates_per_second"] == pytest.approx(row["gradients_per_second"] / 2, rel=0.2)
-    element_bytes = {"float32": 4, "bfloat16": 2}[expected[1]]
-    messages = row["gradients_per_second"] / (2 if expected[0] == "node" else 1)
-    assert row["bytes_per_second"] == pytest.approx(messages * element_bytes * 677_943, rel=0.2)
+    assert row["bytes_per_second"] == pytest.approx(row["gradients_per_second"] / 2 * 4 * 677_943, rel=0.2)
     assert found["agent_steps_per_gradient"] == 640
-    assert (found["aggregation"], found["transfer"]["precision"]) == expected
+    assert found["aggregation"] == "node"
     assert "gradients/s" in capsys.readouterr().out
 
 

@@ -10,8 +10,8 @@ from launch.cli import main
 from launch.machine import ACTOR_BYTES
 
 LEARNER = {
-    "objects": {"float32": 4e-3, "bfloat16": 5e-3},
-    "sums": {"float32": 5e-4, "bfloat16": 6e-4},
+    "objects": {"float32": 4e-3},
+    "sums": {"float32": 5e-4},
     "parameters": 1_000_000,
 }
 
@@ -43,9 +43,8 @@ def test_sums_share_one_transfer_and_wait_for_the_whole_sum() -> None:
     costs = cluster_costs(arguments, 1e-3, LEARNER)
     assert costs["float32"] == pytest.approx(Costs(0.1, 4e-3, 4e-3))
     assert costs["float32, added by node"] == pytest.approx(Costs(0.1, 5e-4, 1e-3))
-    assert costs["bfloat16, added by node"] == pytest.approx(Costs(0.1, 6e-4, 5e-4))
     assert predict(arguments, "float32, added by node", costs["float32"], 8, 4)["policy_lag"] == pytest.approx(2.5)
-    assert cluster_costs(PlanArguments(), 1e-3, LEARNER).keys() == {"float32", "bfloat16"}
+    assert cluster_costs(PlanArguments(), 1e-3, LEARNER).keys() == {"float32"}
 
 
 def test_actors_here_share_the_cores_with_the_learner() -> None:

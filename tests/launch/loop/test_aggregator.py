@@ -140,12 +140,12 @@ def test_a_dead_actor_is_replaced_and_the_sum_so_far_is_kept() -> None:
 
 
 def test_the_others_work_while_a_replacement_waits_for_its_backoff() -> None:
-    node = Node(actors=2, k=1, backoff_seconds=4.0)
+    node = Node(actors=2, k=1)
     assert node.collect(Failed(2, "gone")) == lost(2)
     assert node.collect() == replaced(2, "gone", by=3)
     assert node.collect(Failed(3, "gone too")) == lost(3, "gone too")
-    assert isinstance(node.collect(3.0, report(1, 1, 1.0, 1.0)), AggregatedReport)
-    assert node.collect(1.0) == replaced(3, "gone too", by=4)
+    assert isinstance(node.collect(0.75, report(1, 1, 1.0, 1.0)), AggregatedReport)
+    assert node.collect(0.25) == replaced(3, "gone too", by=4)
 
 
 def test_an_actor_that_hangs_is_replaced_though_the_others_report() -> None:

@@ -14,7 +14,7 @@ from launch.loop.executor import Failed
 from launch.on_ray import executor as ray_executor
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, EvaluatorProcess, Reply
 from launch.on_ray.executor import RayExecutor, failure_reason
-from shared.config import RunConfig, TransferConfig
+from shared.config import RunConfig
 from shared.types import EpisodeStats, EvaluationResult, GradientReport, WeightSnapshot
 
 EVALUATED = EvaluationResult(1, 1, EpisodeStats(np.ones(1), np.ones(1, np.int64)), 1.0)
@@ -29,8 +29,8 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 def made(config: RunConfig, actors: int, every_frames: int = 0) -> RayExecutor:
     evaluation = replace(config.evaluation, every_frames=every_frames)
-    config = replace(config, transfer=TransferConfig(shared_memory=False), evaluation=evaluation)
-    executor = RayExecutor(config, environment_spec(config.environment), actors)
+    config = replace(config, evaluation=evaluation)
+    executor = RayExecutor(config, environment_spec(config.environment), actors, shared_memory=False)
     executor.publish(snapshot(1))
     return executor
 
@@ -41,7 +41,7 @@ def snapshot(version: int) -> WeightSnapshot:
 
 def end(ray: FakeRay, call: FakeCall, actor_id: int, sequence: int) -> GradientReport:
     reported = report(actor_id, sequence, 1)
-    ray.end(call, Reply(reported, reported.gradient, accepted=False))
+    ray.end(call, Reply(reported, accepted=False))
     return reported
 
 

@@ -26,7 +26,7 @@ from launch.on_ray.transport import (
     open_channel,
 )
 from launch.presets import PRESETS
-from shared.config import RunConfig, TransferConfig
+from shared.config import RunConfig
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 
 # Echoes messages, and ends within a reply when it is requested.
@@ -68,7 +68,7 @@ def open_files() -> int:
 
 def test_messages_go_both_ways_and_the_far_end_learns_of_the_close() -> None:
     before = open_files()
-    connection = LocalConnection("float32")
+    connection = LocalConnection()
     with echo(connection.address) as process:
         channel = opened(connection)
         # The second does not fit into a pipe.
@@ -81,7 +81,7 @@ def test_messages_go_both_ways_and_the_far_end_learns_of_the_close() -> None:
 
 
 def test_a_process_that_ends_closes_its_end_even_within_a_message() -> None:
-    connection = LocalConnection("float32")
+    connection = LocalConnection()
     with echo(connection.address) as process:
         channel = opened(connection)
         channel.send("die")
@@ -97,7 +97,7 @@ def test_a_process_that_ends_closes_its_end_even_within_a_message() -> None:
 
 @pytest.mark.parametrize("change", [{"machine": "another boot"}, {"pid": 2**22 + 1}])
 def test_a_channel_of_another_machine_or_process_is_not_opened(change: dict) -> None:
-    connection = LocalConnection("float32")
+    connection = LocalConnection()
     before = open_files()
     assert open_channel(connection.address._replace(**change)) is None
     assert open_files() == before
@@ -105,7 +105,7 @@ def test_a_channel_of_another_machine_or_process_is_not_opened(change: dict) -> 
 
 
 def test_a_descriptor_of_another_file_is_not_opened() -> None:
-    connection = LocalConnection("float32")
+    connection = LocalConnection()
     before = open_files()
     with open(os.devnull) as other:
         assert open_channel(connection.address._replace(writes=other.fileno())) is None
@@ -116,8 +116,8 @@ def test_a_descriptor_of_another_file_is_not_opened() -> None:
 _ADD_ONE = """
 import sys
 from launch.on_ray.transport import VectorAddress, attach
-machine, pid, descriptor, size, dtype = sys.argv[1:]
-values = attach(VectorAddress(machine, int(pid), int(descriptor), int(size), dtype))
+machine, pid, descriptor, size = sys.argv[1:]
+values = attach(VectorAddress(machine, int(pid), int(descriptor), int(size)))
 if values is None:
     sys.exit(3)
 values += 1
@@ -131,7 +131,7 @@ def add_one(vector: SharedVector) -> int:
 
 @pytest.fixture
 def vector() -> SharedVector:
-    made = SharedVector(5, "float32")
+    made = SharedVector(5)
     made.values[...] = np.arange(5)
     return made
 
@@ -213,22 +213,15 @@ def local_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize(
-    ("shared_memory", "precision"),
-    [
-        (True, "bfloat16"),
-        (False, "float32"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((True, "float32"), (False, "bfloat16"))),
-    ],
-)
+@pytest.mark.parametrize("shared_memory", [True, False])
 def test_each_rollout_gets_the_weights_of_its_dispatch_and_each_gradient_arrives(
-    shared_memory: bool, precision: str, local_calls: list[int]
+    shared_memory: bool, local_calls: list[int]
 ) -> None:
     config = PRESETS["cartpole"].config
-    transfer = TransferConfig(shared_memory=shared_memory, precision=precision)
-    config = RunConfig(environment=config.environment, network=config.network, transfer=transfer)
+    config = RunConfig(environment=config.environment, network=config.network)
     size, versions = 50_000, 100
-    executor = RayExecutor(config, environment_spec(config.environment), 2, actor_process=EchoProcess)
+    spec = environment_spec(config.environment)
+    executor = RayExecutor(config, spec, 2, actor_process=EchoProcess, shared_memory=shared_memory)
     expected: dict[int, list[int]] = {actor_id: [] for actor_id in executor.actor_ids}
 
     def dispatch(actor_id: int, version: int) -> None:
@@ -323,7 +316,7 @@ def test_an_actor_that_fails_in_a_local_call_gives_its_reason(seed: int, reason:
 
 
 def test_a_pool_gives_no_vector_that_is_in_use() -> None:
-    pool = VectorPool("float32")
+    pool = VectorPool()
     first = pool.free(5, [])
     second = pool.free(5, [None, first])
     assert second is not first

@@ -103,7 +103,7 @@ def test_an_evaluation_that_ends_the_run_is_made_again_whatever_the_clock_says(t
     # After this number of reports the target has been crossed, and its evaluation is under way.
     reports = "report 0\nreport 1\n" * 120
     order.write_text(f"version 2\nactors 0 1\n{reports}lost-evaluator\nreport 0\nevaluation\n")
-    mark = "--stop-at-return 1 --stop-measure training --supervision.backoff-seconds 600"
+    mark = "--stop-at-return 1 --stop-measure training"
     assert repeat(order, tmp_path / "run", mark)["status"] == "return_reached"
 
 
@@ -237,6 +237,7 @@ def test_a_repetition_ends_with_the_same_weights(
 ) -> None:
     # The crew looks after nodes once a second.
     monkeypatch.setattr("launch.loop.worker_pool._CHECK_SECONDS", 0.0)
+    monkeypatch.setattr("launch.loop.worker_pool._FIRST_BACKOFF_SECONDS", 0.05)
     config = replace(
         cartpole,
         executor="inline",
@@ -244,7 +245,7 @@ def test_a_repetition_ends_with_the_same_weights(
         total_frames=3000,
         actor=ActorConfig(environments=2, unroll_length=5, calls_in_flight=2),
         evaluation=EvaluationConfig(episodes=2, environments=2, every_frames=30),
-        supervision=SupervisionConfig(max_restarts=100, backoff_seconds=0.05),
+        supervision=SupervisionConfig(max_restarts=100),
         # Crossed early: when, and with how many actors, follows from who plays.
         stop_at_return=15.0,
         stop_measure="training",

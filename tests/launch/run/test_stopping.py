@@ -238,7 +238,7 @@ def ask(evaluations: Evaluations, evaluate: Recorded, moment: TrainingPoint, *, 
 
 
 def test_after_deaths_of_the_evaluator_the_wait_doubles_and_the_weights_stay() -> None:
-    evaluations = Evaluations(EvaluationConfig(), 1.0, ReturnTarget(18.0, "training"), lambda _message: None)
+    evaluations = Evaluations(EvaluationConfig(), ReturnTarget(18.0, "training"), lambda _message: None)
     evaluate, moment = Recorded(), at(170, 18.0)
     ask(evaluations, evaluate, moment)
     for died, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0), (400.0, 8.0)):
@@ -257,7 +257,7 @@ def test_after_deaths_of_the_evaluator_the_wait_doubles_and_the_weights_stay() -
 
 def regular(every_frames: int, *, frames: int = 0, state: dict | None = None, exact: bool = False) -> Evaluations:
     """Evaluations without a target, restored from the state of a checkpoint that JSON has kept."""
-    evaluations = Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), 1.0, None, lambda _: None)
+    evaluations = Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), None, lambda _: None)
     evaluations.restore(json.loads(json.dumps(state or {})), frames, exact=exact)
     return evaluations
 
@@ -312,7 +312,7 @@ def test_an_evaluation_in_numbers_and_in_words() -> None:
 def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
     said: list[str] = []
     config = EvaluationConfig(every_frames=100, policy="greedy")
-    evaluations, evaluate = Evaluations(config, 1.0, ReturnTarget(18.0, "training"), said.append), Recorded()
+    evaluations, evaluate = Evaluations(config, ReturnTarget(18.0, "training"), said.append), Recorded()
     ask(evaluations, evaluate, at(170, 18.0), window_counts=False)
     assert evaluate.calls == [("greedy", None)]
     assert not evaluations.receive(result(170, 30.0, "greedy"), episodes=171, untrained=None)[1]
