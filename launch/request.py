@@ -177,11 +177,7 @@ def on_the_same_cluster(config: RunConfig, named: Collection[str]) -> RunConfig:
 
 
 def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
-    """Check the files that an order of arrivals is written to or read from.
-
-    Raises:
-        ConfigurationError: one cannot be, or is of another number of actors.
-    """
+    """Check the files that an order of arrivals is written to or read from."""
     if config.record_arrivals is not None:
         file = Path(config.record_arrivals)
         if not file.absolute().parent.is_dir():
@@ -198,11 +194,7 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
 
 
 def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Check, without importing TensorFlow, that network and method can take what the environment gives.
-
-    Raises:
-        ConfigurationError: they cannot.
-    """
+    """Check, without importing TensorFlow, that network and method can take what the environment gives."""
     network = config.network
     network.check_known()
     config.method.check_known()
@@ -287,11 +279,7 @@ _OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "ac
 
 
 def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:
-    """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make.
-
-    Raises:
-        ConfigurationError: it does not, or there is none that can be read.
-    """
+    """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make."""
     before = folder.read_settings()
     made_with = f"the checkpoint in {folder.path} was made with {{}}; start a new run"
     _check_unchanged(FIXED_SETTINGS, before, config, made_with)

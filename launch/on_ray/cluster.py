@@ -178,11 +178,7 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def check_address(address: str) -> None:
-    """Refuse an address where nothing listens: Ray would try for over a minute, and end the process.
-
-    Raises:
-        ConfigurationError: it is neither `auto` nor the HOST:PORT of a listener.
-    """
+    """Refuse an address where nothing listens: Ray would try for over a minute, and end the process."""
     fault = None if address == "auto" else _fault(address)
     if fault is not None:
         raise setting_error("address", address, fault)

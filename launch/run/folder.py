@@ -96,11 +96,7 @@ class RunFolder:
         return path
 
     def check_free(self) -> None:
-        """Refuse a folder that is not empty.
-
-        Raises:
-            ConfigurationError: it is a file or has entries, or its path is no text.
-        """
+        """Refuse a folder that is not empty."""
         if self.path.is_file():
             raise setting_error("run_dir", self.path, "is a file; name a folder")
         try:
@@ -113,11 +109,7 @@ class RunFolder:
             )
 
     def check_goes_on(self) -> None:
-        """Refuse to resume an agent that ships.
-
-        Raises:
-            ConfigurationError: the folder is part of the zoo.
-        """
+        """Refuse to resume an agent that ships."""
         if self.ships:
             raise setting_error(
                 "resume",
@@ -234,9 +226,6 @@ def check_imports(environment: EnvironmentConfig, named_modules: Collection[str]
         named_modules: modules that the user typed in the same command.
         setting: the option that names the file, for the message.
         place: the file or folder, for the message.
-
-    Raises:
-        ConfigurationError: names the modules.
     """
     # Modules that are imported already are no exception: a wrapper is a function of a module with its arguments.
     modules = [name for name in dict.fromkeys(environment.modules) if name not in named_modules]

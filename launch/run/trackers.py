@@ -305,11 +305,7 @@ def tracker_openers(folder: Path, config: RunConfig) -> dict[str, OpenTracker]:
 
 
 def check_trackers(config: RunConfig) -> None:
-    """Refuse a tracker whose package is missing, and MLflow without a store.
-
-    Raises:
-        ConfigurationError: names the tracker and the missing part.
-    """
+    """Refuse a tracker whose package is missing, and MLflow without a store."""
     for name in config.trackers:
         if importlib.util.find_spec(name) is None:
             raise setting_error("trackers", name, f"is not installed: pip install 'tributary-rl[{name}]'")

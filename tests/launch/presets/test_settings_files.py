@@ -189,7 +189,7 @@ def test_equal_probabilities_of_another_number_of_epsilons_are_read() -> None:
         return {"exploration": {"final_epsilon_probabilities": list(probabilities)}}
 
     for probabilities in ((1.0,), (0.5, 0.5)):
-        assert without_removed(nested(*probabilities)) == {"exploration": {}}
+        assert without_removed(nested(*probabilities)) == {}
     for probabilities in ((0.9, 0.1), (0.2, 0.4, 0.4)):
         with pytest.raises(ConfigurationError, match=r"final_epsilon_probabilities|final-epsilon-probabilities"):
             without_removed(nested(*probabilities))
