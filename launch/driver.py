@@ -20,7 +20,14 @@ from typing import IO, Any, Literal
 
 import msgspec
 
-from launch.machine import Interrupts, StopRequest, module_command, module_environment, open_standard_streams
+from launch.machine import (
+    Interrupts,
+    StopRequest,
+    filter_tensorflow_notices,
+    module_command,
+    module_environment,
+    open_standard_streams,
+)
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
 from launch.run.folder import trust_environment
@@ -239,6 +246,7 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
 
 
 if __name__ == "__main__":
+    filter_tensorflow_notices()
     with resilient_stdio():
         code = main(*sys.argv[1:])
     sys.exit(code)

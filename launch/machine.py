@@ -4,7 +4,8 @@ import atexit
 import ctypes
 import functools
 import gc
-import importlib
+import importlib.abc
+import importlib.machinery
 import os
 import re
 import shutil
@@ -13,10 +14,11 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, NamedTuple
 
 from shared.config import RunConfig
@@ -271,13 +273,17 @@ class StopRequest:
         yield
 
 
+class StoppedBeforeTrainingError(KeyboardInterrupt):
+    """A run was stopped before its processes were ready: there is nothing to save."""
+
+
 class Interrupts(StopRequest):
     """A stop request set by signals. Use as a context, in the main thread, around the whole command.
 
     While training, the first signal sets `asked` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP never
     count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of a job;
-    a closed terminal sends SIGHUP, and its shell another one. Before training a SIGHUP raises KeyboardInterrupt, as
-    Ctrl-C does; after training it is ignored. A process that ignores SIGHUP from its start, as under nohup, goes on
+    a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as Ctrl-C
+    does; after training they are ignored. A process that ignores SIGHUP from its start, as under nohup, goes on
     ignoring it.
     """
 
@@ -286,25 +292,25 @@ class Interrupts(StopRequest):
         self._training = self._concluding = False
 
     def __enter__(self) -> "Interrupts":
-        self._hangups_before = signal.getsignal(signal.SIGHUP)
-        if self._hangups_before != signal.SIG_IGN:
-            signal.signal(signal.SIGHUP, self._ask_only)
+        self._before = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
+        for kind, handler in self._before.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(kind, self._ask_only)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGHUP, self._hangups_before)
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        handlers = {signal.SIGINT: self._ask, signal.SIGTERM: self._ask_only}
-        before = {kind: signal.signal(kind, handler) for kind, handler in handlers.items()}
+        before = signal.signal(signal.SIGINT, self._ask)
         self._training, self._concluding = True, False
         try:
             yield
         finally:
             self._training, self._concluding = False, True
-            for kind, handler in before.items():
-                signal.signal(kind, handler)
+            signal.signal(signal.SIGINT, before)
 
     def _ask(self, _signal: int, _frame: object) -> None:
         if self.interrupted:
@@ -316,7 +322,7 @@ class Interrupts(StopRequest):
             self.asked = True
         elif not self._concluding:
             self._concluding = True
-            raise KeyboardInterrupt
+            raise StoppedBeforeTrainingError
 
 
 @contextmanager
@@ -450,6 +456,35 @@ def _quick_imports() -> Iterator[None]:
             gc.enable()
         for name in hidden:
             del sys.modules[name]
+
+
+class _TensorflowImport(importlib.abc.MetaPathFinder):
+    """A finder that filters the notices of TensorFlow's import, for modules of the user that import it."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of TensorFlow, whose loader filters; None for other modules."""
+        if name != "tensorflow":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def run_filtered(module: ModuleType) -> None:
+                with _without_notices():
+                    run(module)
+
+            loader.exec_module = run_filtered
+        return spec
+
+
+def filter_tensorflow_notices() -> None:
+    """From now on, an import of TensorFlow in this process prints no notices."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    if not any(isinstance(finder, _TensorflowImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _TensorflowImport())
 
 
 def _keep_freed_memory() -> None:

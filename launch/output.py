@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
-from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
+from launch.machine import filter_tensorflow_notices, machine_bytes, open_standard_streams, provide_home, usable_cores
 from shared.errors import ConfigurationError, setting_error
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _SOURCES = ("actors", "learner", "shared", "launch")
 def exit_code(command: Callable[[], int]) -> int:
     """Run a command and return its exit code. A ConfigurationError is printed in one line."""
     provide_home()
+    filter_tensorflow_notices()
     with resilient_stdio():
         try:
             return command()

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.machine import (
+    StoppedBeforeTrainingError,
     StopRequest,
     ThreadBudget,
     budget_for,
     children_outlive_hangups,
     prepare_tensorflow,
     thread_budget,
+    usable_cores,
 )
 from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
 from launch.presets import PRESETS, advice_on_preset
@@ -198,12 +200,19 @@ def _prepare(
         if start_from is not None:
             first = weights_to_start_from(config, spec, RunFolder(start_from), trust_imports=trust_imports)
             spec = first.spec
-        elif centres_observations(config, spec):
-            spec = replace(spec, observation_mean=measure_observation_mean(config.environment, config.seed))
     return _Run(config, spec, folder, preset, resume, budget, first, listener)
 
 
+def _spec_of(run: _Run) -> EnvironmentSpec:
+    """The spec with the mean observation of a new run, if its network subtracts one."""
+    if run.resume or run.first is not None or not centres_observations(run.config, run.spec):
+        return run.spec
+    mean = measure_observation_mean(run.config.environment, run.config.seed, threads=usable_cores())
+    return replace(run.spec, observation_mean=mean)
+
+
 def _train_inline(run: _Run) -> dict[str, Any]:
+    run = run._replace(spec=_spec_of(run))
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
     with _opened_folder(run, budget) as kept:
@@ -255,11 +264,16 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
 
     config, budget, listener = run.config, run.budget, run.listener
     try:
+        # Beside Ray's start, which waits for its processes most of the time.
+        thread = futures.ThreadPoolExecutor(1)
+        spec = thread.submit(_spec_of, run)
+        thread.shutdown(wait=False)
         try:
             with children_outlive_hangups():
                 connect(config, budget.actors if budget else 0)
         except ConnectionError as error:
             raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error
+        run = run._replace(spec=spec.result())
         placement = None
         if budget is None:
             check_nodes()
@@ -344,8 +358,10 @@ def _watch(
                 return summary
             if listener.stop.asked and not passed_on:
                 passed_on = True
-                listener.message("finishing the gradients under way and saving; Ctrl-C again leaves at once")
                 interrupt()
+                listener.message("finishing the gradients under way and saving; Ctrl-C again leaves at once")
+        except StoppedBeforeTrainingError:
+            raise
         except KeyboardInterrupt as error:
             listener.interrupt(error)
 
@@ -387,6 +403,6 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[Callable[[], Non
         except BaseException as error:
             if settings_before is not None and not progressed:
                 folder.settings_file.write_bytes(settings_before)
-            if settings_before is None and isinstance(error, ConfigurationError):
+            if settings_before is None and isinstance(error, ConfigurationError | StoppedBeforeTrainingError):
                 folder.discard()
             raise

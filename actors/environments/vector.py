@@ -142,14 +142,14 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
 _ENVIRONMENTS, _STEPS, _STRIDE = 16, 400, 10
 
 
-def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArray[np.float32]:
+def measure_observation_mean(config: EnvironmentConfig, seed: int, threads: int = 1) -> npt.NDArray[np.float32]:
     """The mean observation of random play, float32 of the shape of one observation, in the observations' unit.
 
     A game's picture is mostly constant. Without centring, the constant part dominates the input of the hidden layer: on
     Pong with orthogonal weights 43 % of its units are dead and 45 % always on before training starts. With the mean
     subtracted, none are.
     """
-    environments = VectorEnvironment(config, _ENVIRONMENTS)
+    environments = VectorEnvironment(config, _ENVIRONMENTS, threads)
     generator = np.random.default_rng(seed)
     actions = environments.spec().actions
     environments.reset(seed)

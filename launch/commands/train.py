@@ -22,7 +22,7 @@ from launch.commands.options import (
     with_full_help,
 )
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
-from launch.machine import Interrupts
+from launch.machine import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.request import ResolvedRun, TrainRequest, base_settings, complete
@@ -122,6 +122,9 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
     try:
         with Interrupts() as interrupts:
             result = _train_shown(resolved, folder, console, interrupts, trust_imports=arguments.trust_imports)
+    except StoppedBeforeTrainingError:
+        print_line(console, "stopped before training began: there is nothing to save")
+        return EXIT_INTERRUPTED
     except TrainingFailedError as error:
         print_line(console, f"training failed: {error}")
         print_line(console, f"run folder:   {folder.absolute()}")
@@ -151,6 +154,8 @@ def _train_shown(
                 trust_imports=trust_imports,
                 stop=interrupts,
             )
+    except StoppedBeforeTrainingError:
+        raise
     except KeyboardInterrupt:
         if interrupts.interrupted:
             # The interpreter would wait for a thread that trains.

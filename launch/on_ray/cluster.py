@@ -27,8 +27,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
-from launch.machine import machine_bytes, provide_home, worker_path
+from launch.machine import StoppedBeforeTrainingError, machine_bytes, provide_home, worker_path
 from launch.on_ray.placement import Node, learner_node, slots_by_node
+from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 
@@ -41,6 +42,7 @@ _TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
 _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 _NODE_SECONDS = 1.0
+_STUCK_SECONDS = 5.0
 # Between two attempts to reach a node that did not respond. An attempt takes up to a second of the learner's loop.
 _RETRY_SECONDS = 10.0
 # The custom resource that marks the node of the learner.
@@ -168,13 +170,46 @@ def join(address: str) -> None:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Restore this process's handler of SIGTERM: that of `ray.init` ends the process at once."""
+    """Make SIGTERM end Ray's start, and restore this process's handler: that of `ray.init` ends the process at once.
+
+    Raises:
+        StoppedBeforeTrainingError: SIGTERM arrived.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.getsignal(signal.SIGTERM)
+    started = threading.Event()
+    arrived, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    wakeup_before = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    threading.Thread(target=_leave_if_stuck, args=(arrived, started), daemon=True).start()
     try:
         yield
+    except SystemExit as ended:
+        if ended.code != signal.SIGTERM:
+            raise
+        # By Ray's handler, before this process's own is back.
+        raise StoppedBeforeTrainingError from None
     finally:
-        if before != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        started.set()
+        signal.set_wakeup_fd(wakeup_before)
+        os.close(wakeup)
+        if before != signal.SIG_DFL:
             signal.signal(signal.SIGTERM, before)
+
+
+def _leave_if_stuck(arrived: int, started: threading.Event) -> None:
+    """End this process if Ray's start does not end after a SIGTERM.
+
+    A batch system sends it to all processes of a job. Ray's C++ code then waits half a minute for processes that have
+    ended, and no handler of Python runs meanwhile.
+    """
+    with open(arrived, "rb", buffering=0) as signals:
+        while numbers := signals.read(64):
+            if signal.SIGTERM in numbers and not started.wait(_STUCK_SECONDS):
+                os.write(2, b"stopped while Ray was starting: there is nothing to save\n")
+                os._exit(EXIT_INTERRUPTED)
 
 
 def check_address(address: str) -> None:

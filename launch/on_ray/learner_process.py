@@ -25,12 +25,12 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Executor
-from launch.machine import StopRequest, ThreadBudget, prepare_tensorflow
+from launch.machine import StoppedBeforeTrainingError, StopRequest, ThreadBudget, prepare_tensorflow
 from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu_here
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation, place, placement_lines
-from launch.run.events import View
+from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from launch.run.status import LearnerDeath
@@ -122,9 +122,6 @@ class LearnerProcess:
             if not self._shared:
                 # The driver is on another machine, without a file system in common.
                 apply_changes(start.folder, start.sent.files)
-        prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
-        from launch.run.session import TrainingSession
-
         config, spec = start.config, start.spec
 
         def executor_from(first_actor_id: int) -> Executor:
@@ -134,6 +131,20 @@ class LearnerProcess:
                 return NodesExecutor(config, spec, actors, first_actor_id, cluster)
             return RayExecutor(config, spec, actors, first_actor_id, cluster=cluster)
 
+        # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
+        early = None if start.resume else executor_from(0)
+        try:
+            return self._session_with(start, executor_from if early is None else lambda _: early)
+        except BaseException:
+            if early is not None:
+                early.close()
+            raise
+
+    def _session_with(self, start: LearnerStart, make_executor: Callable[[int], Executor]) -> "TrainingSession":
+        prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
+        from launch.run.session import TrainingSession
+
+        config = start.config
         trackers: dict[str, OpenTracker] = {}
         if config.address != "local":
             from launch.on_ray.prometheus import RayMetrics
@@ -141,9 +152,9 @@ class LearnerProcess:
             trackers["Ray's metrics"] = partial(RayMetrics, start.folder.name)
         return TrainingSession(
             config,
-            spec,
+            start.spec,
             start.folder,
-            executor_from,
+            make_executor,
             resume=start.resume,
             after=start.death,
             trackers=trackers,
@@ -296,6 +307,9 @@ class RemoteLearner:
         self._stamps: dict[str, Stamp] = {}
         self._copied = time.monotonic()
         self._say, self._copy_fails = say, False
+        # The call whose result the next view is, the last progress, and whether there has been one.
+        self._next_view: Any = None
+        self._progress, self._ready = Progress(), False
         self.agent_steps = 0
 
     def wait(self) -> Summary | None:
@@ -339,11 +353,24 @@ class RemoteLearner:
         self._stamps = changes.stamps
 
     def view(self) -> View:
-        """See `TrainingSession.view`."""
-        view: View = ray.get(self._process.view.remote())
+        """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start."""
+        if self._next_view is None:
+            self._next_view = self._process.view.remote()
+        if not ray.wait([self._next_view], timeout=VIEW_SECONDS)[0]:
+            return View(self._progress, [])
+        view: View = ray.get(self._next_view)
+        self._next_view, self._progress, self._ready = None, view.progress, True
         self.agent_steps = max(self.agent_steps, view.progress.agent_steps)
         return view
 
     def interrupt(self) -> None:
-        """See `TrainingSession.interrupt`."""
+        """See `TrainingSession.interrupt`.
+
+        Raises:
+            StoppedBeforeTrainingError: the process has not started yet.
+        """
+        if not self._ready:
+            # It would go on to write into the folder.
+            ray.kill(self._process, no_restart=True)
+            raise StoppedBeforeTrainingError
         ray.get(self._process.interrupt.remote())

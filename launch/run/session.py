@@ -162,6 +162,10 @@ class TrainingSession:
             supervision=supervision,
             clock=clock,
         )
+        # The actors that have not reported, None once all have.
+        self._awaited: set[int] | None = set(self._executor.actor_ids) if config.executor == "ray" else None
+        if self._awaited is not None:
+            self._log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
         if self._saved_executor is not None:
             self._coordinator.resume(self._executor.restore(self._saved_executor))
         self._metrics = Metrics(self.learner, self._evaluations.last)
@@ -238,6 +242,9 @@ class TrainingSession:
 
     def _ends_at_once(self) -> bool:
         """Whether the loop ends without the calls under way."""
+        if self._stopping.interrupted and not self._coordinator.messages and self._config.executor == "ray":
+            # The actors may still start, which takes a minute on a busy machine.
+            return True
         if self._exact and not self._stopping.running:
             # The checkpoint contains the calls under way. Waiting for them here would leave their actors idle, and the
             # resumed run would differ from one that was not interrupted.
@@ -270,6 +277,7 @@ class TrainingSession:
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
+        self._log_first(report.actor_id)
         self._metrics.add(outcome)
         if outcome.dropped != "duplicate":
             self._returns.add(report.actor_id, report.episodes.returns.tolist(), report.unfinished_environments)
@@ -279,6 +287,17 @@ class TrainingSession:
             message = dropped_message(outcome.dropped, count, report.actor_id)
             if message is not None:
                 self._log(message)
+
+    def _log_first(self, actor_id: int) -> None:
+        """Log the first report of the first actor, and that of the last one."""
+        if self._awaited is None:
+            return
+        first, others = self._coordinator.messages == 1, self._awaited & set(self._executor.actor_ids) - {actor_id}
+        self._awaited = others or None
+        if not others:
+            self._log("actors: all are at work")
+        elif first:
+            self._log(f"actor {actor_id}: the first at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         point, confirmed = self._evaluations.receive(

@@ -192,6 +192,18 @@ print(keras.config.backend(), os.environ["KERAS_BACKEND"])
     assert run_python(script.format("share_tensorflow()"), environment=jax) == "tensorflow jax\n"
 
 
+def test_a_module_that_imports_tensorflow_prints_none_of_its_notices(
+    fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    notices = 'os.write(2, b"I0000 00:00:1 a.cc:1] oneDNN\\nW0000 a warning\\n")\n'
+    (tmp_path / "tensorflow.py").write_text("import os\n" + notices)
+    (tmp_path / "network.py").write_text("import tensorflow\n")
+    script = "from launch.output import exit_code\nexit_code(lambda: __import__('network') and 0)"
+    run_python(script, shell=f"2> {tmp_path}/stderr", environment=fakes)
+    assert (tmp_path / "stderr").read_text() == "W0000 a warning\n"
+    assert not capfd.readouterr().err
+
+
 def test_another_backend_that_is_imported_already_is_one_line(fakes: dict[str, str]) -> None:
     script = """
 import keras

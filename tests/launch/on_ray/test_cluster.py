@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launch.cli import main
-from launch.machine import Interrupts
+from launch.machine import Interrupts, StoppedBeforeTrainingError
 from launch.on_ray import cluster
 from shared.errors import ConfigurationError
 
@@ -33,6 +33,17 @@ def test_a_termination_goes_on_asking_once_ray_is_there(
         connect()
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.asked
+
+
+def test_a_termination_while_ray_starts_is_one_that_saves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(*_: object, **__: object) -> None:
+        # As ray.init does it.
+        signal.signal(signal.SIGTERM, lambda kind, _: sys.exit(kind))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
+        cluster.start_here(1)
 
 
 def test_a_ray_that_does_not_start_in_time_is_one_line(

@@ -10,7 +10,7 @@ import ray
 
 from actors.environments import environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine import StopRequest, thread_budget
+from launch.machine import StoppedBeforeTrainingError, StopRequest, thread_budget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
 from launch.on_ray.placement import Node, Placement, aggregation
@@ -198,6 +198,9 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
         raise error
 
     monkeypatch.setattr(learner_process, "prepare_tensorflow", prepare)
+    ended: list[str] = []
+    early = SimpleNamespace(close=lambda: ended.append("actors"))
+    monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: early)
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
     fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "death": None, "sent": None}
     start = LearnerStart(cartpole, spec, tmp_path, budget, **fresh, aggregation=aggregation(cartpole, None))
@@ -206,6 +209,34 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
         with pytest.raises(type(error)) as raised:
             call()
         assert raised.value is error
+    # They had been started before TensorFlow was imported.
+    assert ended == ["actors"]
+
+
+def test_a_learner_that_does_not_respond_yet_blocks_no_view_and_is_ended_by_a_stop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed: list[object] = []
+    responds = False
+    fake = SimpleNamespace(
+        wait=lambda refs, timeout: (refs if responds else [], timeout),
+        get=lambda result: result,
+        kill=lambda process, no_restart: killed.append((process, no_restart)),
+    )
+    monkeypatch.setattr(learner_process, "ray", fake)
+    seen = View(Progress(agent_steps=3), [])
+    process = SimpleNamespace(run=Method("run"), view=Method(seen), interrupt=Method(None))
+    learner = RemoteLearner(process, tmp_path, print, copies=False)
+    assert learner.view() == View(Progress(), [])
+    with pytest.raises(StoppedBeforeTrainingError):
+        learner.interrupt()
+    assert killed == [(process, True)]
+    responds = True
+    assert learner.view() == seen
+    responds = False
+    assert learner.view() == View(seen.progress, [])
+    learner.interrupt()
+    assert len(killed) == 1
 
 
 class Elsewhere:
