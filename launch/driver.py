@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Unpack
 
 import msgspec
 
@@ -31,7 +31,7 @@ from launch.machine import (
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
 from launch.run.folder import trust_environment
-from launch.train import OnEvent, Result, TrainingFailedError, train
+from launch.train import OnEvent, Result, TrainingFailedError, TrainOptions, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -43,11 +43,8 @@ class _Call(msgspec.Struct, frozen=True, tag=True):
     """The arguments of `train`, and the command line for the run's manifest."""
 
     config: RunConfig
-    folder: str
-    preset: str
-    resume: bool
-    start_from: str | None
-    trust_imports: bool
+    folder: Path
+    options: TrainOptions
     command: list[str]
 
 
@@ -69,21 +66,19 @@ def train_in_process(
     folder: Path,
     on_event: OnEvent,
     *,
-    preset: str = "",
-    resume: bool = False,
-    start_from: Path | None = None,
-    trust_imports: bool = False,
     stop: StopRequest | None = None,
     command: Sequence[str] | None = None,
     output: IO[str] | int | None = None,
+    **options: Unpack[TrainOptions],
 ) -> Result:
     """Train in a process of its own; see `train`. Thread-safe. The run is saved when this process dies.
 
     Args:
-        config, folder, on_event, preset, resume, start_from, trust_imports: as in `train`.
+        config, folder, on_event: as in `train`.
         stop: as in `train`. Its `at_once` ends the run without saving.
         command: the command line for the run's manifest. None: that of this process.
         output: where the child's standard output and errors go. None: where those of this process go.
+        options: the further arguments of `train`.
 
     Raises:
         ConfigurationError, TrainingFailedError, KeyboardInterrupt, Exception: see `train`.
@@ -92,9 +87,7 @@ def train_in_process(
     open_standard_streams()
     stop = stop or StopRequest()
     trust_environment(config.environment)
-    start = None if start_from is None else str(start_from)
-    called = list(command or ["tributary", *sys.argv[1:]])
-    call = _Call(config, str(folder.absolute()), preset, resume, start, trust_imports, called)
+    call = _Call(config, folder.absolute(), options, list(command or ["tributary", *sys.argv[1:]]))
     here, there = Pipe()
     with here:
         with there:
@@ -110,7 +103,8 @@ def train_in_process(
                 pass_fds=[there.fileno()],
             )
         child = _Child(process, here, on_event, stop)
-        child.send(msgspec.msgpack.encode(call))
+        # MessagePack has no paths.
+        child.send(msgspec.msgpack.encode(call, enc_hook=str))
         return child.follow()
 
 
@@ -190,7 +184,7 @@ class _Child:
 def main(descriptor: str) -> int:
     """Train by the request that comes over a connection. Returns the exit code."""
     connection = Connection(int(descriptor))
-    call = msgspec.msgpack.decode(connection.recv_bytes(), type=_Call)
+    call = msgspec.msgpack.decode(connection.recv_bytes(), type=_Call, dec_hook=lambda kind, text: kind(text))
     # What the manifest names.
     sys.argv = call.command
     # A worker of Ray has it blocked, and its children inherit that.
@@ -205,18 +199,8 @@ def main(descriptor: str) -> int:
             with suppress(OSError):
                 connection.send_bytes(msgspec.msgpack.encode(message))
 
-        start = None if call.start_from is None else Path(call.start_from)
         try:
-            result = train(
-                call.config,
-                Path(call.folder),
-                send,
-                preset=call.preset,
-                resume=call.resume,
-                start_from=start,
-                trust_imports=call.trust_imports,
-                stop=interrupts,
-            )
+            result = train(call.config, call.folder, send, stop=interrupts, **call.options)
             send(_Outcome("returned", "", str(result.folder), result.summary, result.trained))
         except ConfigurationError as error:
             send(_Outcome("refused", str(error)))

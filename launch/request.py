@@ -77,21 +77,13 @@ class ResolvedRun(NamedTuple):
 
 
 def complete(request: TrainRequest) -> ResolvedRun:
-    """Resolve the settings of a run: those of an earlier run, or of a preset and a file, then the user's changes.
-
-    Raises:
-        ConfigurationError: there is no such preset, file, run or setting, or they exclude each other.
-    """
+    """Resolve the settings of a run: those of an earlier run, or of a preset and a file, then the user's changes."""
     base = base_settings(request)
     return base._replace(config=request.change(base.config))
 
 
 def base_settings(request: TrainRequest) -> ResolvedRun:
-    """The same as `complete` before the user's changes.
-
-    Raises:
-        ConfigurationError: see `complete`.
-    """
+    """The same as `complete` before the user's changes."""
     if request.resume is not None:
         return _of_resumed_run(request)
     file = None if request.config is None else read_config_file(request.config)
@@ -145,21 +137,13 @@ def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, Run
 
 
 def preset_of_environment(environment_id: str | None) -> str:
-    """The preset for an environment, or the default.
-
-    Raises:
-        ConfigurationError: a module that the id names cannot be imported.
-    """
+    """The preset for an environment, or the default."""
     fitting = None if environment_id is None else preset_for(environment_id)
     return fitting or DEFAULT_PRESET
 
 
 def preset_or_environment(word: str) -> tuple[str | None, str | None]:
-    """A word in the place of the preset: the name of one, or else the id of an environment.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """A word in the place of the preset: the name of one, or else the id of an environment."""
     if _ID.search(word):
         return None, word
     if word not in PRESETS:
@@ -254,11 +238,7 @@ def _finite(bounds: tuple[float, float]) -> bool:
 
 
 def check_video(config: RunConfig) -> None:
-    """Draw one picture, where the run's evaluations are to be filmed on this machine.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """Draw one picture, where the run's evaluations are to be filmed on this machine."""
     if not config.evaluation.video or config.address != "local":
         return
     # It draws pictures, which `--help` does without.

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.machine import (
@@ -38,6 +38,15 @@ from shared.errors import ConfigurationError, last_line, setting_error
 OnEvent = Callable[[Event], object]
 
 _VIEW_SECONDS = 1.0
+
+
+class TrainOptions(TypedDict, total=False):
+    """Arguments of `train` that `train_in_process` passes on."""
+
+    preset: str
+    resume: bool
+    start_from: Path | None
+    trust_imports: bool
 
 
 class TrainingFailedError(Exception):
@@ -325,15 +334,7 @@ def _watch(
     view: Callable[[], View],
     interrupt: Callable[[], None],
 ) -> dict[str, Any]:
-    """Pass events on until `wait` returns the summary, and a stop request to the session once.
-
-    Args:
-        listener: of the run.
-        has_progressed: called when the progress shows a report.
-        wait: returns the summary, or None after a moment.
-        view: returns the progress and the events since the last call.
-        interrupt: has the session finish and save.
-    """
+    """Pass events on until `wait`, which returns None after a moment, returns the summary; and a stop request once."""
 
     def look() -> None:
         seen = view()

@@ -73,17 +73,8 @@ class SentFolder(NamedTuple):
 class LearnerStart(NamedTuple):
     """The arguments of a learner's process.
 
-    Attributes:
-        config: of the run.
-        spec: of its environment.
-        folder: path of the run's folder.
-        budget: threads of the learner, and the number of actors.
-        node: the learner's node on a cluster. None: all processes are on this machine.
-        resume: go on from the newest checkpoint in `folder`.
-        gpu: whether the learner has a GPU.
-        aggregation: where gradients are summed.
-        death: of the learner before this one in the same run.
-        sent: the files to resume from, unless all processes are on this machine.
+    `node` is None, and so is `sent`, where all processes are on one machine. `death` is that of the learner before this
+    one in the same run.
     """
 
     config: RunConfig
@@ -161,15 +152,12 @@ class LearnerProcess:
         )
 
     def run(self) -> Summary:
-        """See `TrainingSession.run`."""
         return self._made().run()
 
     def view(self) -> View:
-        """See `TrainingSession.view`."""
         return self._made().view()
 
     def interrupt(self) -> None:
-        """See `TrainingSession.interrupt`."""
         self._made().interrupt()
 
     def folder_changes(self, known: dict[str, Stamp]) -> Changes:
@@ -205,7 +193,19 @@ def run_learners(
     death = None
     for restarts in itertools.count():
         sent = None if placement is None else sent_folder(folder.path)
-        process = start_learner(config, spec, folder.path, budget, placement, resume=resume, death=death, sent=sent)
+        start = LearnerStart(
+            config,
+            spec,
+            folder.path,
+            budget,
+            node=None if placement is None else placement.learner,
+            resume=resume,
+            gpu=takes_gpu_here(config) if placement is None else placement.gpu,
+            aggregation=aggregation(config, placement),
+            death=death,
+            sent=sent,
+        )
+        process = start_learner(start)
         learner = RemoteLearner(process, folder.path, say, copies=sent is not None)
         try:
             return watch(learner.wait, learner.view, learner.interrupt)
@@ -227,36 +227,12 @@ def run_learners(
     raise AssertionError("unreachable")
 
 
-def start_learner(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    folder: Path,
-    budget: ThreadBudget,
-    placement: Placement | None,
-    *,
-    resume: bool,
-    death: LearnerDeath | None,
-    sent: SentFolder | None,
-) -> Any:
-    """Start the learner's process on the node of the placement; without one, on this machine. See `LearnerStart`."""
-    if placement is None:
-        gpu, where = takes_gpu_here(config), dict[str, Any]()
-    else:
-        gpu, where = placement.gpu, on_node(placement.learner.id)
+def start_learner(start: LearnerStart) -> Any:
+    """Start the learner's process on its node; without one, on this machine."""
+    where = {} if start.node is None else on_node(start.node.id)
+    # It takes no core from the actors' count. Ray shows it a GPU only if it is granted one.
     options = PROCESS_OPTIONS | where
-    remote = ray.remote(num_cpus=0, num_gpus=int(gpu), max_concurrency=_LEARNER_THREADS, **options)
-    start = LearnerStart(
-        config,
-        spec,
-        folder,
-        budget,
-        node=None if placement is None else placement.learner,
-        resume=resume,
-        gpu=gpu,
-        aggregation=aggregation(config, placement),
-        death=death,
-        sent=sent,
-    )
+    remote = ray.remote(num_cpus=0, num_gpus=int(start.gpu), max_concurrency=_LEARNER_THREADS, **options)
     return remote(LearnerProcess).remote(start)
 
 
@@ -288,16 +264,9 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
 
 
 class RemoteLearner:
-    """The driver's view of a learner's process. It copies the learner's folder to this machine.
+    """The driver's view of a learner's process. With `copies` it copies the learner's folder to this machine.
 
-    Args:
-        process: Ray's handle.
-        folder: path of the run's folder on this machine.
-        say: takes a line for the user.
-        copies: whether the learner may have a folder of its own.
-
-    Attributes:
-        agent_steps: the most that `view` has returned.
+    `agent_steps` is the most that `view` has returned.
     """
 
     def __init__(self, process: Any, folder: Path, say: Callable[[str], None], *, copies: bool) -> None:

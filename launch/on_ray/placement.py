@@ -44,7 +44,6 @@ class Placement(NamedTuple):
 
     @property
     def total_actors(self) -> int:
-        """Number of actors on all nodes."""
         return sum(self.actors.values())
 
 

@@ -147,7 +147,6 @@ class LocalTransport:
         return report._replace(gradient=call.reply_in.values)
 
     def disconnect(self, connection: "LocalConnection") -> None:
-        """Close a connection and forget its calls."""
         self._calls = [call for call in self._calls if call.connection is not connection]
         connection.close()
 
@@ -192,7 +191,6 @@ class LocalConnection:
             os.close(self._far_writes)
 
     def close(self) -> None:
-        """Close both ends and the files of the vectors."""
         self.accepted()
         self.near.close()
         self.replies.close()
@@ -281,7 +279,6 @@ class Channel:
         return self._incoming.fileno()
 
     def close(self) -> None:
-        """Close this end."""
         self._incoming.close()
         self._outgoing.close()
 

@@ -82,15 +82,10 @@ class RunFolder:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is a checkpoint to resume."""
         return any(self.checkpoints.glob("*.index"))
 
     def output(self, name: str) -> Path:
-        """The path of a command's output file, in a folder that exists.
-
-        Raises:
-            ConfigurationError: the folder cannot be made.
-        """
+        """The path of a command's output file, in a folder that exists."""
         path = self.outputs / name
         make_folder(path.parent, "output")
         return path
@@ -119,11 +114,7 @@ class RunFolder:
             )
 
     def create(self, config: RunConfig, spec: EnvironmentSpec, manifest: dict[str, Any]) -> None:
-        """Make the folder and write the files that are known before training.
-
-        Raises:
-            ConfigurationError: the folder is not empty, or cannot be made.
-        """
+        """Make the folder and write the files that are known before training."""
         self.check_free()
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         make_folder(self.path, "run_dir")
@@ -176,22 +167,14 @@ class RunFolder:
     def read_config(
         self, setting: str = "resume", *, trust_imports: bool = False, named_modules: Collection[str] = ()
     ) -> RunConfig:
-        """The resolved settings, with permission to make the environment. For arguments see `check_imports`.
-
-        Raises:
-            ConfigurationError: see `read_settings` and `check_imports`.
-        """
+        """The resolved settings, with permission to make the environment. For arguments see `check_imports`."""
         config = self.read_settings(setting)
         if not trust_imports:
             check_imports(config.environment, named_modules, setting, self.name)
         return config
 
     def read_settings(self, setting: str = "resume") -> RunConfig:
-        """The resolved settings, to look at. `setting` is the option that named the folder.
-
-        Raises:
-            ConfigurationError: the folder is not that of a run, or its settings cannot be read.
-        """
+        """The resolved settings, to look at. `setting` is the option that named the folder."""
         file = self.settings_file
         if not file.is_file():
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
@@ -236,7 +219,6 @@ def check_imports(environment: EnvironmentConfig, named_modules: Collection[str]
 
 
 def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:
-    """Whether the run's network subtracts a mean observation."""
     return spec.images and config.network.centre_observations
 
 
@@ -299,7 +281,6 @@ class FolderLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Release the lock."""
         self._file.close()
 
 

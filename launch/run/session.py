@@ -66,7 +66,6 @@ class TraceRecording:
             )
 
     def close(self) -> None:
-        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 

@@ -96,11 +96,9 @@ class Trackers:
             thread.start()
 
     def write(self, row: Progress) -> None:
-        """Log a row."""
         self._send(lambda tracker: tracker.write(row))
 
     def write_video(self, video: Video, frames: int) -> None:
-        """Log the video of an evaluation of the weights after `frames` frames."""
         self._send(lambda tracker: tracker.write_video(video, frames))
 
     def close(self) -> None:
@@ -139,7 +137,6 @@ class _TrackerThread(threading.Thread):
         self._open, self._log = open_tracker, log
 
     def run(self) -> None:
-        """See `threading.Thread.run`."""
         try:
             tracker = self._open()
             while not self.given_up.is_set() and (call := self.calls.get()) is not None:

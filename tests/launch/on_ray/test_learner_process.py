@@ -47,11 +47,12 @@ class Learners:
         self.killed = 0
         self.said: list[str] = []
         monkeypatch.setattr(learner_process, "start_learner", self._start)
+        monkeypatch.setattr(learner_process, "takes_gpu_here", lambda _config: False)
         monkeypatch.setattr(learner_process, "ray", self)
         self.exceptions = ray.exceptions
 
-    def _start(self, *_: object, resume: bool, death: tuple[str, int] | None, **__: object) -> SimpleNamespace:
-        self.starts.append((resume, death))
+    def _start(self, start: LearnerStart) -> SimpleNamespace:
+        self.starts.append((start.resume, start.death))
         agent_steps, end = next(self._ends)
         view, copied = View(Progress(agent_steps=agent_steps), []), Method(Changes({}, {}, {}))
         return SimpleNamespace(run=Method(end), view=Method(view), interrupt=Method(None), folder_changes=copied)
