@@ -22,6 +22,7 @@ from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
 from shared.types import EvaluationPolicy, WeightSnapshot
 
+# The reasons of failures are not in a trace.
 _LOST = "lost, as in the run that is replayed"
 
 

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from shared.errors import setting_error
 
+# Text, so that a trace can be read and shortened by hand when a fault is looked for.
 _VERSION = "version 2"
 _Kind = Literal["report", "lost", "lost-with-node", "replacement", "joined", "released", "evaluation", "lost-evaluator"]
 

@@ -40,6 +40,7 @@ _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 _FIRST_FACTOR = 3.0
 # An actor counts as hung after this multiple of its longest rollout.
 _HANG_FACTOR = 20.0
+# A death an hour is no reason to end a run of days, and ten within minutes have a lasting cause.
 _RESTART_WINDOW_SECONDS = 600.0
 
 

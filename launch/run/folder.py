@@ -281,6 +281,7 @@ class FolderLock:
         self._file.flush()
 
     def release(self) -> None:
+        # The file stays: after its removal two processes could lock two files of this name.
         self._file.close()
 
 
@@ -292,6 +293,7 @@ def holder_of(folder: Path) -> Holder | None:
         return None
     with file:
         try:
+            # Shared: two readers at once do not take each other for a run.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             try:

@@ -31,6 +31,7 @@ def lag_mean(counts: Counter[int]) -> float:
 
 def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     """Mean, 95th percentile and maximum of the policy lag in updates, from numbers of gradients by lag."""
+    # From counts, and not from a list of lags: a run has millions of gradients.
     needed, seen = 0.95 * counts.total(), 0
     for lag in sorted(counts):
         seen += counts[lag]
@@ -49,6 +50,7 @@ class JsonLines:
         file = folder / "metrics.jsonl"
         # A killed process may have left half a line, and the next row would be joined to it.
         drop_half_line(file)
+        # Without a buffer: a killed process loses no row that it has written.
         self._file = file.open("ab", buffering=0)
 
     def write(self, line: bytes) -> None:
@@ -73,6 +75,7 @@ def progress_of(values: Mapping[str, Any]) -> Progress:
     """The inverse of `row_values`, from a row of metrics.jsonl."""
     names = {field.name for field in fields(Progress)}
     known = {name: value for name, value in values.items() if name in names}
+    # The keys of a JSON object are strings.
     known["policy_lag_counts"] = {int(lag): count for lag, count in values.get("policy_lag_counts", {}).items()}
     others = {n: v for n, v in values.items() if n not in names and isinstance(v, int | float)}
     info = {n.removeprefix(INFO): others.pop(n) for n in list(others) if n.startswith(INFO)}
@@ -195,6 +198,7 @@ class Metrics:
 # ---- Rows and views over time
 
 
+# Rates over much less than a second would be those of an instant.
 _MOST_SECONDS_BETWEEN_VIEWS = 1.0
 
 
@@ -309,6 +313,7 @@ class Messages:
 
     def take(self) -> list[SessionEvent]:
         """The events since the last call."""
+        # Another thread may add events meanwhile: they stay for the next call.
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
 

@@ -75,12 +75,14 @@ def changes_since(
             continue
         try:
             with path.open("rb") as file:
+                # Of the open file: the path may lead to another one by now.
                 status = os.fstat(file.fileno())
                 stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
                 if before is not None and tails and _ADDED_TO.fullmatch(path.name) and before.grew_to(stamp):
                     file.seek(before.size)
                     changes.tails[name] = Tail(before.size, file.read(stamp.size - before.size))
                 elif before != stamp:
+                    # No further than the stamp: rows that are added meanwhile come with the next changes.
                     changes.files[name] = file.read(stamp.size)
         except FileNotFoundError:
             # An old checkpoint, deleted since `_files` listed it.
@@ -113,6 +115,7 @@ def apply_changes(folder: Path, changes: Changes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
         part.write_bytes(content)
+        # Readers see the old file or the new one, never a part.
         part.replace(path)
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
@@ -191,6 +194,7 @@ def check_storage(url: str, *, new: bool) -> None:
                 "storage", url, f"holds a run: train --resume {quoted(url)} goes on with it, or name another"
             )
         _make_folder(files, root)
+        # A user who may list a bucket may still not write to it.
         files.pipe_file(f"{root}/.tributary", b"")
         files.rm_file(f"{root}/.tributary")
     except ConfigurationError:
@@ -214,6 +218,7 @@ def fetch(url: str, folder: Path, setting: str = "resume") -> None:
         if f"{root}/config.json" not in names:
             raise setting_error(setting, url, "holds no run: it has no config.json")
         paths = [path_within(folder, name.removeprefix(root).lstrip("/")) for name in names]
+        # All names have been checked by now: nothing is written for a copy with a bad one.
         for parent in {path.parent for path in paths}:
             parent.mkdir(parents=True, exist_ok=True)
         files.get(names, [str(path) for path in paths])
@@ -398,6 +403,7 @@ class Saving:
         return (
             seconds - self._saved_seconds >= due.every_seconds
             or (due.every_updates is not None and learner.version - self._saved_version >= due.every_updates)
+            # At each multiple: runs that are compared have checkpoints at the same frames.
             or (due.every_frames is not None and crossed_multiple(self._saved_frames, frames, due.every_frames))
         )
 
@@ -412,6 +418,7 @@ class Saving:
         from learner.checkpoint import CheckpointError
 
         learner = self._learner
+        # Before the write: a few such checkpoints would replace all good ones.
         if not learner.is_finite():
             raise TrainingStoppedError(
                 f"the parameters are not finite any more at update {learner.version}; the last checkpoint is from "

@@ -118,6 +118,7 @@ class TrainingSession:
         trackers: Mapping[str, OpenTracker] | None = None,
     ) -> None:
         self._config = config
+        # An exact checkpoint contains the executor's state and the calls under way.
         self._exact = config.checkpoint.exact
         self._resumed = resume
         self._folder = RunFolder(folder)
@@ -177,6 +178,7 @@ class TrainingSession:
         if config.record_arrivals is not None and not resume:
             self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
         self._dropped_reports: Counter[str] = Counter()
+        # Last: the start of the actors' processes is no training.
         self._started = time.monotonic()
 
     @property

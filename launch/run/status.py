@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from learner.learner import Learner
 
 RUNNING, DIED = "running", "died"
+# Runs, those of --seeds, trials of sweeps, and the seeds of a study's tasks.
 _PATTERNS = ("*", "*/seed-*", "*/trial-*", "*/*/seed-*")
 
 
@@ -70,6 +71,7 @@ def run_folders(runs: Path) -> Iterator[Path]:
 
 
 def _started(file: Path) -> int:
+    # A resume writes config.json anew. The manifest is written once, at the start.
     manifest = file.with_name("manifest.json")
     return (manifest if manifest.is_file() else file).stat().st_mtime_ns
 
@@ -135,6 +137,7 @@ def run_summary(
         "status": status,
         "agent_steps_sampled": ledger.sampled,
         "agent_steps_applied": ledger.applied,
+        # With gradients that no update will apply: sampled = applied + dropped holds at the end.
         "agent_steps_dropped": ledger.dropped_if_it_ends(),
         "frames": learner.account.frames,
         "updates": ledger.updates,
@@ -154,6 +157,7 @@ def run_summary(
         "evaluation": evaluation,
         "actor_restarts": counts.actor_restarts,
         "rollouts_lost_with_actors": counts.rollouts_lost,
+        # A dead actor cannot report how far its rollout had come.
         "agent_steps_lost_with_actors_at_most": counts.rollouts_lost * actor.unroll_length * actor.environments,
         "learner_restarts": counts.learner_restarts,
         "agent_steps_lost_with_learner": counts.agent_steps_lost,
@@ -280,6 +284,7 @@ def default_run_dir(name: str) -> Path:
 
 def numbered(folder: Path) -> Iterator[Path]:
     """A folder, then alternatives with a number, for runs that start in the same second."""
+    # A number, and no finer time: the names stay readable.
     yield folder
     yield from (folder.with_name(f"{folder.name}-{number}") for number in count(2))
 

@@ -238,6 +238,7 @@ def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None
     median = float(np.median(returns))
     if untrained is None or median <= untrained:
         return None
+    # Midway between the two.
     return int((returns < (untrained + median) / 2.0).sum())
 
 
@@ -341,6 +342,7 @@ class Evaluations:
 
     def evaluator_died(self, seconds: float) -> None:
         """Note that the evaluator died after `seconds` of training."""
+        # Its process had all of them.
         self._under_way = []
         if self._confirming is not None:
             self._deaths += 1
@@ -363,6 +365,7 @@ class Evaluations:
             self._under_way = [
                 EvaluationRequest(TrainingPoint(*at), policy) for at, policy in state["evaluations"]["under_way"]
             ]
+        # Without the evaluation under way, the next crossing requests another one.
         if self._target is not None and state.get("return_mark") is not None:
             self._target.restore(state["return_mark"], request_kept=exact)
 
@@ -378,6 +381,7 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
         "mean_return": float(np.mean(returns)),
         "median_return": float(np.median(returns)),
         "collapsed_episodes": collapsed_episodes(returns, untrained),
+        # Games that were the same from start to end count as one sample.
         "standard_error": standard_error(returns, result.games),
     }
 
