@@ -12,6 +12,7 @@ from actors.minibatches import Minibatches
 from actors.policy import Acted, Policy, carried
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
+from shared.methods.method import make_explorer
 from shared.moments import Moments
 from shared.seeds import SeedRule, actor_seeds
 from shared.types import GradientReport, Rollout, StageSeconds, WeightSnapshot
@@ -36,6 +37,21 @@ class ActorState(NamedTuple):
     seed_rule: SeedRule = "blocks"
 
 
+class Played(NamedTuple):
+    """The rollout that was played last, until its first gradient is reported. Times in seconds."""
+
+    environment: float = 0.0
+    acting: float = 0.0
+    gradient: float = 0.0
+    synchronise: float = 0.0
+    wait: float = 0.0
+    observation_moments: Moments | None = None
+    return_moments: Moments | None = None
+
+
+_NOTHING_PLAYED = Played()
+
+
 class Actor:
     """Steps a batch of environments and differentiates the loss over the rollout.
 
@@ -47,23 +63,42 @@ class Actor:
     Args:
         actor_id: unique in the run. It determines the actor's random streams.
         seed_rule: derivation of the seeds. Exact checkpoints from before version 0.2 use another one.
+        first: another actor of this process, whose network and graphs this one uses. Results are equal to the bit.
+            A graph takes a third of a second and some 10 MB, so that a process could hold few actors without it.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int, seed_rule: SeedRule = "hashed") -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actor_id: int,
+        seed_rule: SeedRule = "hashed",
+        first: "Actor | None" = None,
+    ) -> None:
         self.actor_id = actor_id
         self._sequence = 0
         actor = config.actor
         self._environments = VectorEnvironment(config.environment, actor.environments)
         self.seed_rule: SeedRule = seed_rule
         seeds = actor_seeds(config.seed, actor_id, actor.environments, seed_rule)
-        self._policy = Policy(
-            config, spec, environments=actor.environments, seed=seeds.actions, unroll_length=actor.unroll_length
-        )
         self._gradients: Gradients
-        if config.actor.gradients_per_rollout == 1:
-            self._gradients = RolloutGradient(config, spec, self._policy)
+        self._policy: Policy
+        # The actor whose exploration the policy has, in a list that all actors of the policy share.
+        self._sampling: list[Actor]
+        if first is not None:
+            self._policy, self._sampling = first._policy, first._sampling
+            self._gradients = first._gradients.for_another_actor(seeds.actions)
         else:
-            self._gradients = Minibatches(config, spec, self._policy, seeds.actions)
+            self._policy = Policy(
+                config, spec, environments=actor.environments, seed=seeds.actions, unroll_length=actor.unroll_length
+            )
+            self._sampling = [self]
+            corrected = Minibatches(config, spec, self._policy, seeds.actions) if actor.corrects else None
+            self._gradients = corrected or RolloutGradient(config, spec, self._policy)
+        explorer = make_explorer(
+            config, spec.actions, self._policy.method, actor.environments, seeds.actions, training=True
+        )
+        self._exploration = explorer.state()
         self._builder = RolloutBuilder(
             actor.unroll_length,
             actor.environments,
@@ -84,12 +119,15 @@ class Actor:
         self._next_acted: Acted | None = None
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
         self._finished_at = time.perf_counter()
+        self._fresh = actor.fresh_gradients
+        self._played = _NOTHING_PLAYED
         # Environments cannot be saved, but their actions can be replayed.
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
 
     def state(self) -> ActorState:
         """The state to resume from. Needs `checkpoint.exact`."""
         assert self._taken is not None, "actions are kept with --checkpoint.exact only"
+        self._take_exploration()
         actions = np.concatenate([self._builder.no_actions[None][:0], *self._taken])
         acted = self._next_acted
         memory = (*self._memory, *(() if acted is None else acted.state))
@@ -121,34 +159,50 @@ class Actor:
         self._memory = memory[:parts]
         if state.next_actions is not None:
             self._next_acted = Acted(state.next_actions, state=memory[parts:])
+        self._take_exploration()
         self._policy.restore_exploration(state.exploration)
         if state.gradients is not None and len(state.actions):
             # The first actions of the next rollout are part of the last one too.
             self._gradients.restore(builder.finish(state.next_actions), state.gradients)
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport:
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | None:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
 
         If a rollout gives several gradients, only its first call acts. Each later call reports the next gradient of the
         same rollout at the weights of `snapshot`. `target` has the weights of the target network, for methods with one.
+
+        With `actor.fresh_gradients` the call that acts returns None, and its first gradient is that of the next call:
+        a call is what brings new weights, so that these are the newest, and nothing else has to travel.
         """
         started = time.perf_counter()
-        wait = started - self._finished_at
+        self._take_exploration()
         self._policy.assign(snapshot.parameters, snapshot.frames)
         if target is not None:
             self._gradients.assign_target(target)
-        before = synchronised = time.perf_counter()
-        environment = acting = 0.0
-        moments = return_moments = None
+        before = time.perf_counter()
+        played = self._played._replace(
+            synchronise=self._played.synchronise + before - started,
+            wait=self._played.wait + started - self._finished_at,
+        )
         if self._gradients.rollout_is_done:
             self._builder.reward_factor = snapshot.reward_factor
             rollout, environment, acting = self._play()
             before += environment + acting
             self._gradients.begin(rollout)
             moments = self._moments_of(rollout.observations[:-1]) if self._keeps_moments else None
-            return_moments = self._builder.return_moments
+            played = played._replace(
+                environment=environment,
+                acting=acting,
+                observation_moments=moments,
+                return_moments=self._builder.return_moments,
+            )
+            if self._fresh:
+                self._finished_at = time.perf_counter()
+                self._played = played._replace(gradient=self._finished_at - before)
+                return None
         part = self._gradients.next()
         self._finished_at = time.perf_counter()
+        self._played = _NOTHING_PLAYED
         self._sequence += 1
         return GradientReport(
             actor_id=self.actor_id,
@@ -160,17 +214,30 @@ class Actor:
             samples=part.samples,
             episodes=self._builder.take_episodes(),
             stage_seconds=StageSeconds(
-                environment=environment,
-                acting=acting,
-                gradient=self._finished_at - before,
-                synchronise=synchronised - started,
-                wait=wait,
+                environment=played.environment,
+                acting=played.acting,
+                gradient=played.gradient + self._finished_at - before,
+                synchronise=played.synchronise,
+                wait=played.wait,
             ),
             statistics=part.statistics,
-            observation_moments=moments,
-            return_moments=return_moments,
+            observation_moments=played.observation_moments,
+            return_moments=played.return_moments,
             unfinished_environments=self._builder.unfinished_environments,
         )
+
+    @property
+    def plays_next(self) -> bool:
+        """Whether the next call of `run` plays a rollout."""
+        return self._gradients.rollout_is_done
+
+    def _take_exploration(self) -> None:
+        """Give the policy this actor's exploration, and keep that of the actor that has used it before."""
+        before = self._sampling[0]
+        if before is not self:
+            before._exploration = self._policy.exploration_state()
+            self._policy.restore_exploration(self._exploration)
+            self._sampling[0] = self
 
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
         """Moments of the numbers that a network scales; beside images they are a part of each observation."""

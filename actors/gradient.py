@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from copy import copy
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -41,18 +42,24 @@ class Gradients(ABC):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
         self._policy = policy
         self._target_network = None
-        self._target_version: int | None = None
         if config.method.uses_target_network:
             self._target_network = build_network(config, spec, policy.method)
             self._assign_target = assign_graph(self._target_network, policy.layout)
-        self._statistics: tuple[str, ...] = ()
+        # Lists, because `for_another_actor` shares them as it does the graphs: the version of the target network, and
+        # the names of the statistics, which are known when the graph is traced.
+        self._target_version: list[int] = []
+        self._statistics: list[str] = []
 
     def assign_target(self, target: WeightSnapshot) -> None:
         """Set the target network, unless it has that version already."""
-        if target.version != self._target_version:
+        if [target.version] != self._target_version:
             # A variable may alias the memory that it is assigned from, and shared memory is overwritten later.
             self._assign_target(target.parameters.copy())
-            self._target_version = target.version
+            self._target_version[:] = [target.version]
+
+    @abstractmethod
+    def for_another_actor(self, seed: int) -> Self:
+        """The gradients of another actor of this process, by the same graphs."""
 
     @property
     @abstractmethod
@@ -91,7 +98,7 @@ class Gradients(ABC):
         by_variable += [None] * (len(self._policy.layout.sizes) - len(by_variable))
         pieces = zip(by_variable, self._policy.layout.sizes, strict=True)
         flat = tf.concat([tf.zeros(size) if g is None else tf.reshape(g, [-1]) for g, size in pieces], axis=0)
-        self._statistics = tuple(loss.statistics)
+        self._statistics[:] = loss.statistics
         return flat, tf.stack(list(loss.statistics.values()))
 
     def _named(self, statistics: tf.Tensor) -> dict[str, float]:
@@ -105,6 +112,11 @@ class RolloutGradient(Gradients):
         super().__init__(config, spec, policy)
         self._graph = Graph(self._gradient_graph, rollout_signature(config, spec, policy.network.state_units))
         self._rollout: Rollout | None = None
+
+    def for_another_actor(self, seed: int) -> Self:  # noqa: ARG002
+        other = copy(self)
+        other._rollout = None
+        return other
 
     @property
     def traces(self) -> int:

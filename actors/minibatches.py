@@ -1,7 +1,8 @@
 """Rollouts that give several gradients, each over a part of the rollout, while the weights change in between."""
 
 from collections.abc import Iterable
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from shared.types import Float32Array, Rollout
 class Minibatches(Gradients):
     """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
 
+    Also for E = M = 1 with `actor.fresh_gradients`, whose only gradient uses newer weights than those that acted.
+
     Values and log-probabilities are those of acting; returns and advantages are computed once, with the weights that
     acted. For methods with probabilities the loss uses the clipped ratio (Schulman et al. 2017, arXiv 1707.06347,
     eq. 7) to the behaviour policy, which corrects for all updates in between, those of other actors included.
@@ -34,16 +37,9 @@ class Minibatches(Gradients):
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
         super().__init__(config, spec, policy)
-        self._seed = seed
         self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
         shape = (config.actor.unroll_length, config.actor.environments)
-        self._values: Float32Array = np.zeros(shape, np.float32)
-        self._log_probs: Float32Array = np.zeros(shape, np.float32)
-        self._returns: Float32Array = np.zeros(shape, np.float32)
-        self._advantages: Float32Array = np.zeros(shape, np.float32)
-        self._rollout: Rollout | None = None
-        self._rollouts = self._reported = 0
-        self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._begin_first(shape, seed)
         units = policy.network.state_units
         # Minibatches are drawn from environments if their times belong together, else from agent steps.
         self._drawable = shape[1] if units else shape[0] * shape[1]
@@ -55,6 +51,21 @@ class Minibatches(Gradients):
         self._gradient = Graph(
             self._gradient_graph, [*signature[:2], a_float, a_float, a_float, a_float, minibatch, *states]
         )
+
+    def _begin_first(self, shape: tuple[int, int], seed: int) -> None:
+        self._seed = seed
+        self._values: Float32Array = np.zeros(shape, np.float32)
+        self._log_probs: Float32Array = np.zeros(shape, np.float32)
+        self._returns: Float32Array = np.zeros(shape, np.float32)
+        self._advantages: Float32Array = np.zeros(shape, np.float32)
+        self._rollout: Rollout | None = None
+        self._rollouts = self._reported = 0
+        self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
+
+    def for_another_actor(self, seed: int) -> Self:
+        other = copy(self)
+        other._begin_first(self._values.shape, seed)
+        return other
 
     @property
     def traces(self) -> int:

@@ -76,11 +76,11 @@ class Policy:
         seen = [tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)]
         seen += [tf.TensorSpec((None, n), tf.float32) for n in units]
         self._assign = assign_graph(self.network, self.layout)
-        reuses = config.actor.gradients_per_rollout > 1
-        self._gives_values = training and reuses
+        corrects = config.actor.corrects
+        self._gives_values = training and corrects
         # Not for a rollout with several gradients, of which they would serve the first only, nor for one whose first
-        # action was chosen by other weights.
-        stores = unroll_length is not None and not self.method.needs_next_actions and not reuses
+        # action was chosen by other weights, or whose gradient uses newer ones.
+        stores = unroll_length is not None and not self.method.needs_next_actions and not corrects
         self._stored = StoredActivations(unroll_length or 0) if stores else None
         step = tf.TensorSpec((), tf.int32)
         # Made once: with cold caches a tensor of a number takes 190 µs, a tenth of a call.
@@ -121,7 +121,7 @@ class Policy:
         return self._explorer.state()
 
     def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Restore the random stream. Call it before the first sample."""
+        """Restore the random stream."""
         self._explorer.restore(state)
 
     def first_state(self, environments: int) -> State:

@@ -183,7 +183,8 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
     actors = max(least, actors if most is None else min(most, actors))
     if isinstance(config.actors, int):
         actors = config.actors
-    if actors > places:
+    # Inline actors share the networks and graphs of one process, which are most of an actor's memory.
+    if actors > places and config.executor == "ray":
         raise setting_error(
             "actors",
             actors,

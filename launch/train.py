@@ -396,7 +396,8 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[Callable[[], Non
         listener.message(f"threads:      {budget.describe()}")
         if first is not None:
             listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
-        for warning in (budget.warning(), annealing_warning(config)):
+        crowded = budget.warning() if config.executor == "ray" else None
+        for warning in (crowded, annealing_warning(config)):
             if warning is not None:
                 listener.message(f"warning: {warning}")
         try:

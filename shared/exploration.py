@@ -67,6 +67,16 @@ class EpsilonGreedy(RandomStream):
         self._initial = initial
         self.epsilon = tf.Variable(initial.astype(np.float32), trainable=False, name="epsilon")
 
+    def state(self) -> dict[str, npt.NDArray[np.generic]]:
+        """See `RandomStream.state`. With the final values of ε."""
+        return super().state() | {"final": np.asarray(self.final)}
+
+    def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
+        """See `RandomStream.restore`."""
+        super().restore(state)
+        # Checkpoints of before version 0.2 lack them; they follow from the seed.
+        self.final = np.asarray(state.get("final", self.final))
+
     def begin(self, frames: int) -> None:
         """Anneal ε by global frames."""
         annealing = self._config.annealing_frames
@@ -135,9 +145,13 @@ class StateDependentNoise(RandomStream):
         return super().state() | noise
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """See `RandomStream.restore`. Call it before the first sample."""
+        """See `RandomStream.restore`."""
         super().restore(state)
-        if "noise" in state:
+        if self._noise is not None:
+            # A state of before the first sample has none: it is drawn then.
+            shape = self._noise.shape
+            self._noise.assign(state["noise"] if "noise" in state else self.generator.normal(shape))
+        elif "noise" in state:
             self._noise = tf.Variable(state["noise"], trainable=False, name="noise")
 
     def begin(self, frames: int) -> None:

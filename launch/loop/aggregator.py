@@ -81,12 +81,14 @@ class GradientAggregator:
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport):
                 self._add(completion)
+            elif isinstance(completion, Heartbeat):
+                self._pool.on_heartbeat(completion)
             elif isinstance(completion, Failed):
                 self._record(self._pool.on_failure(completion))
             self._record(*self._pool.supervise())
             if not self._events and not self._is_complete() and self._clock() - began >= self._patience:
                 # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
-                return Heartbeat(0, expects_sum=bool(self._executor.actor_ids))
+                return Heartbeat(0, expects_report=bool(self._executor.actor_ids))
         if self._events:
             return self._events.popleft()
         assert self._sum is not None

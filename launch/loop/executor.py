@@ -56,13 +56,14 @@ class ChildEvent(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A node's aggregator is alive, and its sum is not complete yet.
+    """A call ended without a report, and the next one goes on: an actor has played a rollout of which it takes the
+    gradients at newer weights, or a node's aggregator is alive and its sum is not complete yet.
 
-    `expects_sum`: actors are working on the sum. Otherwise the node has no actor, and a sum may take any time.
+    `expects_report`: work is under way. Otherwise the node has no actor, and a sum may take any time.
     """
 
     actor_id: int
-    expects_sum: bool
+    expects_report: bool = True
 
 
 Completion = GradientReport | AggregatedReport | EvaluationResult | Failed | ChildEvent | Heartbeat

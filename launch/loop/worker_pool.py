@@ -129,13 +129,13 @@ class WorkerPool:
         return event.change
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Record that an aggregator is alive, and dispatch to it again.
+        """Record that an actor or aggregator is alive, and dispatch to it again.
 
-        A sum that its actors are working on is completed even while the run stops or the node drains: its gradients
-        are paid for. So the end of a run waits for at most K gradients of each node.
+        A rollout that was played, or a sum that actors are working on, is completed even while the run stops or the
+        node drains: its agent steps are paid for. So the end of a run waits for at most K gradients of each node.
         """
         self._watchdog.heard_from(heartbeat.actor_id, self._clock())
-        dispatch = self._dispatch if heartbeat.expects_sum else self.dispatch
+        dispatch = self._dispatch if heartbeat.expects_report else self.dispatch
         dispatch(heartbeat.actor_id)
 
     def on_failure(self, failed: Failed) -> Failed:

@@ -17,19 +17,19 @@ from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, Wei
 
 
 class Reply(NamedTuple):
-    """A report as it travels through Ray.
+    """A report as it travels through Ray; None for a rollout that was only played.
 
     `accepted`: the actor has accepted the connection that it was offered, and waits for the call of `serve`.
     """
 
-    report: GradientReport
+    report: GradientReport | None
     accepted: bool
 
 
 class Runner(Protocol):
     """An `Actor`, or its replacement in a benchmark."""
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport: ...
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None: ...
 
 
 class ActorNotMadeError(Exception):

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
-from launch.loop.executor import Completion, Failed
+from launch.loop.executor import Completion, Failed, Heartbeat
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, EvaluatorProcess, Reply
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.placement import desired_actors, next_node
@@ -234,6 +234,8 @@ class RayExecutor:
         """The completion of an actor's call by its result."""
         if isinstance(result, GradientReport):
             return result
+        if result is None:
+            return Heartbeat(actor_id)
         assert isinstance(result, Reply)
         worker = self._workers[actor_id]
         if worker.connection is not None and worker.serving is None:
@@ -244,7 +246,7 @@ class RayExecutor:
             else:
                 self._transport.disconnect(worker.connection)
                 worker.connection = None
-        return result.report
+        return Heartbeat(actor_id) if result.report is None else result.report
 
     def _first_ready(self, calls: Sequence[Any], seconds: float) -> Any | None:
         """The first of these calls that has ended or ends within `seconds`."""

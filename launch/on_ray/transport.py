@@ -134,14 +134,16 @@ class LocalTransport:
         connection.near.send(Request(weights, target_weights, reply_in.address))
         return call
 
-    def receive(self, call: "LocalCall") -> GradientReport:
-        """The report of a call that has ended.
+    def receive(self, call: "LocalCall") -> GradientReport | None:
+        """The report of a call that has ended; None for a rollout that was only played.
 
         Raises:
             EOFError: the actor raised, or its process died.
         """
-        report: GradientReport = call.connection.near.receive()
+        report: GradientReport | None = call.connection.near.receive()
         self._calls.remove(call)
+        if report is None:
+            return None
         # Not copied: the learner adds it before the next call of this actor is sent, which is the first that may write
         # to the vector.
         return report._replace(gradient=call.reply_in.values)
@@ -219,7 +221,7 @@ class LocalEndpoint:
         self._channel = channel
         self._vectors: dict[VectorAddress, Float32Array] = {}
 
-    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None], GradientReport]) -> None:
+    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None], GradientReport | None]) -> None:
         """Answer requests by `run` until the other end is closed."""
         try:
             while True:
@@ -228,8 +230,10 @@ class LocalEndpoint:
                 except EOFError:
                     return
                 report = run(self._snapshot(request.weights), request.target and self._snapshot(request.target))
-                self._vector(request.reply_in)[...] = report.gradient
-                self._channel.send(report._replace(gradient=_NO_GRADIENT))
+                if report is not None:
+                    self._vector(request.reply_in)[...] = report.gradient
+                    report = report._replace(gradient=_NO_GRADIENT)
+                self._channel.send(report)
         finally:
             # The executor, which may wait for a reply, sees the end.
             self._channel.close()

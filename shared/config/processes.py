@@ -21,6 +21,9 @@ class ActorConfig:
     minibatches: Annotated[int, Range(1)] = 1
     """M: number of random parts of a rollout, each of which gives one gradient. An actor reports E x M gradients per
     rollout. M divides the environments times the unroll length."""
+    fresh_gradients: bool = False
+    """An actor takes the newest weights between its rollout and the first gradient, whose clipped ratio corrects for
+    the updates in between. For many actors."""
     calls_in_flight: Annotated[int, Range(1, 2)] = 1
     """Number of gradient calls that are under way at one actor. 2 hides the learner's latency, and adds one version of
     policy lag."""
@@ -44,6 +47,11 @@ class ActorConfig:
     def gradients_per_rollout(self) -> int:
         """E x M: number of gradients that an actor reports per rollout."""
         return self.epochs * self.minibatches
+
+    @property
+    def corrects(self) -> bool:
+        """Whether gradients use other weights than those that acted, and so a ratio to the behaviour policy."""
+        return self.fresh_gradients or self.gradients_per_rollout > 1
 
 
 @dataclass(frozen=True)

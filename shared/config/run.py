@@ -150,6 +150,8 @@ def _check_aggregation(config: RunConfig) -> None:
 
 
 def _check_executor(config: RunConfig) -> None:
+    if config.actor.fresh_gradients:
+        _check_fresh_gradients(config)
     if config.checkpoint.exact and config.environment.normalise_rewards:
         raise setting_error("checkpoint.exact", True, "does not keep what rewards are divided by; leave "
             "--environment.normalise-rewards out")  # fmt: skip
@@ -180,3 +182,15 @@ def _flat(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, str | int | 
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _check_fresh_gradients(config: RunConfig) -> None:
+    for name, value, absent in (
+        ("checkpoint.exact", config.checkpoint.exact, False),
+        ("record_arrivals", config.record_arrivals, None),
+        ("replay_arrivals", config.replay_arrivals, None),
+    ):
+        if value != absent:
+            raise setting_error(
+                name, value, "does not know the order of rollouts and gradients; add --actor.no-fresh-gradients"
+            )

@@ -69,7 +69,7 @@ class Explorer(Protocol):
         ...
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Restore a saved state. Called before the first sample."""
+        """Restore a saved state: of an earlier process, or of another actor that samples by the same graphs."""
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
         """Graph code: one action per environment, int32 [B] or float32 [B, D], from the output for a batch of B."""
