@@ -24,6 +24,13 @@ from shared.registry import METHODS, NETWORKS, import_modules
 # Ids have a version, a module or a namespace.
 _ID = re.compile(r"-v\d+$|[:/]")
 
+# The settings that `shared_by` changes.
+_SHARED = ("actor.environments", "actor.unroll_length", "actor.minibatches", "learner.gradients_per_update")
+# A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
+_LEAST_STEPS = 16
+# Pong with 64 actors learned with 1 environment x 64 steps, and not with 4 x 16.
+_LONG_UNROLL = 64
+
 
 @dataclass(frozen=True)
 class TrainRequest:
@@ -79,7 +86,51 @@ class ResolvedRun(NamedTuple):
 def complete(request: TrainRequest) -> ResolvedRun:
     """Resolve the settings of a run: those of an earlier run, or of a preset and a file, then the user's changes."""
     base = base_settings(request)
-    return base._replace(config=request.change(base.config))
+    config = request.change(base.config)
+    if any(attrgetter(name)(config) != attrgetter(name)(base.config) for name in _SHARED):
+        # Chosen by hand.
+        config = replace(config, actor=replace(config.actor, steps_in_flight=None))
+    return base._replace(config=config)
+
+
+def shared_by(config: RunConfig, actors: int) -> RunConfig:
+    """The settings with which `actors` actors learn as a few do.
+
+    What learning depends on is the number of agent steps under way at once, not the number of updates between a
+    gradient's weights and those that it meets (docs/scaling.md). So `actor.steps_in_flight` is divided among the
+    actors: few environments and long unrolls, since many environments with short unrolls learned least at the same
+    number. An update keeps its agent steps, and with them the learning rate stays right: fewer minibatches, then the
+    mean of several gradients.
+    """
+    actor, learner = config.actor, config.learner
+    steps = actor.environments * actor.unroll_length
+    ordered = config.checkpoint.exact or config.record_arrivals is not None or config.replay_arrivals is not None
+    if actor.steps_in_flight is None or actors * steps <= actor.steps_in_flight or ordered:
+        return config
+    each = min(steps, max(actor.steps_in_flight // actors, _LEAST_STEPS))
+    unroll_length = min(each, max(actor.unroll_length, _LONG_UNROLL))
+    environments = each // unroll_length
+    per_update = steps * learner.gradients_per_update // actor.minibatches
+    # With a memory a minibatch is drawn from environments.
+    drawable = environments if config.network.recurrent != "none" else environments * unroll_length
+    sizes = {m: environments * unroll_length // m for m in range(1, actor.minibatches + 1) if drawable % m == 0}
+    minibatches = max((m for m, size in sizes.items() if size >= per_update), default=1)
+    gradients = max(1, round(per_update / sizes[minibatches]))
+    return replace(
+        config,
+        actor=replace(
+            actor,
+            environments=environments,
+            unroll_length=unroll_length,
+            minibatches=minibatches,
+            fresh_gradients=True,
+            # The settings of a resumed run are these.
+            steps_in_flight=None,
+        ),
+        learner=replace(
+            learner, gradients_per_update=gradients, accumulation="sum" if config.method.reduction == "sum" else "mean"
+        ),
+    )
 
 
 def base_settings(request: TrainRequest) -> ResolvedRun:

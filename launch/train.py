@@ -25,7 +25,7 @@ from launch.machine import (
 )
 from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
 from launch.presets import PRESETS, advice_on_preset
-from launch.request import check_arrivals, check_checkpoint, check_network, check_video
+from launch.request import check_arrivals, check_checkpoint, check_network, check_video, shared_by
 from launch.run.events import Event, Message, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, manifest, read_summary
 from launch.run.metrics import annealing_warning
@@ -191,6 +191,8 @@ def _prepare(
         config = replace(config, record_arrivals=None, replay_arrivals=None)
     here = config.executor == "inline" or config.address == "local"
     budget = thread_budget(config) if here else None
+    if not resume:
+        config = _shared_by_actors(config, budget, listener)
     check_arrivals(config, budget)
     first: FirstWeights | None = None
     if resume:
@@ -218,6 +220,24 @@ def _spec_of(run: _Run) -> EnvironmentSpec:
         return run.spec
     mean = measure_observation_mean(run.config.environment, run.config.seed, threads=usable_cores())
     return replace(run.spec, observation_mean=mean)
+
+
+def _shared_by_actors(config: RunConfig, budget: ThreadBudget | None, listener: _Listener) -> RunConfig:
+    """The settings for the number of actors, which is known for a cluster only if it was given."""
+    actors = budget.actors if budget is not None else config.actor_range[1]
+    if actors is None:
+        if config.actor.steps_in_flight is not None:
+            listener.message("note: with --actors N the rollouts would be divided among N actors, see docs/scaling.md")
+        return config
+    shared = shared_by(config, actors)
+    if shared != config:
+        actor, learner = shared.actor, shared.learner
+        listener.message(
+            f"rollouts:     {actors} actors share {config.actor.steps_in_flight:,} agent steps in flight: each "
+            f"{actor.environments} x {actor.unroll_length}, {actor.minibatches} minibatches, the {learner.accumulation} "
+            f"of {learner.gradients_per_update} gradients an update; --actor.steps-in-flight None leaves them alone"
+        )
+    return shared
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:

@@ -23,7 +23,7 @@ CARTPOLE = RunConfig(
     network=NetworkConfig(name="mlp", hidden_sizes=(64, 64)),
     method=MethodConfig(return_lambda=0.95, entropy_cost=0.001),
     optimizer=OptimizerConfig(learning_rate=2e-3, epsilon=1e-5, bias_correction=True, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=8, unroll_length=32),
+    actor=ActorConfig(environments=8, unroll_length=32, steps_in_flight=1_024),
     evaluation=EvaluationConfig(every_frames=50_000, episodes=100, environments=100, policy="greedy"),
 )
 
@@ -86,7 +86,7 @@ VECTORS = RunConfig(
     method=MethodConfig(return_lambda=0.95, entropy_cost=0.001, standardise_advantages=True),
     exploration=ExplorationConfig(initial_log_std=-0.5),
     optimizer=OptimizerConfig(name="adam", learning_rate=5e-4, epsilon=1e-5, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=16, unroll_length=128, epochs=8, minibatches=8),
+    actor=ActorConfig(environments=16, unroll_length=128, epochs=8, minibatches=8, steps_in_flight=8_192),
     evaluation=EvaluationConfig(every_frames=200_000, episodes=20, environments=20, policy="greedy"),
 )
 

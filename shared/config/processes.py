@@ -24,6 +24,10 @@ class ActorConfig:
     fresh_gradients: bool = False
     """An actor takes the newest weights between its rollout and the first gradient, whose clipped ratio corrects for
     the updates in between. For many actors."""
+    steps_in_flight: Annotated[int | None, Range(1)] = None
+    """Agent steps of the rollouts of all actors together at which learning is known to work. More actors than fit share
+    them: smaller rollouts, as many agent steps an update as before, and fresh gradients. None, or an explicit
+    --actor.environments, unroll-length, minibatches or --learner.gradients-per-update: no such change."""
     calls_in_flight: Annotated[int, Range(1, 2)] = 1
     """Number of gradient calls that are under way at one actor. 2 hides the learner's latency, and adds one version of
     policy lag."""

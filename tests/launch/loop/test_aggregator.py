@@ -159,8 +159,8 @@ def test_an_actor_that_hangs_is_replaced_though_the_others_report() -> None:
 
 def test_a_slow_sum_is_kept_and_a_heartbeat_comes_instead() -> None:
     node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=20.0)
-    assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == Heartbeat(0, expects_sum=True)
-    assert node.collect(5.0, version=8) == Heartbeat(0, expects_sum=True)
+    assert node.collect(report(1, 1, 1.0, 1.0), 4.0, 1.0) == Heartbeat(0, expects_report=True)
+    assert node.collect(5.0, version=8) == Heartbeat(0, expects_report=True)
     assert node.actors.tape == ["publish 8"]
     summed = node.collect(4.0, report(2, 1, 2.0, 2.0))
     assert isinstance(summed, AggregatedReport)

@@ -335,7 +335,7 @@ def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(
     assert isinstance(next(events), Outcome)
     for _ in range(3):
         clock.now += 4.0
-        executor.completions.append(Heartbeat(0, expects_sum=False))
+        executor.completions.append(Heartbeat(0, expects_report=False))
         assert next(events) is None
         assert executor.tape[-1] == "dispatch 0"
     # No heartbeat for six seconds.
@@ -362,10 +362,10 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
         coordinator.stop()
     executor.tape.clear()
     for _ in range(2):
-        executor.completions.append(Heartbeat(0, expects_sum=True))
+        executor.completions.append(Heartbeat(0, expects_report=True))
         assert next(events) is None
     assert executor.tape == ["dispatch 0", "dispatch 0"]
-    executor.completions.append(Heartbeat(0, expects_sum=False))
+    executor.completions.append(Heartbeat(0, expects_report=False))
     if draining:
         assert next(events) == Drained(0)
         assert executor.tape[2:] == ["remove 0"]
