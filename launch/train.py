@@ -234,8 +234,8 @@ def _shared_by_actors(config: RunConfig, budget: ThreadBudget | None, listener: 
         actor, learner = shared.actor, shared.learner
         listener.message(
             f"rollouts:     {actors} actors share {config.actor.steps_in_flight:,} agent steps in flight: each "
-            f"{actor.environments} x {actor.unroll_length}, {actor.minibatches} minibatches, the {learner.accumulation} "
-            f"of {learner.gradients_per_update} gradients an update; --actor.steps-in-flight None leaves them alone"
+            f"{actor.environments} x {actor.unroll_length} in {actor.minibatches} parts, an update the "
+            f"{learner.accumulation} of {learner.gradients_per_update} gradients (--actor.steps-in-flight None: as set)"
         )
     return shared
 

@@ -20,7 +20,6 @@ from launch.loop.executor import Completion, Failed, Heartbeat
 from launch.loop.trace import TraceEvent, TraceReader
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
-from shared.seeds import SeedRule
 from shared.types import EvaluationPolicy, WeightSnapshot
 
 # The reasons of failures are not in a trace.
@@ -146,7 +145,7 @@ class InlineExecutor:
             if actor_state.seed_rule != self._actors[actor_id].seed_rule:
                 # Its environments were reset with other seeds: the saved actions would play other episodes.
                 self._actors[actor_id].close()
-                self._actors[actor_id] = self._made(actor_id, actor_state.seed_rule)
+                self._actors[actor_id] = Actor(self._config, self._spec, actor_id, actor_state.seed_rule, self._first)
             self._actors[actor_id].restore(actor_state)
         for actor_id, snapshot, target, *policy in state["calls"]:
             weights = [None if w is None else _snapshot(w) for w in (snapshot, target)]
@@ -167,13 +166,10 @@ class InlineExecutor:
 
     def add(self) -> int | None:
         actor_id = next(self._ids)
-        self._actors[actor_id] = self._made(actor_id)
+        actor = Actor(self._config, self._spec, actor_id, first=self._first)
+        self._first = self._first or actor
+        self._actors[actor_id] = actor
         return actor_id
-
-    def _made(self, actor_id: int, seed_rule: SeedRule = "hashed") -> Actor:
-        made = Actor(self._config, self._spec, actor_id, seed_rule, self._first)
-        self._first = self._first or made
-        return made
 
     def free_slots(self) -> int:
         return 0

@@ -7,7 +7,8 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import EnvironmentSpec
-from launch.request import check_network, check_video
+from launch.presets import PRESETS
+from launch.request import TrainRequest, check_network, check_video, complete, shared_by
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec, ImagePart, ObservationParts
@@ -77,3 +78,43 @@ def test_what_cannot_be_filmed_is_one_line_where_it_is_to_be_filmed(monkeypatch:
     check_video(replace(unseen, address="auto"))
     for name in ("CartPole-v1", "ALE/Pong-v5"):
         check_video(replace(unseen, environment=EnvironmentConfig(id=name)))
+
+
+@pytest.mark.parametrize(
+    ("preset", "actors", "rollout", "minibatches", "gradients"),
+    [
+        ("pong", 16, (4, 64), 1, 1),
+        ("pong", 63, (1, 64), 1, 4),
+        ("pong", 256, (1, 16), 1, 16),
+        ("pong", 1024, (1, 16), 1, 16),
+        ("cartpole", 8, (2, 64), 1, 2),
+        ("cartpole", 64, (1, 16), 1, 16),
+        ("lunarlander", 8, (8, 128), 4, 1),
+        ("lunarlander", 64, (1, 128), 1, 2),
+    ],
+)
+def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_steps(
+    preset: str, actors: int, rollout: tuple[int, int], minibatches: int, gradients: int
+) -> None:
+    config = PRESETS[preset].config
+    shared = shared_by(config, actors)
+    assert (shared.actor.environments, shared.actor.unroll_length) == rollout
+    assert (shared.actor.minibatches, shared.learner.gradients_per_update) == (minibatches, gradients)
+    assert (shared.actor.fresh_gradients, shared.learner.accumulation) == (True, "mean")
+    assert shared.actor.epochs == config.actor.epochs
+    # Nothing is left to share on a resume.
+    assert shared_by(shared, actors) == shared
+
+
+@pytest.mark.parametrize("preset", ["pong", "cartpole", "lunarlander"])
+def test_few_actors_keep_the_rollouts_of_the_preset(preset: str) -> None:
+    assert shared_by(PRESETS[preset].config, 4) == PRESETS[preset].config
+
+
+def test_rollouts_that_are_chosen_by_hand_are_left_alone() -> None:
+    def change(config: RunConfig) -> RunConfig:
+        return replace(config, actor=replace(config.actor, unroll_length=16))
+
+    chosen = complete(TrainRequest("pong", change=change)).config
+    assert shared_by(chosen, 64) == chosen
+    assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 4_096

@@ -1,4 +1,4 @@
-"""The inline executor: an exact checkpoint goes on with the seeds that it was made with."""
+"""The inline executor: seeds of exact checkpoints, and the order of calls in simulated time."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,6 +10,7 @@ import pytest
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
+from launch.loop.executor import Heartbeat
 from launch.loop.inline import InlineExecutor
 from shared.config import CheckpointConfig, RunConfig
 from shared.types import GradientReport, WeightSnapshot
@@ -55,3 +56,24 @@ def test_an_exact_checkpoint_of_before_hashed_seeds_goes_on_with_its_own(
     np.testing.assert_array_equal([gradient(after), *gradients(after, parameters, 1)], expected)
     # A new run plays other episodes.
     assert not np.array_equal(gradients(InlineExecutor(config, spec, 1), parameters, 2), first)
+
+
+def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(cartpole: RunConfig) -> None:
+    """Of a cycle of five parts one is a gradient: of 10 actors about two take theirs at the same time."""
+    config = replace(cartpole, executor="inline", actor=replace(cartpole.actor, fresh_gradients=True))
+    spec = environment_spec(config.environment)
+    parameters, version, lags = Policy(config, spec).initial_parameters(), 0, []
+    executor = InlineExecutor(config, spec, 10)
+    executor.publish(WeightSnapshot(0, parameters))
+    for actor_id in executor.actor_ids:
+        executor.dispatch(actor_id)
+    while version < 40:
+        completion = executor.next_completion()
+        assert isinstance(completion, GradientReport | Heartbeat)
+        if isinstance(completion, GradientReport):
+            lags.append(version - completion.version)
+            version += 1
+            executor.publish(WeightSnapshot(version, parameters))
+        assert completion.actor_id is not None
+        executor.dispatch(completion.actor_id)
+    assert set(lags[10:]) <= {1, 2}

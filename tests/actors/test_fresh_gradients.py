@@ -1,0 +1,102 @@
+"""Gradients at newer weights than those that acted, and actors that share the graphs of another one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from actors.actor import Actor
+from actors.environments import environment_spec
+from actors.policy import Policy
+from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.types import GradientReport, WeightSnapshot
+
+CARTPOLE = RunConfig(
+    environment=EnvironmentConfig(id="CartPole-v1", frame_skip=1),
+    network=NetworkConfig(name="mlp", hidden_sizes=(8,)),
+    actor=ActorConfig(environments=2, unroll_length=5),
+)
+PENDULUM = replace(
+    CARTPOLE,
+    environment=replace(CARTPOLE.environment, id="Pendulum-v1"),
+    exploration=ExplorationConfig(noise="state_dependent"),
+)
+Q_LEARNING = replace(CARTPOLE, method=MethodConfig(name="q_learning"))
+
+
+def made(config: RunConfig, actor_id: int = 0, first: Actor | None = None) -> Actor:
+    return Actor(config, environment_spec(config.environment), actor_id, first=first)
+
+
+def snapshots(config: RunConfig) -> tuple[WeightSnapshot, WeightSnapshot]:
+    weights = Policy(config, environment_spec(config.environment)).initial_parameters()
+    return WeightSnapshot(3, weights), WeightSnapshot(7, weights * np.float32(1.5))
+
+
+def reported(actor: Actor, snapshot: WeightSnapshot, config: RunConfig) -> GradientReport:
+    report = actor.run(snapshot, snapshot if config.method.uses_target_network else None)
+    assert report is not None
+    return report
+
+
+@pytest.mark.parametrize("config", [CARTPOLE, Q_LEARNING], ids=["actor_critic", "q_learning"])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunConfig, epochs: int) -> None:
+    config = replace(config, actor=replace(config.actor, epochs=epochs, fresh_gradients=True))
+    old, new = snapshots(config)
+    target = old if config.method.uses_target_network else None
+    at_new, at_old = made(config), made(config)
+    for _ in range(2):
+        assert at_new.run(old, target) is None
+        assert at_old.run(old, target) is None
+        reports = [at_new.run(new, target) for _ in range(epochs)]
+        stale = [at_old.run(old, target) for _ in range(epochs)]
+        assert [report.version for report in reports if report] == [7] * epochs
+        assert [report.agent_steps for report in reports if report] == [
+            reports[0].agent_steps,  # type: ignore[union-attr]
+            *[0] * (epochs - 1),
+        ]
+        assert reports[0] is not None
+        assert stale[0] is not None
+        assert reports[0].stage_seconds.environment > 0
+        # The same rollout, differentiated at other weights.
+        np.testing.assert_array_equal(reports[0].episodes.returns, stale[0].episodes.returns)
+        assert not np.allclose(reports[0].gradient, stale[0].gradient)
+
+
+def test_at_the_weights_that_acted_a_fresh_gradient_is_the_plain_one() -> None:
+    old, _ = snapshots(CARTPOLE)
+    fresh = made(replace(CARTPOLE, actor=replace(CARTPOLE.actor, fresh_gradients=True)))
+    plain = made(CARTPOLE)
+    for _ in range(3):
+        assert fresh.run(old) is None
+        np.testing.assert_allclose(
+            reported(fresh, old, CARTPOLE).gradient, reported(plain, old, CARTPOLE).gradient, rtol=1e-4, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CARTPOLE,
+        Q_LEARNING,
+        PENDULUM,
+        replace(CARTPOLE, actor=replace(CARTPOLE.actor, epochs=2, minibatches=2)),
+        replace(CARTPOLE, network=replace(CARTPOLE.network, recurrent="lstm")),
+    ],
+    ids=["actor_critic", "q_learning", "state_dependent_noise", "minibatches", "lstm"],
+)
+def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(config: RunConfig) -> None:
+    old, new = snapshots(config)
+    alone = [made(config, actor_id) for actor_id in range(3)]
+    first = made(config, 0)
+    shared = [first, *(made(config, actor_id, first) for actor_id in (1, 2))]
+    traces = 0
+    for turn, actor_id in enumerate([0, 1, 2, 2, 0, 1, 1, 2, 0]):
+        snapshot = (old, new)[turn % 2]
+        expected = reported(alone[actor_id], snapshot, config)
+        found = reported(shared[actor_id], snapshot, config)
+        np.testing.assert_array_equal(found.gradient, expected.gradient)
+        assert found.statistics == expected.statistics
+        traces = traces or first.traces
+        assert first.traces == traces
