@@ -92,6 +92,7 @@ class RayExecutor:
         self._calls: dict[Any, int | None] = {}
         self._transport = LocalTransport()
         self._snapshot: WeightSnapshot | None = None
+        self._publishes = 0
         self._target: WeightSnapshot | None = None
         # The published weights in Ray's object store, put there when a call first needs them.
         # Replacing the reference frees the old object when the last call that carries it has ended.
@@ -115,9 +116,10 @@ class RayExecutor:
         return len(self._calls)
 
     def publish(self, snapshot: WeightSnapshot) -> None:
-        if self._snapshot is None and self._config.evaluation.every_frames:
-            # After the actors, which are waited for sooner, and beside them. Runs that may never evaluate do not pay
-            # for the process, which takes as much memory as an actor.
+        self._publishes += 1
+        if self._publishes == 2 and self._evaluator is None and self._config.evaluation.every_frames:
+            # After the first update: it would take a third of the cores from the actors that are waited for. Runs that
+            # may never evaluate do not pay for the process, which takes as much memory as an actor.
             self._evaluator = self._start_evaluator()
         self._snapshot, self._snapshot_object = snapshot, None
         self._transport.publish()

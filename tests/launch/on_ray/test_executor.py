@@ -107,13 +107,13 @@ def test_evaluations_that_are_dropped_leave_the_rollouts(cartpole: RunConfig, ra
 
 
 @pytest.mark.parametrize("every_frames", [0, 1000])
-def test_an_evaluator_starts_after_the_actors_if_the_run_evaluates_and_else_with_the_first_evaluation(
+def test_an_evaluator_starts_after_the_first_update_if_the_run_evaluates_and_else_with_the_first_evaluation(
     every_frames: int, cartpole: RunConfig, ray: FakeRay
 ) -> None:
     executor = made(cartpole, 2, every_frames)
-    kinds = [process.kind for process in ray.processes]
-    assert kinds == [ActorProcess, ActorProcess, *([EvaluatorProcess] if every_frames else [])]
+    assert [process.kind for process in ray.processes] == [ActorProcess, ActorProcess]
     executor.publish(snapshot(2))
+    assert [process.kind for process in ray.processes[2:]] == [EvaluatorProcess] * bool(every_frames)
     executor.evaluate(snapshot(1), "greedy")
     assert [process.kind for process in ray.processes[2:]] == [EvaluatorProcess]
     ray.end(ray.calls[0], RayError("it is gone"))
