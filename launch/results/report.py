@@ -116,6 +116,7 @@ class RunReport:
             "wall_seconds": last["elapsed_seconds"],
             "agent_steps_per_second": last["agent_steps"] / max(last["elapsed_seconds"], 1e-9),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
+            "agent_steps_in_flight": last.get("agent_steps_in_flight"),
             "stage_microseconds": self.spent.microseconds,
             "stage_shares": self.spent.shares,
             "learner_busy": self.spent.learner_busy,
@@ -163,6 +164,7 @@ def _run_section(run: RunReport) -> str:
         "trained, h:mm:ss": duration(figures["wall_seconds"]),
         "agent steps per second": f"{figures['agent_steps_per_second']:,.0f}",
         "policy lag in updates: mean, 95 %, most": f"{lag['mean']:.2f} / {lag['p95']} / {lag['max']}",
+        "agent steps in flight": number(figures["agent_steps_in_flight"], ",d"),
     }
     shown = "".join(
         f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>" for name, value in cards.items()

@@ -18,6 +18,7 @@ class Progress:
 
     Attributes:
         policy_lag_counts: number of accepted gradients by policy lag.
+        agent_steps_in_flight: agent steps of the rollouts under way at all actors that are alive.
         gradients_per_update: K.
         stage_microseconds: cost of one agent step for an actor, by stage.
         learner_milliseconds: cost of one gradient for the learner, dropped ones included.
@@ -44,6 +45,7 @@ class Progress:
     gradients_per_update: int = 1
     agent_steps_applied: int = 0
     agent_steps_dropped: dict[str, int] = field(default_factory=dict)
+    agent_steps_in_flight: int = 0
     actors_alive: int = 0
     actor_restarts: int = 0
     stage_microseconds: dict[str, float] = field(default_factory=dict)

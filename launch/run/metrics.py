@@ -17,7 +17,7 @@ from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line
 from launch.run.events import Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
-from shared.config import RunConfig
+from shared.config import ActorConfig, RunConfig
 from shared.types import StageSeconds, info_means
 
 if TYPE_CHECKING:
@@ -91,11 +91,14 @@ _PATIENCE_ROWS = 6
 class Metrics:
     """Sums of outcomes over a logging interval, and the totals of the learner beside them.
 
-    `evaluated` is the entry of the last evaluation before a resume.
+    `evaluated` is the entry of the last evaluation before a resume, `actor` the settings of the actors.
     """
 
-    def __init__(self, learner: "Learner", evaluated: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, learner: "Learner", evaluated: Mapping[str, Any] | None = None, actor: ActorConfig | None = None
+    ) -> None:
         self._learner = learner
+        self._steps_of_actor = 0 if actor is None else actor.agent_steps_in_flight
         self._evaluation_return: float | None = None if evaluated is None else evaluated["mean_return"]
         self._suspicious_rows = 0
         self.begin(0.0)
@@ -151,6 +154,7 @@ class Metrics:
             gradients_per_update=learner.gradients_per_update,
             agent_steps_applied=ledger.applied,
             agent_steps_dropped=dict(ledger.dropped),
+            agent_steps_in_flight=actors_alive * self._steps_of_actor,
             actors_alive=actors_alive,
             actor_restarts=actor_restarts,
             stage_microseconds={

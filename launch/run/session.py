@@ -168,7 +168,7 @@ class TrainingSession:
             self._log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
         if self._saved_executor is not None:
             self._coordinator.resume(self._executor.restore(self._saved_executor))
-        self._metrics = Metrics(self.learner, self._evaluations.last)
+        self._metrics = Metrics(self.learner, self._evaluations.last, config.actor)
         openers = tracker_openers(folder, config) | dict(trackers or {})
         self._trackers = Trackers(openers, self._log)
         self._reporting = Reporting(

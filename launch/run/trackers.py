@@ -49,6 +49,7 @@ _GROUPS = {
     "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
     "policy_lag_mean": "asynchrony/policy_lag_mean",
     "policy_lag_max": "asynchrony/policy_lag_max",
+    "agent_steps_in_flight": "asynchrony/agent_steps_in_flight",
     "gradients_per_update": "asynchrony/gradients_per_update",
     "actors_alive": "asynchrony/actors_alive",
     "actor_restarts": "asynchrony/actor_restarts",

@@ -53,6 +53,11 @@ class ActorConfig:
         return self.epochs * self.minibatches
 
     @property
+    def agent_steps_in_flight(self) -> int:
+        """Agent steps of the rollouts that are under way at one actor."""
+        return self.environments * self.unroll_length * self.calls_in_flight
+
+    @property
     def corrects(self) -> bool:
         """Whether gradients use other weights than those that acted, and so a ratio to the behaviour policy."""
         return self.fresh_gradients or self.gradients_per_rollout > 1
