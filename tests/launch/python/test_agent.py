@@ -264,15 +264,17 @@ def test_an_atari_game_is_the_one_of_training_and_takes_screens() -> None:
     assert game.observation_space.contains(game.reset()[0])
     game.close()
     training.close()
-    # Without no-ops, and frame by frame, screens are what the agent sees, but for the maximum over two frames.
-    side = EnvironmentSide(replace(agent.config.environment, max_noops=0, frame_skip=1), spec_of(Path("zoo:pong")))
-    still, screens = side.make_single(None), gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    # Without no-ops screens are what the agent sees, but for ale-py's maximum over two frames.
+    side = EnvironmentSide(
+        replace(agent.config.environment, max_noops=0, fire_on_reset=False), spec_of(Path("zoo:pong"))
+    )
+    still, screens = side.make_single(None), gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0)
     seen, stacks = still.reset(seed=1)[0], None
     screen = screens.reset(seed=1)[0]
-    for _ in range(70):
+    for t in range(30):
         given = side.batch(screen, stacks)
         stacks = given.stacks
-        np.testing.assert_array_equal(given.observations[0], seen)
+        assert np.mean(given.observations[0] != seen) <= (0.01 if t else 0.0)
         seen, screen = still.step(2)[0], screens.step(2)[0]
     with pytest.raises(ValueError, match="render_mode ansi: must be rgb_array, human or None"):
         side.make_single("ansi")
