@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.console import Console
 
 from launch.machine import filter_tensorflow_notices, machine_bytes, open_standard_streams, provide_home, usable_cores
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, EnvironmentFailedError, setting_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -39,7 +39,7 @@ _SOURCES = ("actors", "learner", "shared", "launch")
 
 
 def exit_code(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code. A ConfigurationError is printed in one line."""
+    """Run a command and return its exit code. Errors of the user's settings and environment are printed in one line."""
     provide_home()
     filter_tensorflow_notices()
     with resilient_stdio():
@@ -48,6 +48,9 @@ def exit_code(command: Callable[[], int]) -> int:
         except ConfigurationError as error:
             print(f"error: {error}", file=sys.stderr)
             return EXIT_USAGE
+        except EnvironmentFailedError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return EXIT_FAILED
         except SystemExit as ended:
             # From the parser of the command line, after help or an error.
             return ended.code if isinstance(ended.code, int) else EXIT_DONE

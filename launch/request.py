@@ -9,7 +9,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from actors.environments import EnvironmentSpec
+from actors.environments.spaces import is_bound
 from launch.loop.trace import EventTrace
 from launch.machine import ThreadBudget, prepare_tensorflow
 from launch.output import check_can_be_written, nearest
@@ -266,7 +269,8 @@ def _check_scaling(config: RunConfig, spec: EnvironmentSpec) -> None:
         )
     if scaling == "bounds":
         assert spec.observation_bounds is not None
-        unbounded = [i for i, pair in enumerate(zip(*spec.observation_bounds, strict=True)) if not _finite(pair)]
+        low, high = np.array(spec.observation_bounds)
+        unbounded = np.flatnonzero(~(is_bound(low) & is_bound(high) & (low < high))).tolist()
         if unbounded:
             raise setting_error(
                 "network.observation_scaling",
@@ -280,12 +284,6 @@ def _observations(spec: EnvironmentSpec) -> str:
         return f"observations of shape {spec.observation_shape}"
     images = ", ".join(f"{image.name} {image.shape}" for image in spec.parts.images)
     return f"images, {images}, and {spec.parts.vector_size} numbers beside them"
-
-
-def _finite(bounds: tuple[float, float]) -> bool:
-    # Gymnasium writes "no bound" as an infinity, or as the largest float32.
-    low, high = bounds
-    return -1e30 < low < high < 1e30
 
 
 def check_video(config: RunConfig) -> None:

@@ -178,8 +178,10 @@ def _prepare(
     trust_imports: bool,
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
-    spec = environment_spec(config.environment)
+    spec = environment_spec(config.environment, trial=True)
     check_network(config, spec)
+    for note in spec.notes:
+        listener.message(f"note: {note}")
     if spec.left_out:
         listener.message(f"note: left out of observations, as it is text: {', '.join(spec.left_out)}")
     check_trackers(config)

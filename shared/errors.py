@@ -1,4 +1,10 @@
-"""The error of a user's mistake, and one-line forms of errors."""
+"""The errors of a user's mistake and of a user's environment, and one-line forms of errors."""
+
+import os
+import re
+import sysconfig
+import traceback
+from pathlib import Path
 
 
 class ConfigurationError(Exception):
@@ -33,3 +39,34 @@ def last_line(error: BaseException) -> str:
     """The last line of an error's message, which in a traceback is what was raised; its type where it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+class EnvironmentFailedError(Exception):
+    """An environment raised an error, or returned what its spaces do not allow.
+
+    The message is one line with the environment's id, what came, what was expected, and the place in the user's code.
+    It has a single text, so that it can be pickled: exceptions of users often cannot.
+    """
+
+
+# Files of this project, and of the libraries between it and an environment.
+_PROJECT = Path(__file__).parents[1]
+_OWN = tuple(f"{_PROJECT / package}{os.sep}" for package in ("actors", "launch", "learner", "shared"))
+_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_BETWEEN = re.compile(r"[/\\](?:site|dist)-packages[/\\](?:gymnasium|numpy|ray|cloudpickle)[/\\]|^<")
+
+
+def place(error: BaseException) -> str:
+    """Where an error was raised, as " (file.py:12, in step)": the innermost frame of the user's code.
+
+    That is a file which is not installed; else an installed one that is not Gymnasium's or NumPy's. Empty if there is
+    neither.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN)]
+    installed = [frame for frame in frames if _INSTALLED.search(frame.filename) and not _BETWEEN.search(frame.filename)]
+    others = (*_STANDARD, "<")
+    users = [f for f in frames if not _INSTALLED.search(f.filename) and not f.filename.startswith(others)]
+    for frame in (users or installed)[-1:]:
+        return f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})"
+    return ""

@@ -33,6 +33,10 @@ class EnvironmentSpec:
     """Layout of observations with several images, or images and numbers. None: they are one array."""
     left_out: tuple[str, ...] = ()
     """Names of the text parts of an observation, which networks do not read."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """Remarks for the user on how spaces are read, where that is not certain."""
+    action_space: dict[str, Any] = field(default_factory=dict, compare=False)
+    """The environment's space of actions for descriptions, see `Actions.description`."""
     observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """Mean that images are centred on, float32 of `observation_shape`; see `measure_observation_mean`."""
 
@@ -48,7 +52,7 @@ class StepResult(NamedTuple):
     """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
 
     `lost_life` marks environments that lost a life in this step, whether or not the episode ended. `info` has the
-    numbers of `log_info` by name, float64 [B], NaN where an environment gave none.
+    numbers of `log_info` by name, float64 [B], where an episode ended; NaN elsewhere, or where there was none.
     """
 
     observations: npt.NDArray[np.generic]

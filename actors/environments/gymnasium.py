@@ -1,26 +1,30 @@
 """Any registered environment that is no Atari game, played by Gymnasium."""
 
 import importlib
+import inspect
 import multiprocessing
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from actors.environments.adapter import EnvironmentSpec
+from actors.environments.border import Border, FaultsInInfo, VectorBorder
 from actors.environments.pictures import Frames, Pictures, channels_together, has_pictures, is_stack, shape_together
-from actors.environments.spaces import Actions, PackedObservations, Vectors
-from shared.config import EnvironmentConfig
-from shared.config.task import read_wrapper
-from shared.errors import ConfigurationError, setting_error, typed_line
+from actors.environments.spaces import Actions, PackedObservations, Vectors, reading_notes
+from shared.config import EnvironmentConfig, OptionValue
+from shared.config.task import option_of_type, read_wrapper
+from shared.errors import ConfigurationError, place, setting_error, typed_line
 from shared.registry import import_modules
 
 
@@ -39,6 +43,7 @@ class GymnasiumAdapter:
         # The shape of a batch of observations for networks.
         self._shape: tuple[int, ...] = ()
         self._actions: Actions | None = None
+        self._notes: list[str] = []
         # None if an observation is a single image.
         self._vectors: Vectors | None = None
         # None if an observation is a single image, or numbers only.
@@ -56,6 +61,7 @@ class GymnasiumAdapter:
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:  # noqa: ARG002
         vector = vectorize(self._config, count, self._render_mode)
         space = vector.single_observation_space
+        self._notes = reading_notes(space)
         try:
             self._actions = Actions(vector.single_action_space)
             self._vectors = None if is_stack(space) else Vectors(space)
@@ -72,7 +78,7 @@ class GymnasiumAdapter:
         return vector
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
-        return make_env(self._config, render_mode)
+        return make_env(self._config, render_mode, with_info=True)
 
     def frames(self) -> Frames | None:
         environment = make_env(self._config)
@@ -93,6 +99,8 @@ class GymnasiumAdapter:
             observation_bounds=None if vectors is None else (tuple(vectors.low.tolist()), tuple(vectors.high.tolist())),
             parts=None if self._packed is None else self._packed.parts,
             left_out=() if vectors is None else tuple(vectors.left_out),
+            notes=tuple(self._notes),
+            action_space=self._actions.description(),
         )
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
@@ -166,7 +174,9 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
         case "async":
             # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end
             # with this process.
-            start = partial(AsyncVectorEnv, copies, context="forkserver", autoreset_mode=AutoresetMode.NEXT_STEP)
+            start = partial(
+                AsyncVectorEnv, copies, context="forkserver", autoreset_mode=AutoresetMode.NEXT_STEP, copy=False
+            )
             with _clean_children():
                 try:
                     return start()
@@ -176,7 +186,8 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
                     # Custom spaces cannot be put into shared memory.
                     return start(shared_memory=False)
         case _:
-            return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP)
+            # The adapter copies observations.
+            return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP, copy=False)
 
 
 def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
@@ -196,14 +207,16 @@ def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None)
     if config.wrappers or config.frame_skip > 1:
         setting = "wrappers are" if config.wrappers else "--environment.frame-skip is"
         raise refused(f"{setting} for single environments")
-    options: dict[str, Any] = {**config.options, **({} if render_mode is None else {"render_mode": render_mode})}
+    options = _typed(config.options, gymnasium.make_vec, load_env_creator(spec.vector_entry_point))
+    if render_mode is not None:
+        options["render_mode"] = render_mode
     vector = gymnasium.make_vec(spec, count, vectorization_mode="vector_entry_point", **options)
     mode = vector.metadata.get("autoreset_mode")
     if mode != AutoresetMode.NEXT_STEP or has_pictures(vector.single_observation_space):
         vector.close()
         rule = getattr(mode, "value", "a rule that it does not name")
         raise refused(f"the vector form of {config.id} resets by {rule}, and not by NextStep, or gives images")
-    return vector
+    return VectorBorder(vector, config.id)
 
 
 @contextmanager
@@ -218,32 +231,62 @@ def _clean_children() -> Iterator[None]:
         vars(main).update(hidden)
 
 
-def make_env(config: EnvironmentConfig, render_mode: str | None = None) -> gymnasium.Env:
+def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_info: bool = False) -> gymnasium.Env:
     """One copy of an environment, in this process or in that of an asynchronous vector environment.
+
+    Its info has the numbers of `log_info` only, unless it is `with_info`.
 
     Raises:
         ConfigurationError: a wrapper cannot be found or made.
     """
-    if multiprocessing.parent_process() is not None:
+    in_child = config.vectorization == "async" and multiprocessing.parent_process() is not None
+    if in_child:
         # Ctrl-C and a closed terminal signal this process too, but its parent ends it when its work is done.
         for kind in (signal.SIGINT, signal.SIGHUP):
             signal.signal(kind, signal.SIG_IGN)
     import_modules(config.modules)
-    options = dict[str, Any](config.options)
+    options = _typed(config.options, gymnasium.make, _creator(config.registered_id))
     if render_mode is not None:
         options["render_mode"] = render_mode
         if render_mode != "human":
             _draw_without_display()
-    environment = gymnasium.make(config.registered_id, **options)
+    # The border checks what Gymnasium's checker looks at, and more, at every step.
+    environment = gymnasium.make(config.registered_id, **{"disable_env_checker": True, **options})
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
+    environment = Border(environment, config.id, None if with_info else config.log_info)
     if config.frame_skip > 1:
         environment = RepeatedAction(environment, config.frame_skip)
     if has_pictures(environment.observation_space):
         environment = Pictures(
             environment, size=config.screen_size, greyscale=config.greyscale, stack=config.frame_stack
         )
-    return environment
+    return FaultsInInfo(environment) if in_child else environment
+
+
+def _creator(environment_id: str) -> Any:
+    """The class or function that makes an environment; None if there is none."""
+    entry_point = gymnasium.spec(environment_id).entry_point
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+
+
+def _typed(options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:
+    """Options in the types that the parameters of `takers` have, by their annotations and defaults."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for taker in takers:
+        with suppress(TypeError, ValueError):
+            parameters |= inspect.signature(taker).parameters
+    return {name: option_of_type(value, _types(parameters.get(name))) for name, value in options.items()}
+
+
+def _types(parameter: inspect.Parameter | None) -> set[str]:
+    """Names of the types that a parameter takes, as far as it says so."""
+    if parameter is None:
+        return set()
+    given = set[str]() if parameter.default in (inspect.Parameter.empty, None) else {type(parameter.default).__name__}
+    if parameter.annotation is inspect.Parameter.empty:
+        return given
+    return given | set(re.findall(r"\w+", str(parameter.annotation)))
 
 
 def _draw_without_display() -> None:
@@ -277,9 +320,10 @@ def _wrapped(environment: gymnasium.Env, wrapper: str) -> gymnasium.Env:
     if not callable(made):
         raise setting_error("environment.wrappers", wrapper, f"{module} has no {name}")
     try:
-        wrapped = made(environment, **options)
+        wrapped = made(environment, **_typed(options, made))
     except Exception as error:
-        raise setting_error("environment.wrappers", wrapper, f"cannot be made: {typed_line(error)}") from error
+        problem = f"cannot be made: {typed_line(error)}{place(error)}"
+        raise setting_error("environment.wrappers", wrapper, problem) from error
     if not isinstance(wrapped, gymnasium.Env):
         raise setting_error("environment.wrappers", wrapper, f"gives {type(wrapped).__name__}, and no environment")
     return wrapped

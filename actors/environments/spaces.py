@@ -13,6 +13,10 @@ from actors.environments.pictures import channels_together, inner_spaces, is_sta
 from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
 
+# Sides of arrays that may be images.
+_IMAGE_SIDE = 16
+
+
 class Actions:
     """Conversion of a method's actions to those of a Gymnasium space.
 
@@ -27,7 +31,7 @@ class Actions:
         self._shape: tuple[int, ...] = space.shape or ()
         self._dtype = space.dtype
         self._start: Any = 0
-        self._bounds: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+        self._range: tuple[npt.NDArray[np.float64], ...] = ()
         if isinstance(space, Discrete):
             self.spec = ActionSpec(int(space.n))
             self._start = int(space.start)
@@ -40,10 +44,7 @@ class Actions:
             self.spec = ActionSpec(sum(choices), choices=choices)
         elif isinstance(space, Box):
             self.spec = ActionSpec(int(np.prod(space.shape)), continuous=True)
-            # Actions are in units of half the range. Without two finite bounds they are passed unchanged.
-            if np.isfinite(space.low).all() and np.isfinite(space.high).all():
-                # In float32 the width of a range may overflow, and the end of an integer range be rounded beyond it.
-                self._bounds = space.low.astype(np.float64), space.high.astype(np.float64)
+            self._range = _range(space)
         else:
             raise ValueError(
                 f"actions are {space}: a choice, several choices or an array can be played; wrap it in an environment "
@@ -59,16 +60,60 @@ class Actions:
         """Actions [B, …] of the space, from int32 [B(, C)], or float32 [B, D] that are clipped to the bounds."""
         if not self.spec.continuous:
             if not self.spec.shape:
-                return actions + self._start if self._start else actions
+                return actions.astype(self._dtype) + self._start if self._start else actions
             return (actions.reshape(-1, *self._shape) + self._start).astype(self._dtype)
-        shaped = actions.astype(np.float64).reshape(-1, *self._shape)
-        if self._bounds is not None:
-            low, high = self._bounds
-            middle, half = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
-            shaped = np.clip(middle + half * shaped, low, high)
+        middle, half, low, high = self._range
+        shaped = np.clip(middle + half * actions.astype(np.float64).reshape(-1, *self._shape), low, high)
         # Integer spaces.
         whole = np.issubdtype(self._dtype, np.integer)
-        return np.rint(shaped).astype(self._dtype) if whole else shaped.astype(np.float32)
+        return (np.rint(shaped) if whole else shaped).astype(self._dtype)
+
+    def description(self) -> dict[str, Any]:
+        """The space for descriptions in JSON: dtype and shape, and the start of choices, or bounds, null without one."""
+        described: dict[str, Any] = {"dtype": str(self._dtype), "shape": list(self._shape)}
+        if not self.spec.continuous:
+            return {**described, "start": np.asarray(self._start).tolist()}
+        ends = {"low": self._range[2], "high": self._range[3]}
+        return described | {name: np.where(is_bound(end), end, None).tolist() for name, end in ends.items()}
+
+
+def is_bound(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which ends of a range are bounds. Environments without one have an infinity, or the largest float."""
+    return np.abs(np.asarray(values, np.float64)) < 1e30
+
+
+def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:
+    """Middle, half of the width, lowest and highest value of each dimension of actions, float64.
+
+    Actions are in units of half the range. Without two bounds they are passed unchanged, and one bound still clips.
+    float64, because in float32 the width of a range may overflow.
+    """
+    low, high = (space.low.astype(np.float64), space.high.astype(np.float64))
+    least, most = _limits(space.dtype)
+    has_low, has_high = is_bound(low), is_bound(high)
+    middle, half = np.zeros(space.shape), np.ones(space.shape)
+    both = has_low & has_high
+    middle[both], half[both] = 0.5 * low[both] + 0.5 * high[both], 0.5 * high[both] - 0.5 * low[both]
+    lowest = np.where(has_low, _inside(low, space.low, 1), least)
+    return middle, half, lowest, np.where(has_high, _inside(high, space.high, -1), most)
+
+
+def _limits(dtype: Any) -> tuple[float, float]:
+    """The lowest and highest float64 that a dtype has."""
+    if np.issubdtype(dtype, np.floating):
+        return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    ends = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return float(ends[0]), float(_inside(np.float64(ends[1]), np.asarray(ends[1], dtype), -1))
+
+
+def _inside(rounded: Any, exact: npt.NDArray[Any], step: int) -> npt.NDArray[np.float64]:
+    """Bounds in float64, one step further inside where rounding has moved the end of an integer range outside."""
+    if not np.issubdtype(exact.dtype, np.integer):
+        return np.asarray(rounded)
+    pairs = zip(np.ravel(rounded).tolist(), np.ravel(exact).tolist(), strict=True)
+    # As integers, which are exact: a difference of floats would be rounded again.
+    moved = np.array([(int(float_) - int_) * step < 0 for float_, int_ in pairs], bool).reshape(exact.shape)
+    return np.where(moved, np.nextafter(rounded, step * np.inf), rounded)
 
 
 def random_actions(spec: ActionSpec, count: int, generator: np.random.Generator) -> npt.NDArray[np.generic]:
@@ -80,6 +125,21 @@ def random_actions(spec: ActionSpec, count: int, generator: np.random.Generator)
 
 # Writes the observations [B, …] of one part to float32 [B, size].
 _Write = Callable[[npt.NDArray[Any], Float32Array], None]
+
+
+def reading_notes(space: gymnasium.Space, path: "Path" = ()) -> list[str]:
+    """Remarks on how observations of a space are read, where another meaning is as likely."""
+    if isinstance(space, Dict | Tuple):
+        return [note for key, inner in inner_spaces(space).items() for note in reading_notes(inner, (*path, key))]
+    if not isinstance(space, Box):
+        return []
+    what = f"{'observations' if not path else path_name(path)} of {space.dtype} {list(space.shape)}"
+    if is_stack(space) and space.shape[3] not in (1, 3, 4):
+        return [f"{what} are read as {space.shape[0]} images of {space.shape[3]} channels"]
+    long = [side for side in space.shape if side >= _IMAGE_SIDE]
+    if len(space.shape) == 3 and len(long) == 2 and space.dtype != np.uint8:
+        return [f"{what} are read as {int(np.prod(space.shape)):,} numbers; images are uint8"]
+    return []
 
 
 Path = tuple[Any, ...]

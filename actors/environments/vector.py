@@ -1,22 +1,29 @@
 """Batches of environments that are stepped together, and facts about an environment that take one to be made."""
 
 import difflib
-from contextlib import suppress
+from contextlib import chdir
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AsyncVectorEnv
 
 from actors.environments.adapter import Adapter, EnvironmentSpec, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
+from actors.environments.border import FAULT, LOGGED, info_number
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
-from shared.errors import ConfigurationError, one_line, setting_error
+from shared.errors import ConfigurationError, EnvironmentFailedError, one_line, place, setting_error, typed_line
 from shared.registry import import_modules
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
+_CANNOT_BE_MADE = "cannot be made"
+_CLOSE_SECONDS = 5.0
+# Vector steps of random play that show whether an environment keeps to its spaces.
+_TRIAL_STEPS = 3
 
 
 def adapter_of(config: EnvironmentConfig) -> Adapter:
@@ -41,9 +48,15 @@ class VectorEnvironment:
 
     def __init__(self, config: EnvironmentConfig, count: int, threads: int = 1, adapter: Adapter | None = None) -> None:
         self.count = count
+        self._id, self._log_info = config.id, config.log_info
         self._adapter = adapter_of(config) if adapter is None else adapter
-        self._environment = self._adapter.make_vector(count, threads)
-        self._logged = config.log_info
+        try:
+            self._environment = self._adapter.make_vector(count, threads)
+        except (ConfigurationError, gymnasium.error.UnregisteredEnv, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            line = f"{config.id}: {_CANNOT_BE_MADE}: {one_line(error)}{place(error)}"
+            raise EnvironmentFailedError(line) from error
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)
 
@@ -52,8 +65,19 @@ class VectorEnvironment:
         return self._adapter.spec(self._environment)
 
     def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …]."""
-        observations, info = self._environment.reset(seed=self._adapter.seeds(seed))
+        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …].
+
+        Raises:
+            EnvironmentFailedError: an environment raised an error, or returned what its spaces do not allow.
+        """
+        try:
+            observations, info = self._environment.reset(seed=self._adapter.seeds(seed))
+        except (EnvironmentFailedError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise self._failed("reset", error) from error
+        if FAULT in info:
+            raise EnvironmentFailedError(_first_fault(info))
         self._lives = self._adapter.lives(info)
         return self._adapter.observations(observations, None)
 
@@ -64,43 +88,93 @@ class VectorEnvironment:
 
         Observations are written to `observations_to`, a contiguous array of their shape and dtype, or to a new one.
         Environments whose episode ended in the previous step ignore theirs and reset.
+
+        Raises:
+            EnvironmentFailedError: an environment raised an error, or returned what its spaces do not allow.
         """
-        observations, rewards, terminated, truncated, info = self._environment.step(self._adapter.actions(actions))
+        try:
+            observations, rewards, terminated, truncated, info = self._environment.step(self._adapter.actions(actions))
+        except (EnvironmentFailedError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise self._failed("step", error) from error
+        if FAULT in info:
+            raise EnvironmentFailedError(_first_fault(info))
         lives = self._adapter.lives(info)
         if lives is not None:
             assert self._lives is not None, "reset comes before the first step"
             self._lost_life = lives < self._lives
             self._lives = lives
         observations = self._adapter.observations(observations, observations_to)
-        logged = {name: _numbers(info, name, self.count) for name in self._logged}
+        logged = self._logged(info, terminated | truncated) if self._log_info else {}
         return StepResult(observations, rewards.astype(np.float32), terminated, truncated, self._lost_life, logged)
+
+    def _failed(self, method: str, error: BaseException) -> EnvironmentFailedError:
+        if isinstance(error, EOFError | ConnectionError):
+            # Gymnasium's end of a pipe to a copy.
+            return EnvironmentFailedError(f"{self._id}: {method}(): the process of a copy died; its output has the reason")
+        return EnvironmentFailedError(f"{self._id}: {method}() raised {typed_line(error)}{place(error)}")
+
+    def _logged(self, info: dict[str, Any], ended: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:
+        """The numbers of `log_info` where an episode ended, and NaN elsewhere."""
+        if LOGGED in info:
+            # Those of copies, which read them at the ends of their episodes.
+            read = np.where(info[f"_{LOGGED}"][:, None], info[LOGGED], np.nan)
+            return {name: read[:, i] for i, name in enumerate(self._log_info)}
+        numbers = {name: np.full(self.count, np.nan) for name in self._log_info}
+        for i in np.flatnonzero(ended):
+            one = _info_of(info, i)
+            for name, values in numbers.items():
+                values[i] = info_number(one, name)
+        return numbers
 
     @property
     def unwrapped(self) -> gymnasium.vector.VectorEnv:
         """The library's vector environment, with observations in the library's layout."""
-        return self._environment
+        return self._environment.unwrapped
 
     def close(self) -> None:
-        """Release the environments."""
-        self._environment.close()
+        """Release the environments. An error of theirs is a warning: results do not depend on it."""
+        vector = self._environment
+        try:
+            # A copy that hangs in a step is not waited for.
+            vector.close(**({"timeout": _CLOSE_SECONDS} if isinstance(vector, AsyncVectorEnv) else {}))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # Otherwise Gymnasium tries again when the object is deleted.
+            vector.closed = True
+            for process in vector.processes if isinstance(vector, AsyncVectorEnv) else ():
+                process.terminate()
+            gymnasium.logger.warn(f"{self._id}: close() raised {typed_line(error)}{place(error)}")
 
 
-def _numbers(info: dict[str, Any], name: str, count: int) -> npt.NDArray[np.float64]:
-    """A number from each environment's info, float64 [B]; NaN if there is none."""
-    given = info.get(f"_{name}", np.full(count, name in info))
-    numbers = np.full(count, np.nan)
-    for i in np.flatnonzero(given):
-        with suppress(TypeError, ValueError):
-            numbers[i] = float(info[name][i])
-    return numbers
+def _first_fault(info: dict[str, Any]) -> str:
+    return str(next(fault for fault in info[FAULT] if fault is not None))
 
 
-def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
+def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
+    """The info of one environment, from the arrays by name that a vector environment makes of all infos."""
+    one: dict[str, Any] = {}
+    for name, values in info.items():
+        given = info.get(f"_{name}")
+        if given is not None and not given[i]:
+            continue
+        if isinstance(values, dict):
+            one[name] = _info_of(values, i)
+        elif isinstance(values, np.ndarray | list | tuple) and i < len(values):
+            one[name] = values[i]
+    return one
+
+
+def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> EnvironmentSpec:
     """Check an environment's settings by making one copy, and return the facts about it.
+
+    With `trial` it also takes a few random steps, so that most faults are found before a worker starts.
 
     Raises:
         ConfigurationError: the id is not registered, a module cannot be imported, the kind of actions or observations
-            is not supported, or frames would be skipped twice.
+            is not supported, frames would be skipped twice, or the environment fails in the trial.
     """
     register_games()
     import_modules(config.modules)
@@ -126,16 +200,36 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
             f"would skip frames twice with --environment.frame-skip {config.frame_skip}; set only the latter",
         )
     adapter_of(config).check()
-    try:
-        environments = VectorEnvironment(config, 1)
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        raise setting_error("environment.id", config.id, f"cannot be made: {one_line(error)}") from error
-    try:
-        return environments.spec()
-    finally:
-        environments.close()
+    # Some environments change to a folder of theirs: relative paths of this command are still to be read.
+    with chdir("."):
+        try:
+            environments = VectorEnvironment(config, 1)
+            try:
+                spec = environments.spec()
+                return replace(spec, notes=(*spec.notes, *_try(environments, spec))) if trial else spec
+            finally:
+                environments.close()
+        except EnvironmentFailedError as error:
+            raise setting_error("environment.id", config.id, str(error).removeprefix(f"{config.id}: ")) from error
+
+
+def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, ...]:
+    """Take a few random steps. Returns a note if the observations leave the bounds of their space."""
+    generator = np.random.default_rng(0)
+    seen = [environments.reset(0)]
+    for _ in range(_TRIAL_STEPS):
+        result = environments.step(random_actions(spec.actions, 1, generator))
+        seen.append(result.observations)
+        if (result.terminated | result.truncated).any():
+            break
+    if spec.observation_bounds is None or spec.parts is not None:
+        return ()
+    low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
+    for observation in seen:
+        outside = np.flatnonzero((observation[0] < low) | (observation[0] > high))
+        for i in outside[:1]:
+            return (f"observation {i} is {observation[0, i]:g}, outside of its space's {low[i]:g} to {high[i]:g}",)
+    return ()
 
 
 # 6,400 agent steps of random play, of which every tenth observation is kept: two seconds.
@@ -148,8 +242,21 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int, threads: int 
     A game's picture is mostly constant. Without centring, the constant part dominates the input of the hidden layer: on
     Pong with orthogonal weights 43 % of its units are dead and 45 % always on before training starts. With the mean
     subtracted, none are.
+
+    Raises:
+        ConfigurationError: the environment fails.
     """
-    environments = VectorEnvironment(config, _ENVIRONMENTS, threads)
+    with chdir("."):
+        environments = VectorEnvironment(config, _ENVIRONMENTS, threads)
+        try:
+            return _mean_observation(environments, seed)
+        except EnvironmentFailedError as error:
+            raise setting_error("environment.id", config.id, str(error).removeprefix(f"{config.id}: ")) from error
+        finally:
+            environments.close()
+
+
+def _mean_observation(environments: VectorEnvironment, seed: int) -> npt.NDArray[np.float32]:
     generator = np.random.default_rng(seed)
     actions = environments.spec().actions
     environments.reset(seed)
@@ -158,5 +265,4 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int, threads: int 
         result = environments.step(random_actions(actions, _ENVIRONMENTS, generator))
         if step % _STRIDE == 0:
             kept.append(result.observations.mean(axis=0))
-    environments.close()
     return np.mean(kept, axis=0, dtype=np.float32)

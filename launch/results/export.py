@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
+from actors.environments.spaces import is_bound
 from launch.machine import prepare_tensorflow
 from launch.output import (
     EXIT_DONE,
@@ -97,11 +99,16 @@ def export(arguments: ExportArguments) -> int:
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     meaning = adapter_of(config.environment).observation_meaning(spec)
+    bounds = {}
+    if spec.observation_bounds is not None and spec.observation_bounds[0]:
+        ends = map(np.array, spec.observation_bounds)
+        bounds = {name: np.where(is_bound(end), end, None).tolist() for name, end in zip(("low", "high"), ends, strict=True)}
     if spec.parts is None:
-        return {"shape": [None, *spec.observation_shape], "dtype": spec.observation_dtype, "meaning": meaning}
-    named = {image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images}
+        inputs = {"shape": [None, *spec.observation_shape], "dtype": spec.observation_dtype, "meaning": meaning}
+        return inputs | bounds
+    named: dict[str, Any] = {image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images}
     if spec.parts.numbers:
-        named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32"}
+        named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
     return {"named": named, "meaning": meaning}
 
 
@@ -126,20 +133,27 @@ def _action(spec: EnvironmentSpec) -> dict[str, Any]:
         return {
             "kind": "continuous",
             "meaning": (
-                "policy is the mean m; the action is low + (m + 1) / 2 * (high - low), clipped to [low, high], or m "
-                "if the environment's bounds are not finite"
+                "policy is the mean m; the action is low + (m + 1) / 2 * (high - low) where both bounds are finite, "
+                "else m; clipped to each finite bound, in the dtype of the space, rounded where that has integers"
             ),
+            "space": spec.action_space,
         }
     if spec.actions.choices:
         return {
             "kind": "several discrete",
             "choices": list(spec.actions.choices),
             "meaning": (
-                "policy: the logits of all choices, concatenated; sample from those of each choice, or take the largest"
+                "policy: the logits of all choices, concatenated; sample from those of each choice, or take the "
+                "largest; the action is the space's start plus the choices, in its shape and dtype"
             ),
+            "space": spec.action_space,
         }
     return {
         "kind": "discrete",
         "names": list(spec.action_set),
-        "meaning": "policy: logits to sample from, or the largest; action_values: the largest",
+        "meaning": (
+            "policy: logits to sample from, or the largest; action_values: the largest; the action is the space's "
+            "start plus its index"
+        ),
+        "space": spec.action_space or {"dtype": "int64", "shape": [], "start": 0},
     }

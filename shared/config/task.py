@@ -1,5 +1,8 @@
 """The task: the environment, the network and the evaluation."""
 
+import math
+import re
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -13,15 +16,43 @@ OptionValue = str | int | float | bool
 # Smaller arrays of bytes count as maps, not as images.
 _SMALLEST_SCREEN = 16
 _TRUTH = {"true": True, "false": False}
+_DECIMAL = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]\d+)?")
 
 
 def read_option(text: str) -> OptionValue:
-    """The value of a keyword argument: a number or a truth value where the text looks like one, else the text."""
-    # Python reads 8_8 as 88; here it is a name.
-    for read in (int, float) if "_" not in text else ():
+    """The value of a keyword argument as it is typed: a number or a truth value where it is written like one.
+
+    Other spellings of numbers keep their text, such as 007, 1.50 and inf: `option_of_type` reads them where the type of
+    the argument is known.
+    """
+    for read in (int, float):
         with suppress(ValueError):
-            return read(text)
-    return _TRUTH.get(text.lower(), text)
+            value = read(text)
+            if str(value) == text and math.isfinite(value):
+                return value
+    return {"True": True, "False": False}.get(text, text)
+
+
+def option_of_type(value: OptionValue, types: Collection[str]) -> OptionValue:
+    """A keyword argument in one of the types that it may have, by their names; none are known of an unknown argument.
+
+    A text becomes a number where the types have numbers and no text. Without a type it does where it is a plain
+    decimal: 0.50 and 1e-3, but not 007, 12e4 (which may be a name) and inf.
+    """
+    known = {"int", "float", "bool", "str"} & set(types)
+    if not isinstance(value, str):
+        return str(value) if known == {"str"} else value
+    if "str" in known:
+        return value
+    if not known:
+        known = {"bool", "float"} if _DECIMAL.fullmatch(value) else {"bool"}
+    if "bool" in known and value.lower() in _TRUTH:
+        return _TRUTH[value.lower()]
+    for name, read in (("int", int), ("float", float)):
+        if name in known:
+            with suppress(ValueError):
+                return read(value)
+    return value
 
 
 def read_wrapper(text: str) -> tuple[str, str, dict[str, OptionValue]]:
@@ -81,8 +112,8 @@ class EnvironmentConfig:
     """Keys of numbers in an environment's info, such as success. Metrics, trackers and evaluations report the mean of
     their values at the end of episodes."""
     options: dict[str, OptionValue] = field(default_factory=dict)
-    """Other environments: keyword arguments of `gymnasium.make` as names and values. A value is read as a number or as
-    True or False where possible, else as text."""
+    """Other environments: keyword arguments of `gymnasium.make` as names and values, added to those of a preset. The
+    argument's annotation or default decides whether a value is text; without them 5, 0.5, 1e-3 and True are none."""
     wrappers: tuple[str, ...] = ()
     """Other environments: wrappers of each copy, innermost first, with their keyword arguments, like
     gymnasium.wrappers:TimeAwareObservation or my_module:MyWrapper,scale=0.5."""
@@ -93,6 +124,9 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         check_ranges("environment.", self)
+        # JSON has no infinity and no NaN; they are read again where the argument is a float.
+        infinite = {name: str(v) for name, v in self.options.items() if isinstance(v, float) and not math.isfinite(v)}
+        object.__setattr__(self, "options", {**self.options, **infinite})
         for name in self.modules:
             if not all(part.isidentifier() for part in name.split(".")):
                 raise setting_error("environment.import", name, "is no module's name, as my_package.environments is")

@@ -1,0 +1,330 @@
+"""The border to environments of users: what they return is checked by their spaces, what they raise becomes one line.
+
+Each copy has its border, inside of Gymnasium's vector environments: these cast and assemble what they are given, or
+fail in the middle of it. Values are converted where nothing is lost, and refused otherwise.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from math import nan
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+
+from shared.errors import EnvironmentFailedError, place, typed_line
+
+# The entries of info that a copy passes on: the numbers of `log_info`, float64 [N], and its error.
+LOGGED, FAULT = "tributary.logged", "tributary.fault"
+
+_LONGEST = 60
+_STEP_RESULT = "(observation, reward, terminated, truncated, info)"
+_TRUTH = (True, False, 0, 1)
+
+# Returns an observation of a space, or raises a ValueError that says what came and what was expected.
+_Check = Callable[[Any], Any]
+
+
+class Border(gymnasium.Wrapper):
+    """Passes on the results of an environment in the dtypes and shapes of its spaces.
+
+    Of info only the numbers of `log_info` are read and passed on, and only where an episode ends: vector environments
+    assemble arrays of all that they are given.
+
+    Args:
+        env: one copy, with the user's wrappers.
+        name: its id, for messages.
+        log_info: names of numbers in info; None to pass on all of it.
+    """
+
+    def __init__(self, env: gymnasium.Env, name: str, log_info: Sequence[str] | None = ()) -> None:
+        super().__init__(env)
+        self._name, self._log_info = name, log_info
+        self._checked = observation_check(env.observation_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.Env.reset`.
+
+        Raises:
+            EnvironmentFailedError: it raised an error, or returned something else.
+        """
+        try:
+            result = self.env.reset(seed=seed, options=options)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._raised("reset", error)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping | None)):
+            self._refused("reset", f"returned {described(result)}, where (observation, info) is expected")
+        try:
+            return self._checked(result[0]), (result[1] or {}) if self._log_info is None else {}
+        except ValueError as error:
+            self._refused("reset", str(error))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`.
+
+        Raises:
+            EnvironmentFailedError: it raised an error, or returned something else.
+        """
+        try:
+            result = self.env.step(action)
+        # Also SystemExit, and panics of extensions in Rust: each would end this process without a word.
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._raised("step", error)
+        try:
+            observation, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            self._refused("step", f"returned {described(result)}, where {_STEP_RESULT} is expected")
+        try:
+            observation = self._checked(observation)
+            if type(reward) is not float:
+                reward = _number("the reward", reward)
+            if type(terminated) is not bool:
+                terminated = _truth("terminated", terminated)
+            if type(truncated) is not bool:
+                truncated = _truth("truncated", truncated)
+        except ValueError as error:
+            self._refused("step", str(error))
+        if not self._log_info:
+            return observation, reward, terminated, truncated, (info or {}) if self._log_info is None else {}
+        ended = terminated or truncated
+        numbers = [info_number(info, name) if ended else nan for name in self._log_info]
+        return observation, reward, terminated, truncated, {LOGGED: np.array(numbers)}
+
+    def close(self) -> None:
+        """See `gymnasium.Env.close`. An error is a warning: results do not depend on it."""
+        try:
+            self.env.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            gymnasium.logger.warn(f"{self._name}: close() raised {typed_line(error)}{place(error)}")
+
+    def _raised(self, method: str, error: BaseException) -> NoReturn:
+        where = place(error) or self._place_of(method)
+        raise EnvironmentFailedError(f"{self._name}: {method}() raised {typed_line(error)}{where}") from error
+
+    def _refused(self, method: str, problem: str) -> NoReturn:
+        raise EnvironmentFailedError(f"{self._name}: {method}(): {problem}{self._place_of(method)}") from None
+
+    def _place_of(self, method: str) -> str:
+        """Where the environment defines a method, as `place`."""
+        try:
+            code = inspect.unwrap(getattr(type(self.env.unwrapped), method)).__code__
+        except (AttributeError, ValueError):
+            return ""
+        return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}, in {method})"
+
+
+class VectorBorder(gymnasium.vector.VectorWrapper):
+    """The same check for the vector form that an environment has registered. Its info is passed on unchanged.
+
+    Args:
+        env: the vector form.
+        name: id of the environment, for messages.
+    """
+
+    def __init__(self, env: gymnasium.vector.VectorEnv, name: str) -> None:
+        super().__init__(env)
+        self._name = name
+        self._checked = observation_check(env.observation_space, "the batch of observations")
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.vector.VectorEnv.reset`."""
+        result = self.env.reset(seed=seed, options=options)
+        try:
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise ValueError(f"returned {described(result)}, where (observations, info) is expected")
+            return self._checked(result[0]), result[1] or {}
+        except ValueError as error:
+            raise EnvironmentFailedError(f"{self._name}: reset(): {error}") from None
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """See `gymnasium.vector.VectorEnv.step`."""
+        result, shape = self.env.step(actions), (self.num_envs,)
+        try:
+            if not (isinstance(result, tuple) and len(result) == 5):
+                raise ValueError(f"returned {described(result)}, where {_STEP_RESULT} is expected")
+            observations, rewards, terminated, truncated, info = result
+            return (
+                self._checked(observations),
+                as_array("the rewards", rewards, np.dtype(np.float64), shape, f"{self.num_envs} numbers"),
+                as_array("terminated", terminated, np.dtype(np.bool_), shape, f"{self.num_envs} truth values"),
+                as_array("truncated", truncated, np.dtype(np.bool_), shape, f"{self.num_envs} truth values"),
+                info or {},
+            )
+        except ValueError as error:
+            raise EnvironmentFailedError(f"{self._name}: step(): {error}") from None
+
+
+class FaultsInInfo(gymnasium.Wrapper):
+    """Passes on an error of a copy in its info, for copies in processes of their own.
+
+    Gymnasium's process would end, print the traceback, and make a new exception of the old one's text.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        try:
+            return self.env.reset(seed=seed, options=options)
+        except EnvironmentFailedError as error:
+            return self.observation_space.sample(), {FAULT: str(error)}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`."""
+        try:
+            return self.env.step(action)
+        except EnvironmentFailedError as error:
+            return self.observation_space.sample(), 0.0, False, False, {FAULT: str(error)}
+
+
+def observation_check(space: gymnasium.Space, part: str = "the observation") -> _Check:
+    """A function that returns an observation of `space`, or of a batched space, in its dtypes and shapes.
+
+    It raises a ValueError for one that cannot be converted without a loss. Bounds of choices and of MultiBinary are
+    checked; those of a Box are not, which many environments leave by a little. Text, which nobody reads, is replaced.
+    """
+    match space:
+        case Dict():
+            return _dict_check({key: observation_check(s, f"{part}'s {key!r}") for key, s in space.spaces.items()}, part)
+        case Tuple():
+            return _tuple_check([observation_check(s, f"{part}'s part {i}") for i, s in enumerate(space.spaces)], part)
+        case Box():
+            return _array_check(part, np.dtype(space.dtype), space.shape, None)
+        case Discrete():
+            start = int(space.start)
+            return _choice_check(part, start, start + int(space.n) - 1)
+        case MultiDiscrete():
+            return _array_check(part, space.dtype, space.shape, (space.start, space.start + space.nvec - 1))
+        case MultiBinary():
+            return _array_check(part, space.dtype, space.shape, (0, 1))
+        case Text():
+            text = space.sample()
+            return lambda _: text
+    return lambda observation: observation
+
+
+def _dict_check(checks: dict[Any, _Check], part: str) -> _Check:
+    def check(observation: Any) -> dict[Any, Any]:
+        if not isinstance(observation, Mapping) or not checks.keys() <= observation.keys():
+            names = ", ".join(map(repr, checks))
+            raise ValueError(f"{part} is {described(observation)}, where a dictionary with {names} is expected")
+        return {key: inner(observation[key]) for key, inner in checks.items()}
+
+    return check
+
+
+def _tuple_check(checks: list[_Check], part: str) -> _Check:
+    def check(observation: Any) -> tuple[Any, ...]:
+        if not isinstance(observation, tuple | list | np.ndarray) or len(observation) != len(checks):
+            raise ValueError(f"{part} is {described(observation)}, where a tuple of {len(checks)} is expected")
+        return tuple(inner(value) for inner, value in zip(checks, observation, strict=True))
+
+    return check
+
+
+def _choice_check(part: str, first: int, last: int) -> _Check:
+    def check(observation: Any) -> Any:
+        if type(observation) is not int and type(observation) is not np.int64:
+            expected = f"a whole number from {first} to {last}"
+            observation = int(as_array(part, observation, np.dtype(np.int64), (), expected))
+        if not first <= observation <= last:
+            raise ValueError(f"{part} is {observation}, where its space has {first} to {last}")
+        return observation
+
+    return check
+
+
+def _array_check(part: str, dtype: np.dtype, shape: tuple[int, ...], bounds: tuple[Any, Any] | None) -> _Check:
+    expected = f"{dtype} {list(shape)}"
+
+    def check(observation: Any) -> Any:
+        # By identity, which is faster; another object for the same dtype takes the longer way.
+        if type(observation) is np.ndarray and observation.dtype is dtype and observation.shape == shape:
+            return observation
+        return as_array(part, observation, dtype, shape, expected)
+
+    if bounds is None:
+        return check
+
+    def check_values(observation: Any) -> Any:
+        observation = check(observation)
+        outside = (observation < bounds[0]) | (observation > bounds[1])
+        if outside.any():
+            raise ValueError(f"{part} has {observation[outside].ravel()[0]}, which its space {expected} has not")
+        return observation
+
+    return check_values
+
+
+def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], expected: str) -> npt.NDArray[Any]:
+    """`value` as an array of this dtype and shape.
+
+    Raises:
+        ValueError: it has another shape, holds no numbers, or has values that an integer dtype does not have.
+    """
+    given = None
+    try:
+        given = np.asarray(value)
+        fits = given.dtype.kind in "biuf" and (given.shape == shape or (given.size == 1 and np.prod(shape) == 1))
+    # Ragged lists, and whatever a class of a library raises.
+    except Exception:
+        fits = False
+    if given is None or not fits:
+        seen = described(value) if given is None or given.dtype.kind not in "biuf" else described(given)
+        raise ValueError(f"{part} is {seen}, where {expected} is expected")
+    # Numbers beyond the range of a float become infinite, as those of the environment's own dtype may be.
+    with np.errstate(all="ignore"):
+        cast = given.astype(dtype).reshape(shape)
+        same = dtype.kind == "f" or (cast == given.reshape(shape))
+    if not np.all(same):
+        lost = given.reshape(shape)[~same].ravel()[0]
+        raise ValueError(f"{part} is {described(given)} with {lost}, where {expected} is expected")
+    return cast
+
+
+def _number(name: str, value: Any) -> float:
+    """A number, or an array with a single one, as a float."""
+    return float(as_array(name, value, np.dtype(np.float64), (), "a number"))
+
+
+def _truth(name: str, value: Any) -> bool:
+    number = value if isinstance(value, np.bool_) else _number(name, value)
+    if number not in _TRUTH:
+        raise ValueError(f"{name} is {described(value)}, where True or False is expected")
+    return bool(number)
+
+
+def info_number(info: Any, name: str) -> float:
+    """A number of an environment's info by its name, or by a path like episode.r. NaN if there is none, or no number."""
+    found = info
+    for key in [name] if isinstance(info, Mapping) and name in info else name.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            return nan
+        found = found[key]
+    try:
+        return nan if found is None else _number(name, found)
+    except ValueError:
+        return nan
+
+
+def described(value: Any) -> str:
+    """What a value is, in a few words."""
+    match value:
+        case np.ndarray():
+            return f"an array {value.dtype} {list(value.shape)}"
+        case tuple() | list():
+            inside = ", ".join("None" if part is None else type(part).__name__ for part in value[:6])
+            return f"a {type(value).__name__} of {len(value)} ({inside}{', …' if len(value) > 6 else ''})"
+        case Mapping():
+            return f"a {type(value).__name__} with {', '.join(map(repr, list(value)[:6])) or 'nothing in it'}"
+        case None | bool() | int() | float() | complex() | np.generic():
+            return str(value)
+        case str():
+            return repr(value[:_LONGEST])
+    return f"a {type(value).__name__}"
