@@ -22,6 +22,13 @@ from shared.types import ActionSpec
 ByteArray = npt.NDArray[np.uint8]
 
 _SCREEN_HEIGHT, _SCREEN_WIDTH = 210, 160
+# The default of ale-py's environment.
+_REGISTERED_SKIP = 4
+_RULES = {
+    "repeat_action_probability": "sticky_action_probability",
+    "full_action_space": "full_action_space",
+    "max_num_frames_per_episode": "max_episode_frames",
+}
 
 
 class AtariAdapter:
@@ -48,13 +55,27 @@ class AtariAdapter:
 
     def check(self) -> None:
         config, spec = self._config, gymnasium.spec(self._config.registered_id)
-        if not config.registered_id.startswith("ALE/") and spec.kwargs.get("frameskip") != 1:
+        for name in ("mode", "difficulty", "continuous"):
+            if spec.kwargs.get(name):
+                problem = (
+                    f"is registered with {name} {spec.kwargs[name]}, which ale-py's vector environment cannot play"
+                )
+                raise setting_error("environment.id", config.id, problem)
+        skipped = spec.kwargs.get("frameskip", _REGISTERED_SKIP)
+        if not config.registered_id.startswith("ALE/") and skipped != 1:
             raise setting_error(
                 "environment.id",
                 config.id,
-                f"skips {spec.kwargs['frameskip']} frames itself, so --environment.frame-skip {config.frame_skip} "
+                f"skips {skipped} frames itself, so --environment.frame-skip {config.frame_skip} "
                 f"would skip twice; use ALE/{spec.name}-v5",
             )
+        # The ids of ale-py stand for games, whose rules are settings. An id of the user stands for its rules.
+        own = spec.namespace == "ALE" or (spec.namespace is None and spec.name.endswith("NoFrameskip"))
+        for name, setting in () if own else _RULES.items():
+            registered, value = spec.kwargs.get(name), getattr(config, setting)
+            if registered not in (None, value):
+                problem = f"{config.id} is registered with {name} {registered}; set it to {registered}"
+                raise setting_error(f"environment.{setting}", value, problem)
         if config.screen_size is None or not config.greyscale:
             name, value = ("greyscale", False) if config.screen_size else ("screen_size", None)
             raise setting_error(

@@ -191,7 +191,9 @@ def observation_check(space: gymnasium.Space, part: str = "the observation") -> 
     """
     match space:
         case Dict():
-            return _dict_check({key: observation_check(s, f"{part}'s {key!r}") for key, s in space.spaces.items()}, part)
+            return _dict_check(
+                {key: observation_check(s, f"{part}'s {key!r}") for key, s in space.spaces.items()}, part
+            )
         case Tuple():
             return _tuple_check([observation_check(s, f"{part}'s part {i}") for i, s in enumerate(space.spaces)], part)
         case Box():
@@ -301,7 +303,7 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def info_number(info: Any, name: str) -> float:
-    """A number of an environment's info by its name, or by a path like episode.r. NaN if there is none, or no number."""
+    """A number of an environment's info by its name, or by a path like episode.r. NaN where there is no number."""
     found = info
     for key in [name] if isinstance(info, Mapping) and name in info else name.split("."):
         if not isinstance(found, Mapping) or key not in found:

@@ -207,7 +207,7 @@ def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None)
     if config.wrappers or config.frame_skip > 1:
         setting = "wrappers are" if config.wrappers else "--environment.frame-skip is"
         raise refused(f"{setting} for single environments")
-    options = _typed(config.options, gymnasium.make_vec, load_env_creator(spec.vector_entry_point))
+    options = _typed(config.options, gymnasium.make_vec, _creator(spec.vector_entry_point))
     if render_mode is not None:
         options["render_mode"] = render_mode
     vector = gymnasium.make_vec(spec, count, vectorization_mode="vector_entry_point", **options)
@@ -245,7 +245,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
         for kind in (signal.SIGINT, signal.SIGHUP):
             signal.signal(kind, signal.SIG_IGN)
     import_modules(config.modules)
-    options = _typed(config.options, gymnasium.make, _creator(config.registered_id))
+    options = _typed(config.options, gymnasium.make, _creator(gymnasium.spec(config.registered_id).entry_point))
     if render_mode is not None:
         options["render_mode"] = render_mode
         if render_mode != "human":
@@ -264,9 +264,8 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     return FaultsInInfo(environment) if in_child else environment
 
 
-def _creator(environment_id: str) -> Any:
-    """The class or function that makes an environment; None if there is none."""
-    entry_point = gymnasium.spec(environment_id).entry_point
+def _creator(entry_point: Any) -> Any:
+    """The class or function behind an entry point; None if there is none."""
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 

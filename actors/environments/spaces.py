@@ -12,7 +12,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from actors.environments.pictures import channels_together, inner_spaces, is_stack, shape_together
 from shared.types import ActionSpec, Float32Array, ImagePart, ObservationParts
 
-
 # Sides of arrays that may be images.
 _IMAGE_SIDE = 16
 
@@ -69,17 +68,23 @@ class Actions:
         return (np.rint(shaped) if whole else shaped).astype(self._dtype)
 
     def description(self) -> dict[str, Any]:
-        """The space for descriptions in JSON: dtype and shape, and the start of choices, or bounds, null without one."""
+        """The space for descriptions in JSON: dtype, shape, and the start of choices, or bounds."""
         described: dict[str, Any] = {"dtype": str(self._dtype), "shape": list(self._shape)}
         if not self.spec.continuous:
             return {**described, "start": np.asarray(self._start).tolist()}
-        ends = {"low": self._range[2], "high": self._range[3]}
-        return described | {name: np.where(is_bound(end), end, None).tolist() for name, end in ends.items()}
+        return {**described, "low": json_bounds(self._range[2]), "high": json_bounds(self._range[3])}
 
 
 def is_bound(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Which ends of a range are bounds. Environments without one have an infinity, or the largest float."""
     return np.abs(np.asarray(values, np.float64)) < 1e30
+
+
+def json_bounds(values: npt.NDArray[Any]) -> Any:
+    """Ends of a range for JSON, nested as their array; None where there is no bound."""
+    ends = np.array(values, object)
+    ends[~is_bound(values)] = None
+    return ends.tolist()
 
 
 def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:

@@ -112,7 +112,9 @@ class VectorEnvironment:
     def _failed(self, method: str, error: BaseException) -> EnvironmentFailedError:
         if isinstance(error, EOFError | ConnectionError):
             # Gymnasium's end of a pipe to a copy.
-            return EnvironmentFailedError(f"{self._id}: {method}(): the process of a copy died; its output has the reason")
+            return EnvironmentFailedError(
+                f"{self._id}: {method}(): the process of a copy died; its output has the reason"
+            )
         return EnvironmentFailedError(f"{self._id}: {method}() raised {typed_line(error)}{place(error)}")
 
     def _logged(self, info: dict[str, Any], ended: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:
@@ -122,7 +124,7 @@ class VectorEnvironment:
             read = np.where(info[f"_{LOGGED}"][:, None], info[LOGGED], np.nan)
             return {name: read[:, i] for i, name in enumerate(self._log_info)}
         numbers = {name: np.full(self.count, np.nan) for name in self._log_info}
-        for i in np.flatnonzero(ended):
+        for i in np.flatnonzero(ended).tolist():
             one = _info_of(info, i)
             for name, values in numbers.items():
                 values[i] = info_number(one, name)

@@ -1,6 +1,7 @@
 """`tributary evaluate RUN`: scores of whole episodes by an explicit protocol, beside the published ones."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,7 @@ ProtocolName = Literal["training", "noop", "machado"]
 PolicyName = Literal["as-trained", "sampled", "greedy"]
 
 _RESAMPLES = 10_000
+_ALE_ID = re.compile(r"ALE/(\w+)-v\d+")
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,9 @@ def published_scores(environment_id: str) -> dict[str, Any]:
 
 
 def _game(environment_id: str) -> str:
-    return environment_id.rpartition("/")[2].rpartition("-v")[0]
+    """The game of one of ale-py's ids; empty for other ids, whose games may only be called the same."""
+    game = _ALE_ID.fullmatch(environment_id.rpartition(":")[2])
+    return game[1] if game else ""
 
 
 @cache

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from actors.environments.spaces import is_bound
+from actors.environments.spaces import json_bounds
 from launch.machine import prepare_tensorflow
 from launch.output import (
     EXIT_DONE,
@@ -99,14 +99,16 @@ def export(arguments: ExportArguments) -> int:
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     meaning = adapter_of(config.environment).observation_meaning(spec)
-    bounds = {}
+    bounds = dict[str, Any]()
     if spec.observation_bounds is not None and spec.observation_bounds[0]:
-        ends = map(np.array, spec.observation_bounds)
-        bounds = {name: np.where(is_bound(end), end, None).tolist() for name, end in zip(("low", "high"), ends, strict=True)}
+        low, high = map(np.array, spec.observation_bounds)
+        bounds = {"low": json_bounds(low), "high": json_bounds(high)}
     if spec.parts is None:
         inputs = {"shape": [None, *spec.observation_shape], "dtype": spec.observation_dtype, "meaning": meaning}
         return inputs | bounds
-    named: dict[str, Any] = {image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images}
+    named: dict[str, Any] = {
+        image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images
+    }
     if spec.parts.numbers:
         named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
     return {"named": named, "meaning": meaning}
