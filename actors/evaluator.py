@@ -1,6 +1,7 @@
 """The evaluation protocol: whole episodes, unclipped returns, fixed weights."""
 
 import hashlib
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,9 @@ from shared.config import EvaluationConfig, RunConfig
 from shared.layout import ParameterLayout
 from shared.seeds import Purpose, episode_seeds
 from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
+
+# Seconds without the end of an episode after which `on_wait` is called, and then again after twice as long.
+_WAIT_SECONDS = 20.0
 
 
 class Evaluator:
@@ -55,10 +59,20 @@ class Evaluator:
         policy: EvaluationPolicy | None = None,
         *,
         on_ended: Callable[[int], object] | None = None,
-    ) -> EvaluationResult:
+        on_wait: Callable[[str], object] | None = None,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> EvaluationResult | None:
         """Play the episodes with the weights of `snapshot`, by `policy` or that of the settings.
 
-        `on_ended` is called with the number of episodes that have just ended.
+        Args:
+            snapshot: the weights.
+            policy: in place of the settings' policy.
+            on_ended: called with the number of episodes that have just ended.
+            on_wait: called with a line when no episode has ended for a while. There are environments without an end.
+            stops: looked at after each step. When it is true, the evaluation ends without a result.
+
+        Returns:
+            None if the evaluation was stopped.
         """
         policy = policy or self._evaluation.policy
         self._policy.assign(snapshot.parameters, snapshot.frames)
@@ -75,7 +89,18 @@ class Evaluator:
         observations = self._environments.reset(self._seeds.environments)
         fingerprints = EpisodeFingerprints(observations)
         memory = self._policy.first_state(self._count)
+        steps, since, wait = 0, time.monotonic(), _WAIT_SECONDS
         while quota.any():
+            if stops():
+                return None
+            steps += 1
+            if on_wait is not None and time.monotonic() - since > wait:
+                wait *= 2.0
+                on_wait(
+                    f"no episode has ended for {time.monotonic() - since:.0f} s: {int(quota.sum())} are still to end, "
+                    f"after {steps:,} agent steps each. Where the environment ends none, so does "
+                    f"--environment.wrappers gymnasium.wrappers:TimeLimit,max_episode_steps=N"
+                )
             acted = act(observations, memory)
             actions, memory = acted.actions, carried(acted.state, resets_next)
             result = self._environments.step(actions)
@@ -91,6 +116,8 @@ class Evaluator:
                 all_info.setdefault(name, []).extend(values[counted].tolist())
             all_games.extend(map(fingerprints.number, np.flatnonzero(counted).tolist()))
             quota[counted] -= 1
+            if counted.any():
+                since, wait = time.monotonic(), _WAIT_SECONDS
             if on_ended is not None and counted.any():
                 on_ended(int(counted.sum()))
             returns[resets_next] = 0.0

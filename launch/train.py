@@ -33,7 +33,7 @@ from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.status import reached_limit, why_it_goes_on
 from launch.run.trackers import check_trackers
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, last_line, setting_error
+from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error
 
 OnEvent = Callable[[Event], object]
 
@@ -252,17 +252,32 @@ def _train_inline(run: _Run) -> dict[str, Any]:
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import TrainingSession
 
-        kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
-        session = TrainingSession(
-            config,
-            spec,
-            run.folder.path,
-            lambda first_id: kind(config, spec, budget.actors, first_id),
-            resume=run.resume,
-        )
+        stop = run.listener.stop
+
+        def make_session() -> TrainingSession:
+            kind = InlineExecutor if config.replay_arrivals is None else ReplayExecutor
+            # It logs only while the session runs.
+            watched: dict[str, Any] = {"stops": lambda: stop.asked, "log": lambda line: session.log(line)}
+            return TrainingSession(
+                config,
+                spec,
+                run.folder.path,
+                lambda first_id: kind(config, spec, budget.actors, first_id, **watched),
+                resume=run.resume,
+            )
+
         # Not as a context: a program that leaves at once does not wait for the thread.
         thread = futures.ThreadPoolExecutor(1)
         try:
+            try:
+                # In the thread that steps them: some environments are bound to the one that makes them.
+                session = thread.submit(make_session).result()
+            except EnvironmentFailedError as error:
+                raise ConfigurationError(f"--environment.id {error}") from error
+            except KeyboardInterrupt:
+                # A constructor that hangs is not waited for.
+                stop.interrupted = True
+                raise
             with run.listener.stop.training():
                 _start(run, budget)
                 result = thread.submit(session.run)
@@ -272,7 +287,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                     return result.result() if done else None
 
                 return _watch(run.listener, kept, wait, session.view, session.interrupt)
-        except TrainingStoppedError as error:
+        except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
         finally:
             thread.shutdown(wait=False)

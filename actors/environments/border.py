@@ -5,6 +5,7 @@ fail in the middle of it. Values are converted where nothing is lost, and refuse
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from typing import Any, NoReturn
@@ -18,6 +19,8 @@ from shared.errors import EnvironmentFailedError, place, typed_line
 
 # The entries of info that a copy passes on: the numbers of `log_info`, float64 [N], and its error.
 LOGGED, FAULT = "tributary.logged", "tributary.fault"
+
+LOGGER = logging.getLogger("tributary")
 
 _LONGEST = 60
 _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
@@ -103,7 +106,7 @@ class Border(gymnasium.Wrapper):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            gymnasium.logger.warn(f"{self._name}: close() raised {typed_line(error)}{place(error)}")
+            LOGGER.warning("%s: close() raised %s%s", self._name, typed_line(error), place(error))
 
     def _raised(self, method: str, error: BaseException) -> NoReturn:
         where = place(error) or self._place_of(method)

@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 from actors.environments.adapter import Adapter, EnvironmentSpec, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
-from actors.environments.border import FAULT, LOGGED, info_number
+from actors.environments.border import FAULT, LOGGED, LOGGER, info_number
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
@@ -148,7 +148,7 @@ class VectorEnvironment:
             vector.closed = True
             for process in vector.processes if isinstance(vector, AsyncVectorEnv) else ():
                 process.terminate()
-            gymnasium.logger.warn(f"{self._id}: close() raised {typed_line(error)}{place(error)}")
+            LOGGER.warning("%s: close() raised %s%s", self._id, typed_line(error), place(error))
 
 
 def _first_fault(info: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ from launch.request import check_network
 from launch.run.events import Event, Row
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, EnvironmentFailedError, setting_error
 from shared.types import StageSeconds
 
 if TYPE_CHECKING:
@@ -248,7 +248,10 @@ def _measuring_process(config: RunConfig, spec: EnvironmentSpec) -> Iterator[Con
 
 def _receive(process: Connection) -> Any:
     try:
-        return process.recv()
+        received = process.recv()
+        if isinstance(received, EnvironmentFailedError):
+            raise received
+        return received
     except (EOFError, OSError) as error:
         raise ConfigurationError("environment, acting and gradient could not be measured: a process died") from error
 
@@ -256,17 +259,20 @@ def _receive(process: Connection) -> Any:
 def _serve(connection: Connection, config: RunConfig, spec: EnvironmentSpec) -> None:
     """Answer requests (part, opens, closes) with seconds per agent step, until the other end of the pipe is closed."""
     prepare_tensorflow(1, gpu=False)
-    works = make_works(config, spec)
-    for work in works.values():
-        for _ in range(_WARM_UP_CALLS):
-            work.call()
-    connection.send(_READY)
-    while True:
-        try:
-            part, opens, closes = connection.recv()
-        except EOFError:
-            return
-        connection.send(seconds_per_agent_step(works[part], opens, closes))
+    try:
+        works = make_works(config, spec)
+        for work in works.values():
+            for _ in range(_WARM_UP_CALLS):
+                work.call()
+        connection.send(_READY)
+        while True:
+            try:
+                part, opens, closes = connection.recv()
+            except EOFError:
+                return
+            connection.send(seconds_per_agent_step(works[part], opens, closes))
+    except EnvironmentFailedError as error:
+        connection.send(error)
 
 
 class Work(NamedTuple):

@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
@@ -26,6 +26,7 @@ _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|
 _POWERS = {"k": 3, "m": 6}
 _TRUTH = {"true": True, "false": False}
 _READERS = ConstructorRegistry()
+_OPTIONS, _OPTIONS_TYPE = "--environment.options", dict[str, OptionValue]
 
 _HELP = """\
 usage: tributary {command} [SETTINGS]
@@ -45,8 +46,14 @@ def parse(kind: type[_Arguments], command: str, arguments: Sequence[str], defaul
         SystemExit: with code 2 after tyro has printed what is wrong, or with code 0 after `--help`.
     """
     options = {} if default is None else {"default": default}
-    spelt = _with_flags_spelt_out(kind, arguments)
-    return tyro.cli(kind, prog=f"tributary {command}", args=spelt, registry=_READERS, **options)
+    spelt = _with_flags_spelt_out(kind, _with_one_list_of_options(arguments))
+    parsed = tyro.cli(kind, prog=f"tributary {command}", args=spelt, registry=_READERS, **options)
+    # Before an environment of the user changes to another folder.
+    files = {
+        name: getattr(parsed, name) for name in ("json", "output") if isinstance(getattr(parsed, name, None), Path)
+    }
+    parsed = replace(parsed, **{name: file.absolute() for name, file in files.items()}) if files else parsed
+    return parsed if default is None else _with_options_added(parsed, default)
 
 
 def option(arguments: Sequence[str], name: str) -> str | None:
@@ -170,9 +177,50 @@ def _paths(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 @_READERS.primitive_rule
 def _option_values(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    if field.type != OptionValue:
+    if field.type != _OPTIONS_TYPE:
         return None
-    return _reader("VALUE", read_option, lambda value: isinstance(value, str | int | float))
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME VALUE …",
+        instance_from_str=_read_options,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda value: [str(part) for pair in value.items() for part in pair],
+    )
+
+
+def _read_options(texts: list[str]) -> dict[str, OptionValue]:
+    if len(texts) % 2:
+        raise ValueError(f"{' '.join(texts)}: must be names and values, like length 5 goal far")
+    return {name: read_option(value) for name, value in zip(texts[::2], texts[1::2], strict=True)}
+
+
+def _with_one_list_of_options(arguments: Sequence[str]) -> list[str]:
+    """All `--environment.options NAME VALUE …` and `--environment.options.NAME VALUE` as one."""
+    kept, pairs = list[str](), list[str]()
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if name != _OPTIONS and not name.startswith(f"{_OPTIONS}."):
+            kept.append(word)
+            continue
+        pairs += [name.removeprefix(f"{_OPTIONS}.")] if name != _OPTIONS else []
+        pairs += [value] if equals else []
+        while words and not words[0].startswith("--"):
+            pairs.append(words.pop(0))
+    return [*kept, _OPTIONS, *pairs] if pairs else kept
+
+
+def _with_options_added(parsed: Any, default: Any) -> Any:
+    """The arguments with the options of the default beside those that were typed."""
+    changes = {}
+    for name, hint in get_type_hints(type(parsed)).items():
+        mine, others = getattr(parsed, name), getattr(default, name)
+        if hint == _OPTIONS_TYPE:
+            changes[name] = {**others, **mine}
+        elif is_dataclass(mine) and type(mine) is type(others):
+            changes[name] = _with_options_added(mine, others)
+    return replace(parsed, **{name: value for name, value in changes.items() if value != getattr(parsed, name)})
 
 
 def _reader(metavar: str, read: Any, is_instance: Any) -> PrimitiveConstructorSpec:

@@ -7,7 +7,7 @@ is not in `launch.loop.trace`: a trace is checked before TensorFlow is set up, a
 import itertools
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,11 +57,22 @@ class InlineExecutor:
 
     All actors use the graphs of the first. A thousand fit into one process.
 
-    `actors` are started at once, with ids that count up from `first_actor_id`.
+    `actors` are started at once, with ids that count up from `first_actor_id`. An evaluation ends without a result when
+    `stops` is true, and says by `log` what it waits for: it may never end by itself.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        spec: EnvironmentSpec,
+        actors: int,
+        first_actor_id: int = 0,
+        *,
+        stops: Callable[[], bool] = lambda: False,
+        log: Callable[[str], object] | None = None,
+    ) -> None:
         self._config, self._spec = config, spec
+        self._stops, self._log = stops, log
         self._ids = itertools.count(first_actor_id)
         self._actors: dict[int, Actor] = {}
         self._first: Actor | None = None
@@ -120,10 +131,17 @@ class InlineExecutor:
         self._now = call.ends
         return self._run(call)
 
-    def _run(self, call: _Call) -> Completion:
+    def _run(self, call: _Call) -> Completion | None:
         if call.actor_id is not None:
             return self._actors[call.actor_id].run(call.snapshot, call.target) or Heartbeat(call.actor_id)
-        return self._started_evaluator().run(call.snapshot, call.policy)
+        evaluator = self._started_evaluator()
+        before = evaluator.exploration_state()
+        result = evaluator.run(call.snapshot, call.policy, on_wait=self._log, stops=self._stops)
+        if result is None:
+            # It is under way until it is dropped, or saved with an exact checkpoint.
+            evaluator.restore_exploration(before)
+            self._calls.appendleft(call)
+        return result
 
     def state(self) -> dict[str, Any]:
         """See `Executor.state`. With the evaluator's exploration, once there is one."""
@@ -199,8 +217,10 @@ class ReplayExecutor(InlineExecutor):
     rules depend on the cluster or a clock, this executor returns the values that lead to the recorded reaction.
     """
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0) -> None:
-        super().__init__(config, spec, actors, first_actor_id)
+    def __init__(
+        self, config: RunConfig, spec: EnvironmentSpec, actors: int, first_actor_id: int = 0, **watched: Any
+    ) -> None:
+        super().__init__(config, spec, actors, first_actor_id, **watched)
         assert config.replay_arrivals is not None
         self._trace = TraceReader(config.replay_arrivals)
         # The line before which one pass without a completion was made.

@@ -204,7 +204,7 @@ class WorkerPool:
         if failed.raised and self._restarts.hopeless:
             raise TrainingStoppedError(
                 f"no rollout was completed, and every replacement failed, too; the last, actor {failed.actor_id}: "
-                f"{failed.reason}; --executor inline shows the whole traceback"
+                f"{failed.reason}"
             )
         return wait
 

@@ -4,6 +4,9 @@ They import TensorFlow, and modules that need it, in their constructors: after t
 never in the driver, which only names these classes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import gymnasium
@@ -12,7 +15,7 @@ from actors.environments import EnvironmentSpec
 from launch.machine import prepare_tensorflow
 from launch.on_ray.transport import ChannelAddress, LocalEndpoint, accept
 from shared.config import RunConfig
-from shared.errors import typed_line
+from shared.errors import EnvironmentFailedError, place, typed_line
 from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
 
 
@@ -30,6 +33,13 @@ class Runner(Protocol):
     """An `Actor`, or its replacement in a benchmark."""
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None: ...
+
+
+class CallFailedError(Exception):
+    """A rollout or an evaluation raised an error. The message is one line.
+
+    Ray passes on this exception in place of the original one, which it may not be able to pickle.
+    """
 
 
 class ActorNotMadeError(Exception):
@@ -63,22 +73,36 @@ class ActorProcess:
 
         Raises:
             ActorNotMadeError: the constructor could not construct the actor.
+            CallFailedError: the rollout raised an error.
         """
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
         if address is not None and self._endpoint is None:
             self._endpoint = accept(address)
-        return Reply(self._runner.run(snapshot, target), self._endpoint is not None)
+        return Reply(self._run(snapshot, target), self._endpoint is not None)
 
     def serve(self) -> None:
         """Answer the calls of the accepted connection until its other end is closed."""
         assert self._endpoint is not None
-        self._endpoint.serve(self._runner.run)
+        self._endpoint.serve(self._run)
+
+    def _run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
+        with _one_line_errors():
+            return self._runner.run(snapshot, target)
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        known = isinstance(error, EnvironmentFailedError)
+        raise CallFailedError(str(error) if known else f"{typed_line(error)}{place(error)}") from None
 
 
 def why_not_made(error: Exception, config: RunConfig) -> str:
     """The reason why an actor could not be constructed, as one line that follows "actor 3 "."""
-    reason = typed_line(error)
+    reason = str(error) if isinstance(error, EnvironmentFailedError) else f"{typed_line(error)}{place(error)}"
     if not isinstance(error, gymnasium.error.UnregisteredEnv):
         return f"could not be made: {reason}"
     return (
@@ -95,11 +119,16 @@ class EvaluatorProcess:
         from actors.evaluator import Evaluator
 
         self._config, self._spec = config, spec
-        self._evaluator = Evaluator(config, spec, config.evaluation)
+        self._make = partial(Evaluator, config, spec, config.evaluation)
+        self._evaluator: Evaluator | None = None
 
     def run(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> EvaluationResult:
         """Evaluate these weights, see `Evaluator.run`, and film an episode if the settings request it."""
-        result = self._evaluator.run(snapshot, policy)
+        with _one_line_errors():
+            # Here, as the errors of constructors have no cause in Ray.
+            self._evaluator = self._evaluator or self._make()
+            result = self._evaluator.run(snapshot, policy)
+        assert result is not None, "nothing stops it"
         if not self._config.evaluation.video:
             return result
         try:

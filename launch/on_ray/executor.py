@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed, Heartbeat
-from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, EvaluatorProcess, Reply
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, EvaluatorProcess, Reply
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.placement import desired_actors, next_node
 from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, ended_calls
@@ -331,6 +331,8 @@ class RayExecutor:
 
 def failure_reason(error: RayError, call: str = "its rollout") -> str:
     """The reason why a process or a call failed, in one line, with the place of an exception."""
+    if isinstance(error, RayTaskError) and isinstance(error.cause, CallFailedError):
+        return f"{call} raised: {error.cause}"
     reason = last_line(error)
     if not isinstance(error, RayActorError):
         return f"{call} raised: {reason}{_innermost_frame(str(error))}"

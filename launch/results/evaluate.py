@@ -25,6 +25,7 @@ from launch.output import (
     write_json,
 )
 from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.metrics import missing_info
 from launch.run.status import RunPath
 from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.errors import setting_error
@@ -99,14 +100,18 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=arguments.episodes)
         try:
-            played = evaluator.run(snapshot, on_ended=lambda ended: progress.advance(task, ended))
+            played = evaluator.run(
+                snapshot,
+                on_ended=lambda ended: progress.advance(task, ended),
+                on_wait=lambda line: print_line(console, f"{line}; Ctrl-C ends the evaluation"),
+            )
         except KeyboardInterrupt:
             # The episodes that end first are the short ones, so that their mean would be biased.
             ended = int(progress.tasks[task].completed)
             console.print(f"interrupted after {ended} of {arguments.episodes} episodes; nothing is written")
-            return None
-        finally:
             evaluator.close()
+            return None
+    assert played is not None, "nothing stops it"
     protocol = describe_protocol(environment, arguments.protocol, spec)
     result = {
         "environment": environment.id,
@@ -128,6 +133,10 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         print_line(console, f"result: {output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
+    for name in set(config.environment.log_info) - set(result.get("info", {})):
+        print_line(console, missing_info(name, arguments.episodes))
+    # Last: what a user's environment does at its end costs no result.
+    evaluator.close()
     return result
 
 

@@ -4,7 +4,7 @@ import errno
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line
@@ -86,6 +87,7 @@ def progress_of(values: Mapping[str, Any]) -> Progress:
 _DEAD_SHARE = 0.6
 _UNEXPLAINED = 0.05
 _PATIENCE_ROWS = 6
+_SILENT_EPISODES = 100
 
 
 class Metrics:
@@ -197,6 +199,37 @@ class Metrics:
         self._statistics: Counter[str] = Counter()
         self._accepted = 0
         self._info: dict[str, list[float]] = {}
+
+
+class MissingInfo:
+    """Finds names of `--environment.log-info` that are no number at the end of any episode."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        # Episodes so far, for the names that no episode has given yet.
+        self._episodes = dict.fromkeys(names, 0)
+
+    def add(self, info: Mapping[str, npt.NDArray[np.float64]]) -> None:
+        """Add the numbers of episodes that have ended, by name."""
+        for name, values in info.items():
+            if name in self._episodes:
+                self._episodes[name] += len(values)
+                if not np.isnan(values).all():
+                    del self._episodes[name]
+
+    def warnings(self, least: int = _SILENT_EPISODES) -> list[str]:
+        """A warning for each name without a number in at least `least` episodes, once."""
+        silent = {name: episodes for name, episodes in self._episodes.items() if episodes >= least}
+        for name in silent:
+            del self._episodes[name]
+        return [f"warning: {missing_info(name, episodes)}" for name, episodes in silent.items()]
+
+
+def missing_info(name: str, episodes: int) -> str:
+    """A line about a name of `--environment.log-info` that none of some episodes gave a number for."""
+    return (
+        f"--environment.log-info {name}: the info at the end of {episodes:,} episodes has no number of this name; one "
+        f"within a dictionary is named like episode.r"
+    )
 
 
 # ---- Rows and views over time

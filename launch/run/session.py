@@ -28,14 +28,14 @@ from launch.loop.worker_pool import TrainingStoppedError, backoff_seconds
 from launch.output import write_json
 from launch.run.events import Evaluated, Progress, Saved, View
 from launch.run.folder import RunFolder, read_weights
-from launch.run.metrics import Messages, Metrics, Reporting, change_message, dropped_message
+from launch.run.metrics import Messages, Metrics, MissingInfo, Reporting, change_message, dropped_message
 from launch.run.saving import Saving
 from launch.run.status import LearnerDeath, RunCounts, run_summary
 from launch.run.stopping import Evaluations, ReturnTarget, StoppingRules, TrainingPoint, TrainingReturns
 from launch.run.trackers import OpenTracker, Trackers, tracker_openers
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
-from shared.errors import typed_line
+from shared.errors import EnvironmentFailedError, typed_line
 from shared.types import EvaluationResult
 
 
@@ -177,6 +177,7 @@ class TrainingSession:
         self._trace: TraceRecording | None = None
         if config.record_arrivals is not None and not resume:
             self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
+        self._missing_info = MissingInfo(config.environment.log_info)
         self._dropped_reports: Counter[str] = Counter()
         # Last: the start of the actors' processes is no training.
         self._started = time.monotonic()
@@ -190,6 +191,10 @@ class TrainingSession:
         """Let the run stop at its next check, and save."""
         self._stopping.interrupt()
 
+    def log(self, line: str) -> None:
+        """Log a line in the thread of `run`."""
+        self._log(line)
+
     def view(self) -> View:
         """The present progress, and the events since the last view."""
         return View(self._reporting.latest, self._messages.take())
@@ -198,15 +203,15 @@ class TrainingSession:
         """Train until a rule stops the run, save it, and return the content of summary.json.
 
         Raises:
-            TrainingStoppedError: the run could not go on. It was saved before.
+            TrainingStoppedError, EnvironmentFailedError: the run could not go on. It was saved before.
         """
-        failure: TrainingStoppedError | None = None
+        failure: Exception | None = None
         try:
             if not self._resumed:
                 # A run that fails in its first minutes can be resumed, too.
                 self._save()
             self._loop()
-        except TrainingStoppedError as error:
+        except (TrainingStoppedError, EnvironmentFailedError) as error:
             self._log(str(error))
             failure = error
             raise
@@ -282,6 +287,9 @@ class TrainingSession:
         self._metrics.add(outcome)
         if outcome.dropped != "duplicate":
             self._returns.add(report.actor_id, report.episodes.returns.tolist(), report.unfinished_environments)
+            self._missing_info.add(report.episodes.info)
+            for warning in self._missing_info.warnings():
+                self._log(warning)
         if outcome.dropped is not None:
             self._dropped_reports[outcome.dropped] += 1
             count = self._dropped_reports[outcome.dropped]
@@ -345,7 +353,9 @@ class TrainingSession:
         except Exception as error:
             self._log(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
 
-    def _finish(self, failure: TrainingStoppedError | None) -> dict[str, Any]:
+    def _finish(self, failure: Exception | None) -> dict[str, Any]:
+        for warning in self._missing_info.warnings(least=1):
+            self._log(warning)
         try:
             self._save()
         except TrainingStoppedError as error:
