@@ -19,7 +19,8 @@ emulator, so frames = agent steps x frame skip.
 | gradient         | [P]           | float32         | d loss / d parameters, in the same order                    |
 
 Autoreset is NEXT_STEP: at the end of an episode the observation is the true last one; the following vector step
-ignores its action and resets. That step is masked.
+ignores its action and resets. That step is masked. ale-py is an exception where an episode ends inside a frame skip:
+the newest picture repeats that of the step before. Only the bootstrap of a truncation reads it.
 """
 
 from collections.abc import Iterator

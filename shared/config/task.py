@@ -109,11 +109,11 @@ class EnvironmentConfig:
     """Divide the rewards of training by the standard deviation of the discounted return over all training so far, and
     clip them to [-10, 10] (Engstrom et al. 2020, arXiv 2005.12729, section 2)."""
     log_info: tuple[str, ...] = ()
-    """Keys of numbers in an environment's info, such as success. Metrics, trackers and evaluations report the mean of
-    their values at the end of episodes."""
+    """Keys of numbers in an environment's info, such as success or episode.r. Metrics, trackers and evaluations report
+    the mean of their values at the end of episodes."""
     options: dict[str, OptionValue] = field(default_factory=dict)
     """Other environments: keyword arguments of `gymnasium.make` as names and values, added to those of a preset. The
-    argument's annotation or default decides whether a value is text; without them 5, 0.5, 1e-3 and True are none."""
+    argument's annotation or default decides on numbers and text; without them 5, 0.5, 1e-3 and True are no text."""
     wrappers: tuple[str, ...] = ()
     """Other environments: wrappers of each copy, innermost first, with their keyword arguments, like
     gymnasium.wrappers:TimeAwareObservation or my_module:MyWrapper,scale=0.5."""

@@ -100,7 +100,16 @@ def test_a_choice_outside_of_its_space_is_refused(space: gymnasium.Space, observ
         (Box(0, 10, (2,), np.int64), np.float32([-1, 0.05]), ActionSpec(2, continuous=True), [0, 5]),
         # Ranges that are too wide for float32.
         (Box(0, 2**31 - 1, (2,), np.int32), np.float32([-1, 1]), ActionSpec(2, continuous=True), [0, 2**31 - 1]),
-        (Box(-WIDEST, WIDEST, (3,)), np.float32([-1, 0, 1]), ActionSpec(3, continuous=True), [-WIDEST, 0, WIDEST]),
+        # The largest float stands for no bound.
+        (Box(-WIDEST, WIDEST, (3,)), np.float32([-1, 0, 1]), ActionSpec(3, continuous=True), [-1, 0, 1]),
+        # One bound clips, and the result has the dtype of the space: 0.3 in float32 is outside.
+        (
+            Box(np.array([0, -0.1]), np.array([np.inf, 0.3]), dtype=np.float64),
+            np.float32([-3, 3]),
+            ActionSpec(2, continuous=True),
+            [0, 0.3],
+        ),
+        (Box(-(2**63), 2**63 - 1, (1,), np.int64), np.float32([3]), ActionSpec(1, continuous=True), [2**63 - 1024]),
     ],
 )
 def test_actions_of_all_kinds_reach_the_environment(

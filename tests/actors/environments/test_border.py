@@ -1,0 +1,238 @@
+"""What environments of users return and raise: converted, or refused in one line with the place in their code."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+
+from actors.environments import VectorEnvironment, environment_spec
+from actors.environments.border import info_number, observation_check
+from shared.config import EnvironmentConfig
+from shared.errors import ConfigurationError, EnvironmentFailedError
+
+TWO = Box(-1, 1, (2,), np.float32)
+PICTURE = Box(0, 255, (16, 16), np.uint8)
+FAILS_AT = 5
+
+
+class SimulatorError(Exception):
+    """Neither its pickled form nor its text makes another one."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"E{code}: {text}")
+
+
+def stalls() -> None:
+    raise SimulatorError(17, "engine stalled")
+
+
+class Faulty(gymnasium.Env):
+    """At step 5 it does `what`: raises it, or returns it in place of a part of its result."""
+
+    observation_space, action_space = TWO, Discrete(2)
+
+    def __init__(self, what: Callable[[], object] = stalls, part: int | None = None) -> None:
+        self._what, self._part = what, part
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed, options=options)
+        self._t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:  # noqa: ARG002
+        self._t += 1
+        result: list[Any] = [
+            np.full(2, self._t / 99, np.float32),
+            1.0,
+            self._t >= 9,
+            False,
+            {"path": np.zeros(self._t)},
+        ]
+        if self._t == FAILS_AT:
+            found = self._what()
+            if self._part is None:
+                return found
+            result[self._part] = found
+        return tuple(result)
+
+    def close(self) -> None:
+        raise AttributeError("no viewer")
+
+
+@pytest.fixture
+def faulty() -> Any:
+    def config(what: Callable[[], object] = stalls, part: int | None = None, **settings: Any) -> EnvironmentConfig:
+        gymnasium.register("Faulty-v0", Faulty, kwargs={"what": what, "part": part})
+        return EnvironmentConfig(id="Faulty-v0", frame_skip=1, **settings)
+
+    yield config
+    gymnasium.registry.pop("Faulty-v0", None)
+
+
+def played(config: EnvironmentConfig, steps: int = 12) -> list[Any]:
+    environment = VectorEnvironment(config, 2)
+    try:
+        environment.reset(0)
+        return [environment.step(np.zeros(2, np.int32)) for _ in range(steps)]
+    finally:
+        environment.close()
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "expected"),
+    [
+        (TWO, [0.5, 1], np.float32([0.5, 1])),
+        (TWO, np.array([0.5, 1]), np.float32([0.5, 1])),
+        (Box(-1, 1, (1,), np.float32), 0.5, np.float32([0.5])),
+        (Box(-1, 1, (), np.float32), np.array([0.5]), np.float32(0.5)),
+        (Box(0, 9, (2,), np.int64), np.array([1.0, 9.0]), np.array([1, 9])),
+        (Box(0, 255, (2,), np.uint8), [1, 255], np.uint8([1, 255])),
+        (Discrete(3, start=2), np.array([4]), np.int64(4)),
+        (MultiDiscrete([2, 3]), [1, 2], np.array([1, 2])),
+        (MultiBinary(2), np.array([True, False]), np.int8([1, 0])),
+        (TWO, np.array([1e300, np.nan]), np.float32([np.inf, np.nan])),
+    ],
+)
+def test_values_that_lose_nothing_are_converted(space: gymnasium.Space, given: Any, expected: Any) -> None:
+    found = observation_check(space)(given)
+    np.testing.assert_array_equal(found, expected)
+    assert np.asarray(found).dtype == space.dtype
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "line"),
+    [
+        (TWO, None, "the observation is None, where float32 [2] is expected"),
+        (
+            TWO,
+            np.zeros((2, 2), np.float32),
+            "is an array float32 [2, 2], where float32 [2] is expected",
+        ),
+        (TWO, [[1], [2, 3]], "the observation is a list of 2 (list, list), where"),
+        (TWO, np.array([1j, 0]), "the observation is an array complex128 [2], where"),
+        (PICTURE, np.full((16, 16), 0.5), "is an array float64 [16, 16] with 0.5, where uint8 [16, 16] is expected"),
+        (PICTURE, np.full((16, 16), 256), "is an array int64 [16, 16] with 256, where uint8 [16, 16] is expected"),
+        (Discrete(3), 3, "the observation is 3, where its space has 0 to 2"),
+        (Discrete(3), 0.5, "with 0.5, where a whole number from 0 to 2 is expected"),
+        (MultiDiscrete([2, 3]), [1, 3], "the observation has 3, which its space int64 [2] has not"),
+        (MultiBinary(2), [0, 2], "the observation has 2, which its space int8 [2] has not"),
+        (Dict({"a": TWO, "b": Discrete(2)}), {"a": [0, 0]}, "is a dict with 'a', where a dictionary with 'a', 'b'"),
+        (Dict({"a": TWO}), {"a": None}, "the observation's 'a' is None, where float32 [2] is expected"),
+        (Tuple((TWO, TWO)), ([0, 0],), "is a tuple of 1 (list), where a tuple of 2 is expected"),
+    ],
+)
+def test_values_of_another_kind_are_refused(space: gymnasium.Space, given: Any, line: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        observation_check(space)(given)
+    assert line in str(error.value)
+
+
+def test_a_dictionary_may_be_of_any_class_and_its_text_is_not_looked_at() -> None:
+    check = observation_check(Dict({"a": TWO, "word": Text(3)}))
+    found = check(OrderedDict(word=None, a=[0, 1], more="more"))
+    assert list(found) == ["a", "word"]
+    assert isinstance(found["word"], str)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+def test_an_error_of_a_copy_is_one_line_with_its_place(faulty: Any, vectorization: str) -> None:
+    with pytest.raises(EnvironmentFailedError) as error:
+        played(faulty(vectorization=vectorization))
+    line = str(error.value)
+    assert line.startswith("Faulty-v0: step() raised SimulatorError: E17: engine stalled (test_border.py:")
+    assert line.endswith(", in stalls)")
+
+
+@pytest.mark.parametrize(
+    ("what", "part", "line"),
+    [
+        (lambda: None, None, "returned None, where (observation, reward, terminated, truncated, info) is expected"),
+        (lambda: (1, 2), None, "returned a tuple of 2 (int, int), where"),
+        (lambda: None, 0, "the observation is None, where float32 [2] is expected"),
+        (lambda: None, 1, "the reward is None, where a number is expected"),
+        (lambda: "1.0", 1, "the reward is '1.0', where a number is expected"),
+        (lambda: np.zeros(2), 1, "the reward is an array float64 [2], where a number is expected"),
+        (lambda: None, 2, "terminated is None, where a number is expected"),
+        (lambda: 0.5, 3, "truncated is 0.5, where True or False is expected"),
+    ],
+)
+def test_a_wrong_result_is_one_line(faulty: Any, what: Callable[[], object], part: int | None, line: str) -> None:
+    with pytest.raises(
+        EnvironmentFailedError, match=r"^Faulty-v0: step\(\): .* \(test_border.py:\d+, in step\)$"
+    ) as error:
+        played(faulty(what, part))
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("what", "part"),
+    [(lambda: np.array([1.0]), 1), (lambda: np.int8(1), 1), (lambda: np.False_, 2), (lambda: 0, 3), (lambda: None, 4)],
+)
+def test_results_of_neighbouring_types_are_meant(faulty: Any, what: Callable[[], object], part: int) -> None:
+    steps = played(faulty(what, part), 9)
+    assert [float(step.rewards[0]) for step in steps] == [1.0] * 9
+    assert [bool(step.terminated[0]) for step in steps] == [False] * 8 + [True]
+
+
+def test_a_program_that_leaves_is_an_error_like_any_other(faulty: Any) -> None:
+    with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised SystemExit: 3"):
+        played(faulty(lambda: exec("raise SystemExit(3)")))
+
+
+def test_an_error_in_the_first_steps_is_found_before_training(faulty: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.FAILS_AT", 2)
+    config = faulty()
+    assert environment_spec(config).observation_shape == (2,)
+    with pytest.raises(ConfigurationError, match=r"--environment.id Faulty-v0: step\(\) raised SimulatorError"):
+        environment_spec(config, trial=True)
+
+
+def test_info_that_nobody_asks_for_is_not_touched_and_the_rest_is_read_at_the_end(faulty: Any) -> None:
+    # Arrays of different lengths cannot be assembled.
+    assert played(faulty(lambda: {"why": "crash"}, 4))[0].info == {}
+    gymnasium.registry.pop("Faulty-v0")
+    (step,) = [s for s in played(faulty(dict, 4, log_info=("path", "no"))) if s.terminated.any()]
+    assert list(step.info) == ["path", "no"]
+    assert all(np.isnan(values).all() for values in step.info.values())
+
+
+@pytest.mark.parametrize(
+    ("info", "name", "number"),
+    [
+        ({"episode": {"r": 7.5}}, "episode.r", 7.5),
+        ({"a.b": 1, "a": {"b": 2}}, "a.b", 1.0),
+        ({"x": np.array([3])}, "x", 3.0),
+        ({"x": True}, "x", 1.0),
+        ({"x": "crash"}, "x", math.nan),
+        ({"x": np.zeros(2)}, "x", math.nan),
+        ({"episode": {"r": 1}}, "episode", math.nan),
+        ({}, "x", math.nan),
+        (None, "x", math.nan),
+    ],
+)
+def test_numbers_of_info(info: Any, name: str, number: float) -> None:
+    np.testing.assert_equal(info_number(info, name), number)
+
+
+def test_options_are_read_by_the_type_of_their_argument() -> None:
+    taken: dict[str, Any] = {}
+
+    def make(limit: float = 1.0, code: str = "", seed: "int | None" = None, **others: Any) -> gymnasium.Env:
+        taken.update(limit=limit, code=code, seed=seed, **others)
+        return Faulty()
+
+    gymnasium.register("Options-v0", make)
+    typed = {"limit": "inf", "code": 12, "seed": "007", "name": "12e4", "rate": "1e-3", "flag": "true", "map": "007"}
+    try:
+        environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options=typed))
+    finally:
+        gymnasium.registry.pop("Options-v0")
+    taken.pop("render_mode", None)
+    expected = {"limit": math.inf, "code": "12", "seed": 7, "name": "12e4", "rate": 1e-3, "flag": True, "map": "007"}
+    assert taken == expected
+    assert EnvironmentConfig(options={"limit": math.inf}).options == {"limit": "inf"}
