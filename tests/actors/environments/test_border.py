@@ -9,9 +9,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from actors.environments import VectorEnvironment, environment_spec
 from actors.environments.border import info_number, observation_check
+from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError
 
@@ -66,9 +69,9 @@ class Faulty(gymnasium.Env):
 
 @pytest.fixture
 def faulty() -> Any:
-    def config(what: Callable[[], object] = stalls, part: int | None = None, **settings: Any) -> EnvironmentConfig:
+    def config(what: Callable[[], object] = stalls, part: int | None = None, **others: Any) -> EnvironmentConfig:
         gymnasium.register("Faulty-v0", Faulty, kwargs={"what": what, "part": part})
-        return EnvironmentConfig(id="Faulty-v0", frame_skip=1, **settings)
+        return EnvironmentConfig(id="Faulty-v0", frame_skip=1, **others)
 
     yield config
     gymnasium.registry.pop("Faulty-v0", None)
@@ -84,7 +87,7 @@ def played(config: EnvironmentConfig, steps: int = 12) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("space", "given", "expected"),
+    ("space", "came", "expected"),
     [
         (TWO, [0.5, 1], np.float32([0.5, 1])),
         (TWO, np.array([0.5, 1]), np.float32([0.5, 1])),
@@ -98,14 +101,14 @@ def played(config: EnvironmentConfig, steps: int = 12) -> list[Any]:
         (TWO, np.array([1e300, np.nan]), np.float32([np.inf, np.nan])),
     ],
 )
-def test_values_that_lose_nothing_are_converted(space: gymnasium.Space, given: Any, expected: Any) -> None:
-    found = observation_check(space)(given)
+def test_values_that_lose_nothing_are_converted(space: gymnasium.Space, came: Any, expected: Any) -> None:
+    found = observation_check(space)(came)
     np.testing.assert_array_equal(found, expected)
     assert np.asarray(found).dtype == space.dtype
 
 
 @pytest.mark.parametrize(
-    ("space", "given", "line"),
+    ("space", "came", "line"),
     [
         (TWO, None, "the observation is None, where float32 [2] is expected"),
         (
@@ -126,9 +129,9 @@ def test_values_that_lose_nothing_are_converted(space: gymnasium.Space, given: A
         (Tuple((TWO, TWO)), ([0, 0],), "is a tuple of 1 (list), where a tuple of 2 is expected"),
     ],
 )
-def test_values_of_another_kind_are_refused(space: gymnasium.Space, given: Any, line: str) -> None:
+def test_values_of_another_kind_are_refused(space: gymnasium.Space, came: Any, line: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        observation_check(space)(given)
+        observation_check(space)(came)
     assert line in str(error.value)
 
 
@@ -236,3 +239,81 @@ def test_options_are_read_by_the_type_of_their_argument() -> None:
     expected = {"limit": math.inf, "code": "12", "seed": 7, "name": "12e4", "rate": 1e-3, "flag": True, "map": "007"}
     assert taken == expected
     assert EnvironmentConfig(options={"limit": math.inf}).options == {"limit": "inf"}
+
+
+class Drawn(gymnasium.Env):
+    """Random observations and rewards of drawn spaces, as lists or arrays, and a fault at one step."""
+
+    def __init__(self, observations: gymnasium.Space, actions: gymnasium.Space, fault: Any, at: int) -> None:
+        self.observation_space, self.action_space, self._fault, self._at = observations, actions, fault, at
+        self._t = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, Any]:
+        super().reset(seed=seed, options=options)
+        return self.observation_space.sample(), None
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        assert self.action_space.contains(action), action
+        self._t += 1
+        seen = self.observation_space.sample()
+        result = [seen.tolist() if isinstance(seen, np.ndarray) else seen, self._t, np.bool_(self._t % 7 == 0), 0, None]
+        if self._t == self._at and self._fault is not None:
+            part, value = self._fault
+            if part is None:
+                raise value
+            result[part] = value
+        return tuple(result)
+
+
+bounds = st.sampled_from([(-1.0, 1.0), (0.0, math.inf), (-math.inf, 0.3), (-1e300, 1e300), (0.1, 2 * math.pi)])
+boxes = st.builds(
+    lambda ends, shape, dtype: Box(*np.clip(ends, np.finfo(dtype).min, np.finfo(dtype).max), shape, dtype),
+    bounds,
+    st.sampled_from([(), (1,), (2, 3)]),
+    st.sampled_from([np.float32, np.float64]),
+)
+whole = st.builds(Box, st.integers(-5, 0), st.integers(1, 99), st.just((2,)), st.sampled_from([np.int64, np.int8]))
+choices = st.one_of(
+    st.builds(Discrete, st.integers(1, 5), start=st.integers(-3, 2**40)),
+    st.builds(MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+    st.builds(MultiBinary, st.integers(1, 3)),
+)
+seen_spaces = st.recursive(
+    boxes | whole | choices,
+    lambda inner: st.builds(lambda a, b: Dict({"a": a, "b": Tuple((b,))}), inner, inner),
+    max_leaves=3,
+)
+faults = st.sampled_from(
+    [
+        None, (0, None), (0, "text"), (0, np.zeros((4, 4))), (1, None), (1, np.zeros(3)), (2, None), (3, "no"),
+        (4, {"a": object()}), (None, SimulatorError(1, "engine")), (None, SystemExit(3)), (None, RuntimeError()),
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=50, deadline=None)
+@given(observations=seen_spaces, actions=boxes | whole | choices, fault=faults, at=st.integers(1, 20))
+def test_any_environment_is_played_or_refused_in_one_line(
+    observations: gymnasium.Space, actions: gymnasium.Space, fault: Any, at: int
+) -> None:
+    gymnasium.register("Drawn-v0", lambda: Drawn(observations, actions, fault, at))
+    generator = np.random.default_rng(0)
+    failed = ""
+    try:
+        environment = VectorEnvironment(EnvironmentConfig(id="Drawn-v0", frame_skip=1), 2)
+        spec = environment.spec()
+        environment.reset(1)
+        for _ in range(25):
+            actions_taken = random_actions(spec.actions, 2, generator)
+            result = environment.step(3 * actions_taken if spec.actions.continuous else actions_taken)
+            assert result.observations.shape == (2, *spec.observation_shape)
+            assert result.observations.dtype == spec.observation_dtype
+            assert (result.rewards.dtype, result.terminated.dtype) == (np.float32, np.bool_)
+    except EnvironmentFailedError as error:
+        failed = str(error)
+    finally:
+        gymnasium.registry.pop("Drawn-v0")
+    # Only info may be anything.
+    assert bool(failed) == (fault is not None and fault[0] != 4), failed
+    assert not failed or failed.startswith("Drawn-v0: step()")
+    assert "\n" not in failed
