@@ -86,7 +86,7 @@ class ActorProcess:
         assert self._endpoint is not None
         self._endpoint.serve(self._run)
 
-    def _run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:
+    def _run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None:
         with _one_line_errors():
             return self._runner.run(snapshot, target)
 

@@ -20,32 +20,28 @@ _DECIMAL = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]\d+)?"
 
 
 def read_option(text: str) -> OptionValue:
-    """The value of a keyword argument as it is typed: a number or a truth value where it is written like one.
+    """The value of a keyword argument as it is typed: a plain decimal is a number, true or false a truth value.
 
-    Other spellings of numbers keep their text, such as 007, 1.50 and inf: `option_of_type` reads them where the type of
-    the argument is known.
+    Other spellings of numbers keep their text, such as 007, 12e4 (which may be a name) and inf: `option_of_type` reads
+    them where the type of the argument is known.
     """
-    for read in (int, float):
+    if _DECIMAL.fullmatch(text):
         with suppress(ValueError):
-            value = read(text)
-            if str(value) == text and math.isfinite(value):
-                return value
-    return {"True": True, "False": False}.get(text, text)
+            return int(text)
+        return float(text)
+    return _TRUTH.get(text.lower(), text)
 
 
 def option_of_type(value: OptionValue, types: Collection[str]) -> OptionValue:
     """A keyword argument in one of the types that it may have, by their names; none are known of an unknown argument.
 
-    A text becomes a number where the types have numbers and no text. Without a type it does where it is a plain
-    decimal: 0.50 and 1e-3, but not 007, 12e4 (which may be a name) and inf.
+    A text becomes a number where the types have numbers and no text; a number becomes text where they are text only.
     """
     known = {"int", "float", "bool", "str"} & set(types)
     if not isinstance(value, str):
         return str(value) if known == {"str"} else value
     if "str" in known:
         return value
-    if not known:
-        known = {"bool", "float"} if _DECIMAL.fullmatch(value) else {"bool"}
     if "bool" in known and value.lower() in _TRUTH:
         return _TRUTH[value.lower()]
     for name, read in (("int", int), ("float", float)):

@@ -16,6 +16,7 @@ from actors.environments import VectorEnvironment, environment_spec
 from actors.environments.border import info_number, observation_check
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
+from shared.config.task import read_option
 from shared.errors import ConfigurationError, EnvironmentFailedError
 
 TWO = Box(-1, 1, (2,), np.float32)
@@ -230,7 +231,15 @@ def test_options_are_read_by_the_type_of_their_argument() -> None:
         return Faulty()
 
     gymnasium.register("Options-v0", make)
-    typed = {"limit": "inf", "code": 12, "seed": "007", "name": "12e4", "rate": "1e-3", "flag": "true", "map": "007"}
+    typed = {
+        "limit": "inf",
+        "code": 12,
+        "seed": "007",
+        "name": "12e4",
+        "rate": read_option("1e-3"),
+        "flag": read_option("true"),
+        "map": "007",
+    }
     try:
         environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options=typed))
     finally:
