@@ -271,8 +271,10 @@ def test_an_evaluation_without_its_video_is_told(
 ) -> None:
     made = Evaluator.run
 
-    def without_video(self: Evaluator, *arguments: Any) -> EvaluationResult:
-        return made(self, *arguments)._replace(video_error="RuntimeError: no display")
+    def without_video(self: Evaluator, *arguments: Any, **watched: Any) -> EvaluationResult:
+        played = made(self, *arguments, **watched)
+        assert played is not None
+        return played._replace(video_error="RuntimeError: no display")
 
     monkeypatch.setattr(Evaluator, "run", without_video)
     evaluation = EvaluationConfig(every_frames=300, episodes=1, environments=1)
