@@ -98,7 +98,7 @@ class Evaluator:
                 wait *= 2.0
                 on_wait(
                     f"no episode has ended for {time.monotonic() - since:.0f} s: {int(quota.sum())} are still to end, "
-                    f"after {steps:,} agent steps each. Where the environment ends none, so does "
+                    f"after {steps:,} agent steps each. An environment without an end gets one by "
                     f"--environment.wrappers gymnasium.wrappers:TimeLimit,max_episode_steps=N"
                 )
             acted = act(observations, memory)
