@@ -106,7 +106,7 @@ class Evaluator:
             result = self._environments.step(actions)
             observations = result.observations
             fingerprints.step(actions, result.rewards, observations, resets_next)
-            returns += result.rewards * ~resets_next
+            returns += np.where(resets_next, np.float32(0), result.rewards)
             lengths += ~resets_next
             resets_next = result.terminated | result.truncated
             counted = resets_next & (quota > 0)

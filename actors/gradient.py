@@ -82,6 +82,10 @@ class Gradients(ABC):
     def next(self) -> RolloutPart:
         """The next gradient of the rollout, at the current weights."""
 
+    def drop(self) -> int:
+        """Drop what is left of the rollout. Returns its number of agent steps that are in no gradient yet."""
+        return 0
+
     def state(self) -> dict[str, npt.NDArray[np.generic]] | None:
         """The progress of a rollout with gradients left. None if each rollout gives one gradient."""
         return None

@@ -105,6 +105,14 @@ class Minibatches(Gradients):
             self._rollout = None
         return RolloutPart(as_array(gradient), self._named(statistics), samples if epoch == 0 else 0, samples)
 
+    def drop(self) -> int:
+        rollout, self._rollout = self._rollout, None
+        if rollout is None or self._reported >= self._minibatches:
+            return 0
+        drawable = rollout.mask if self._policy.network.state_units else rollout.mask.reshape(1, -1)
+        left = np.split(self._order, self._minibatches)[self._reported :]
+        return int(drawable[:, np.concatenate(left)].sum())
+
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         return {
             "rollouts": np.array(self._rollouts),

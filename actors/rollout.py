@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments import StepResult
+from actors.environments import NonFinite, StepResult
 from shared.graph import aligned
 from shared.moments import Moments
 from shared.types import ActionSpec, EpisodeStats, Float32Array, Rollout
@@ -15,6 +15,9 @@ class RolloutBuilder:
     """Buffers for one rollout, reused for every rollout of an actor.
 
     It tracks the autoreset: the vector step after an episode's end only resets, is masked, and is no agent step.
+
+    Its numbers are always finite: rewards that are not become 0, as observations have before. `non_finite` names the
+    first of these that the rollout needs. The last observation of a terminated episode is needed by nothing.
 
     Args:
         unroll_length: T.
@@ -62,11 +65,21 @@ class RolloutBuilder:
         self._episode_returns = np.zeros(environments, np.float64)
         self._episode_lengths = np.zeros(environments, np.int64)
         self._finished: list[EpisodeStats] = []
+        self.non_finite = ""
+        # The same for the next rollout, whose first observations are the last ones of this one.
+        self._next_non_finite = ""
+        self._replaced = np.zeros((unroll_length + 1, environments), bool)
 
-    def begin(self, observations: npt.NDArray[np.generic] | None = None) -> None:
+    def begin(self, observations: npt.NDArray[np.generic] | None = None, non_finite: NonFinite | None = None) -> None:
         """Begin a rollout at `observations` [B, …], by default the last ones of the previous rollout."""
         self._slots[0][...] = self._slots[-1] if observations is None else observations
         self._t = 0
+        self._replaced[0] = self._replaced[-1]
+        self._replaced[1:] = False
+        self.non_finite, self._next_non_finite = self._next_non_finite, ""
+        if non_finite is not None:
+            self._replaced[0] = non_finite.environments
+            self.non_finite = _observation(non_finite)
 
     @property
     def observations(self) -> npt.NDArray[np.generic]:
@@ -90,7 +103,10 @@ class RolloutBuilder:
         if result.observations is not self._slots[t + 1]:
             self._slots[t + 1][...] = result.observations
         self._actions[t] = actions
-        rewards = result.rewards * np.float32(self._reward_scale * self.reward_factor)
+        unscaled = result.rewards
+        rewards = unscaled * np.float32(self._reward_scale * self.reward_factor)
+        if not np.isfinite(rewards).all():
+            rewards, unscaled = self._without_non_finite(rewards, unscaled, live)
         most = self._most_reward
         self._rewards[t] = rewards if most is None else np.clip(rewards, -most, most)
         terminal = result.terminated
@@ -100,11 +116,11 @@ class RolloutBuilder:
         self._mask[t] = live
         self._t += 1
 
-        self._episode_returns += result.rewards * live
+        self._episode_returns += unscaled * live
         self._episode_lengths += live
         ended = result.terminated | result.truncated
         if self._normalises_rewards:
-            scaled = result.rewards.astype(np.float64) * self._reward_scale
+            scaled = unscaled.astype(np.float64) * self._reward_scale
             self._discounted_return = self._discount * self._discounted_return + scaled
             self._discounted_returns[t] = self._discounted_return
             self._discounted_return[ended | ~live] = 0.0
@@ -115,6 +131,33 @@ class RolloutBuilder:
             self._episode_lengths[ended] = 0
             self._has_finished |= ended
         self._resets_next = ended
+        if result.non_finite is not None:
+            self._note_observations(t, result.non_finite)
+
+    def _without_non_finite(
+        self, rewards: Float32Array, unscaled: Float32Array, live: npt.NDArray[np.bool_]
+    ) -> tuple[Float32Array, Float32Array]:
+        """Rewards [B] with 0 in place of those that are not finite. The return of their episodes is not finite."""
+        faults = ~np.isfinite(rewards)
+        counted = faults & live
+        if counted.any():
+            first = np.flatnonzero(counted)[0]
+            scaled = f" ({rewards[first]} as training sees it)" if np.isfinite(unscaled[first]) else ""
+            self.non_finite = self.non_finite or f"reward {unscaled[first]}{scaled}"
+            self._episode_returns[counted] += unscaled[counted]
+        return np.where(faults, np.float32(0), rewards), np.where(faults, np.float32(0), unscaled)
+
+    def _note_observations(self, t: int, non_finite: NonFinite) -> None:
+        """Note replaced numbers in the observations at time t + 1."""
+        replaced, goes_on = non_finite.environments, ~self._resets_next
+        self._replaced[t + 1] = replaced
+        last = t + 1 == len(self._actions)
+        # Values follow from it, by an action or as a bootstrap; the first one of an episode is no bootstrap.
+        follows = (self._discounts[t] != 0.0) & (self._mask[t] > 0.5)
+        if (replaced & (follows if last else follows | goes_on)).any():
+            self.non_finite = self.non_finite or _observation(non_finite)
+        if last and (replaced & goes_on).any():
+            self._next_non_finite = _observation(non_finite)
 
     def finish(
         self,
@@ -151,8 +194,17 @@ class RolloutBuilder:
         )
 
     @property
+    def replaced(self) -> npt.NDArray[np.bool_] | None:
+        """The observations at times 0 … T-1 with replaced numbers, bool [T, B]; None if there are none."""
+        return self._replaced[:-1] if self._replaced[:-1].any() else None
+
+    @property
     def return_moments(self) -> Moments | None:
         """Moments of the discounted returns at the agent steps of a rollout; None unless rewards are normalised."""
         if not self._normalises_rewards:
             return None
         return Moments.of(self._discounted_returns[self._mask > 0.5][:, None])
+
+
+def _observation(non_finite: NonFinite) -> str:
+    return f"observation {non_finite.number}"

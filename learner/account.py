@@ -1,5 +1,6 @@
 """The account of a run: the fate of every agent step, policy lags, and the returns of episodes."""
 
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,12 +27,15 @@ class Ledger:
     dropped: Counter[str] = field(default_factory=Counter)
     gradients_applied: int = 0
     gradients_pending: int = 0
+    # Later gradients of a rollout have no agent steps of their own: here they are counted, too.
+    gradients_dropped: Counter[str] = field(default_factory=Counter)
     updates: int = 0
 
     def drop(self, agent_steps: int, reason: DropReason) -> None:
         """Enter a refused report."""
         self.sampled += agent_steps
         self.dropped[reason] += agent_steps
+        self.gradients_dropped[reason] += 1
 
     def hold(self, agent_steps: int) -> None:
         """Enter a gradient that was added to the accumulator."""
@@ -51,9 +55,15 @@ class Ledger:
         unfinished = Counter({"unfinished_update": self.pending} if self.pending else {})
         return dict(self.dropped + unfinished)
 
+    def gradients_dropped_if_it_ends(self) -> dict[str, int]:
+        """Gradients dropped, by reason, were the run to end now."""
+        pending = self.gradients_pending
+        return dict(self.gradients_dropped + Counter({"unfinished_update": pending} if pending else {}))
+
     def discard_pending(self) -> None:
         """Enter the pending gradients as dropped: no update will apply them."""
         self.dropped = Counter(self.dropped_if_it_ends())
+        self.gradients_dropped = Counter(self.gradients_dropped_if_it_ends())
         self.pending = self.gradients_pending = 0
 
     def check(self) -> None:
@@ -62,23 +72,30 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
-        return {**vars(self), "dropped": dict(self.dropped)}
+        return {**vars(self), "dropped": dict(self.dropped), "gradients_dropped": dict(self.gradients_dropped)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Ledger":
         """The inverse of `to_json`."""
-        return cls(**{**values, "dropped": Counter(values["dropped"])})
+        # Checkpoints of older versions do not count dropped gradients.
+        counters = {name: Counter(values.get(name, {})) for name in ("dropped", "gradients_dropped")}
+        return cls(**{**values, **counters})
 
 
 class Account:
-    """Counters of a run, and the learning rate that follows from them. It holds no tensor."""
+    """Counters of a run, and the learning rate that follows from them. It holds no tensor.
+
+    Attributes:
+        recent_returns: finite returns of the last training episodes.
+        non_finite_returns: number of episodes with another return. They are in `episodes`, and in no mean.
+    """
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self.ledger = Ledger()
         self.lag_counts: Counter[int] = Counter()
         self.recent_returns: deque[float] = deque(maxlen=RETURN_WINDOW)
-        self.episodes = 0
+        self.episodes = self.non_finite_returns = 0
 
     @property
     def frames(self) -> int:
@@ -92,7 +109,7 @@ class Account:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean unclipped return of the last 100 training episodes; None before the first has ended."""
+        """Mean unclipped return of the last 100 training episodes with a finite one; None before the first."""
         return float(np.mean(self.recent_returns)) if self.recent_returns else None
 
     def frames_of(self, agent_steps: int) -> int:
@@ -115,8 +132,11 @@ class Account:
             self.ledger.drop(report.agent_steps, dropped)
         # A dropped report was still played. A duplicate was counted at its first arrival.
         if dropped != "duplicate":
-            self.recent_returns.extend(report.episodes.returns.tolist())
-            self.episodes += len(report.episodes.returns)
+            returns = report.episodes.returns
+            finite = returns[np.isfinite(returns)]
+            self.recent_returns.extend(finite.tolist())
+            self.episodes += len(returns)
+            self.non_finite_returns += len(returns) - len(finite)
 
     def state(self) -> dict[str, Any]:
         """Plain values for a checkpoint."""
@@ -125,11 +145,13 @@ class Account:
             "lag_counts": sorted(self.lag_counts.items()),
             "recent_returns": list(self.recent_returns),
             "episodes": self.episodes,
+            "non_finite_returns": self.non_finite_returns,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`. Other keys are ignored."""
         self.ledger = Ledger.from_json(state["ledger"])
         self.lag_counts = Counter(dict(state["lag_counts"]))
-        self.recent_returns = deque(state["recent_returns"], maxlen=RETURN_WINDOW)
-        self.episodes = state["episodes"]
+        # Checkpoints of older versions may have NaN among the returns, and do not count them.
+        self.recent_returns = deque(filter(math.isfinite, state["recent_returns"]), maxlen=RETURN_WINDOW)
+        self.episodes, self.non_finite_returns = state["episodes"], state.get("non_finite_returns", 0)

@@ -132,9 +132,12 @@ class Learner:
         sampled = self.account.ledger.sampled
         dropped = self._admission.refusal(report, self.version)
         updated, norm = False, float("nan")
+        if dropped is None and report.non_finite:
+            dropped = "non_finite"
         if dropped is None:
             finite, updated, norm = self._accumulator.push(report.gradient, learning_rate)
-            dropped = None if finite else "non_finite"
+            if not finite:
+                dropped, report = "non_finite", report._replace(non_finite="gradient")
         self._record(report, dropped, lag)
         self._conclude(sampled, updated=updated)
         return Outcome(report, dropped, lag, updated, norm, learning_rate, time.perf_counter() - started)
@@ -280,7 +283,9 @@ class Learner:
         if moments is None:
             return
         for name, values in ((RUNNING_MEAN, moments.mean), (RUNNING_VARIANCE, moments.variance)):
-            self._accumulator.parameters[self.layout.range_of(name)].assign(values.astype(np.float32))
+            # A variance of finite numbers may exceed float32.
+            narrow = np.minimum(values, np.finfo(np.float32).max).astype(np.float32)
+            self._accumulator.parameters[self.layout.range_of(name)].assign(narrow)
 
 
 def _copy(parameters: Float32Array) -> Float32Array:

@@ -38,7 +38,9 @@ def categorical_entropy(logits: tf.Tensor, choices: Sequence[int] = ()) -> tf.Te
     if choices:
         return tf.add_n([categorical_entropy(part) for part in _by_choice(logits, choices)])
     log_probs = tf.nn.log_softmax(logits)
-    return -tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1)
+    # An impossible action, of logit -inf, adds nothing: 0 log 0 = 0.
+    finite = tf.where(tf.math.is_inf(log_probs), tf.zeros_like(log_probs), log_probs)
+    return -tf.reduce_sum(tf.exp(log_probs) * finite, axis=-1)
 
 
 def categorical_mode(logits: tf.Tensor, choices: Sequence[int] = ()) -> tf.Tensor:

@@ -86,7 +86,10 @@ def actor_critic_loss(
     _refuse_other_shapes(
         values, log_probs=log_probs, entropies=entropies, returns=returns, advantages=advantages, mask=mask
     )
-    returns, advantages = tf.stop_gradient(returns), tf.stop_gradient(advantages)
+    log_probs, entropies, values, returns, advantages = (
+        selected(x, mask)
+        for x in (log_probs, entropies, values, tf.stop_gradient(returns), tf.stop_gradient(advantages))
+    )
 
     def mean(x: tf.Tensor) -> tf.Tensor:
         return masked_mean(x, mask)
@@ -97,7 +100,8 @@ def actor_critic_loss(
     else:
         _refuse_other_shapes(values, behaviour_log_probs=behaviour_log_probs)
         # Bounded so that its exponential is finite: an action that was all but impossible must not lose the gradient.
-        log_ratios = tf.clip_by_value(log_probs - tf.stop_gradient(behaviour_log_probs), -_LOG_RATIO, _LOG_RATIO)
+        before = selected(tf.stop_gradient(behaviour_log_probs), mask)
+        log_ratios = tf.clip_by_value(log_probs - before, -_LOG_RATIO, _LOG_RATIO)
         ratios = tf.exp(log_ratios)
         clipped = tf.clip_by_value(ratios, 1.0 - clip_ratio, 1.0 + clip_ratio)
         policy = -mean(tf.minimum(ratios * advantages, clipped * advantages))
@@ -112,20 +116,33 @@ def actor_critic_loss(
     return ActorCriticLoss(total, policy, value, entropy, drift)
 
 
+def selected(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """float32 [...] with 0 at masked steps, which get a gradient of 0.
+
+    A product with the mask would not do: 0 × NaN is NaN, forwards and in the gradient. Losses select their arguments,
+    and not their result, whose gradient would be such a product.
+    """
+    return tf.where(mask > 0.5, x, tf.zeros_like(x))
+
+
 def masked_mean(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Mean of float32 [...] over agent steps: float32 scalar, 0 where all is masked."""
-    return tf.reduce_sum(mask * x) / tf.maximum(tf.reduce_sum(mask), 1.0)
+    return tf.reduce_sum(selected(x, mask)) / tf.maximum(tf.reduce_sum(mask), 1.0)
 
 
 def standardised(advantages: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Advantages float32 [...] shifted and scaled to mean 0 and standard deviation 1 over agent steps.
+    """Advantages float32 [...] shifted and scaled to mean 0 and standard deviation 1 over agent steps; 0 if masked.
+
+    The advantage of a single agent step is kept: shifted by its mean it would be 0, and would teach nothing.
 
     It makes the policy's gradient as large beside the entropy's while rewards are rare as when they are frequent. Not
     in the paper.
     """
-    centred = advantages - masked_mean(advantages, mask)
+    advantages = selected(advantages, mask)
+    centred = selected(advantages - masked_mean(advantages, mask), mask)
     # 1e-8 only keeps constant advantages finite: they become 0.
-    return centred * tf.math.rsqrt(masked_mean(tf.square(centred), mask) + 1e-8)
+    scaled = centred * tf.math.rsqrt(masked_mean(tf.square(centred), mask) + 1e-8)
+    return tf.where(tf.reduce_sum(mask) > 1.5, scaled, advantages)
 
 
 class ActionValueLoss(NamedTuple):
@@ -164,9 +181,9 @@ def action_value_loss(
     """
     values = chosen(action_values, actions)
     _refuse_other_shapes(values, returns=returns, mask=mask)
-    errors = tf.square(tf.stop_gradient(returns) - values)
+    errors = tf.square(selected(tf.stop_gradient(returns), mask) - selected(values, mask))
     mean = masked_mean(errors, mask)
-    return ActionValueLoss(tf.reduce_sum(mask * errors) if reduction == "sum" else mean, mean)
+    return ActionValueLoss(tf.reduce_sum(errors) if reduction == "sum" else mean, mean)
 
 
 def chosen(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:

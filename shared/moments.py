@@ -23,8 +23,11 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, vectors: npt.NDArray[np.generic]) -> "Moments":
-        """Moments of the vectors [..., n]."""
+        """Moments of the vectors [..., n] whose numbers are all finite: one NaN would stay in them for good."""
         rows = vectors.reshape(-1, vectors.shape[-1]).astype(np.float64)
+        finite = np.isfinite(rows)
+        if not finite.all():
+            rows = rows[finite.all(axis=1)]
         if not len(rows):
             return cls.zero(rows.shape[1])
         mean = rows.mean(axis=0)

@@ -27,6 +27,9 @@ def lambda_returns(
     With `n_step` a target takes in at most that many rewards, and bootstraps: it is `n_step` applications of the
     recurrence to the values, in place of all T. λ = 1 and n_step = 1 are the targets of one-step Q-learning.
 
+    Terms that a target does not need are selected away, not multiplied by 0: 0 × NaN is NaN. They are what follows a
+    step with d_t = 0, and the reward of a masked step.
+
     A masked step is the reset after an episode's end, seen from the true last observation. Its return is its own
     value, so that an episode that was truncated (d_t = γ) bootstraps from V_{t+1} for any λ, one that
     terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
@@ -67,19 +70,22 @@ def lambda_returns(
         raise ValueError(f"n_step must be from 1 to the unroll length {unroll_length}, got {n_step}")
     next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)
     # What a return does not need of the next one: not recomputed for each of T, and traced once.
-    bootstraps, at_resets = (1.0 - return_lambda) * next_values, (1.0 - mask) * values
+    bootstraps, live, goes_on = (1.0 - return_lambda) * next_values, mask > 0.5, tf.not_equal(discounts, 0.0)
+    nothing = tf.zeros_like(bootstrap_value)
     if n_step is not None and n_step < unroll_length:
         targets = values
         for _ in range(n_step):
             next_targets = tf.concat([targets[1:], bootstrap_value[None]], axis=0)
-            targets = mask * (rewards + discounts * (bootstraps + return_lambda * next_targets)) + at_resets
+            next_targets = tf.where(goes_on, bootstraps + return_lambda * next_targets, nothing)
+            targets = tf.where(live, rewards + discounts * next_targets, values)
         return targets
     # Unrolled: T small operations are several times cheaper than a while loop, and the cumulative-product form
     # divides by discounts that are zero at terminals.
     weight, next_return = tf.constant(return_lambda, tf.float32), bootstrap_value
     reversed_returns = []
-    by_time = zip(*(tf.unstack(x) for x in (rewards, discounts, bootstraps, mask, at_resets)), strict=True)
-    for reward, discount, bootstrap, is_step, at_reset in reversed(list(by_time)):
-        next_return = is_step * (reward + discount * (bootstrap + weight * next_return)) + at_reset
+    by_time = zip(*(tf.unstack(x) for x in (rewards, discounts, bootstraps, live, goes_on, values)), strict=True)
+    for reward, discount, bootstrap, is_step, has_next, value in reversed(list(by_time)):
+        next_return = tf.where(has_next, bootstrap + weight * next_return, nothing)
+        next_return = tf.where(is_step, reward + discount * next_return, value)
         reversed_returns.append(next_return)
     return tf.stack(reversed_returns[::-1])

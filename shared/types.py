@@ -121,7 +121,9 @@ class GradientReport(NamedTuple):
     steps of the gradient, `agent_steps` the number of those that are in a gradient for the first time.
     `statistics` are means over the samples, named by the method. `return_moments` are those of the discounted returns,
     if rewards are normalised; `observation_moments` those of the observations, if they are scaled by running moments.
-    `unfinished_environments` is the number of environments that have not ended an episode yet.
+    `unfinished_environments` is the number of environments that have not ended an episode yet. `non_finite` names what
+    was not a finite number in the rollout or its gradient: such a report stands for the whole rest of its rollout, and
+    its gradient is not applied.
     """
 
     actor_id: int
@@ -137,6 +139,7 @@ class GradientReport(NamedTuple):
     observation_moments: Moments | None = None
     return_moments: Moments | None = None
     unfinished_environments: int = 0
+    non_finite: str = ""
 
 
 class AggregatedReport(NamedTuple):

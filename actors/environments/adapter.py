@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments.pictures import Frames
-from shared.types import ActionSpec, ObservationParts
+from shared.types import ActionSpec, Float32Array, ObservationParts
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,19 @@ class EnvironmentSpec:
         return (self.observation_shape,) if self.images else ()
 
 
+class NonFinite(NamedTuple):
+    """The observations of a batch, bool [B], that had NaN or infinite numbers, and the first of these by name."""
+
+    environments: npt.NDArray[np.bool_]
+    number: str
+
+
 class StepResult(NamedTuple):
     """One vector step: observations [B, …], unclipped rewards float32 [B], and three bool [B].
 
     `lost_life` marks environments that lost a life in this step, whether or not the episode ended. `info` has the
-    numbers of `log_info` by name, float64 [B], where an episode ended; NaN elsewhere, or where there was none.
+    numbers of `log_info` by name, float64 [B], where an episode ended; NaN elsewhere, or where there was none. Numbers
+    of observations are always finite: others are replaced by 0, and `non_finite` names them.
     """
 
     observations: npt.NDArray[np.generic]
@@ -61,6 +69,7 @@ class StepResult(NamedTuple):
     truncated: npt.NDArray[np.bool_]
     lost_life: npt.NDArray[np.bool_]
     info: dict[str, npt.NDArray[np.float64]] = {}  # noqa: RUF012
+    non_finite: NonFinite | None = None
 
 
 class Adapter(Protocol):
@@ -106,6 +115,14 @@ class Adapter(Protocol):
 
     def observations(self, observations: Any, to: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
         """The library's observations in the shape and dtype of the spec, written to `to` or copied."""
+        ...
+
+    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
+        """The numbers float32 [B, size] of observations of the spec, as a view; None if they are images only."""
+        ...
+
+    def number_name(self, index: int) -> str:
+        """The name of a number of an observation."""
         ...
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:

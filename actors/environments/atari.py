@@ -17,7 +17,7 @@ from actors.environments.adapter import EnvironmentSpec
 from actors.environments.pictures import Frames, grey
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
-from shared.types import ActionSpec
+from shared.types import ActionSpec, Float32Array
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -179,6 +179,12 @@ class AtariAdapter:
         self, observations: npt.NDArray[np.generic], to: npt.NDArray[np.generic] | None
     ) -> npt.NDArray[np.generic]:
         return channels_last(cast(ByteArray, observations), cast(ByteArray | None, to))
+
+    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:  # noqa: ARG002
+        return None
+
+    def number_name(self, index: int) -> str:
+        raise AssertionError(f"the images of a game have no number {index}")
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:
         # ale-py writes the next step's lives into the same array.

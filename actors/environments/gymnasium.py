@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium
 import numpy as np
@@ -26,6 +26,7 @@ from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import option_of_type, read_wrapper
 from shared.errors import ConfigurationError, place, setting_error, typed_line
 from shared.registry import import_modules
+from shared.types import Float32Array
 
 
 class GymnasiumAdapter:
@@ -123,6 +124,15 @@ class GymnasiumAdapter:
         else:
             channels_together(observations, to)
         return to
+
+    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
+        if self._packed is not None:
+            return self._packed.parts.vectors(cast(npt.NDArray[np.uint8], observations))
+        return None if self._vectors is None else cast(Float32Array, observations)
+
+    def number_name(self, index: int) -> str:
+        assert self._vectors is not None
+        return self._vectors.number_name(index)
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:  # noqa: ARG002
         return None

@@ -195,6 +195,14 @@ class Vectors:
         """Names and sizes of the parts of the vector."""
         return tuple((path_name(part.path), len(part.low)) for part in self._parts)
 
+    def number_name(self, index: int) -> str:
+        """The name of a number of the vector: its part and its place in it."""
+        for name, size in self.sizes:
+            if index < size:
+                return f"[{index}]" if name == path_name(()) else f"{name}[{index}]"
+            index -= size
+        raise IndexError(index)
+
     def write(self, observations: Any, to: Float32Array) -> None:
         """Write a batch of observations of a vector environment to float32 [B, size]."""
         start = 0

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AsyncVectorEnv
 
-from actors.environments.adapter import Adapter, EnvironmentSpec, StepResult
+from actors.environments.adapter import Adapter, EnvironmentSpec, NonFinite, StepResult
 from actors.environments.atari import AtariAdapter, atari_game, register_games
 from actors.environments.border import FAULT, LOGGED, LOGGER, info_number
 from actors.environments.gymnasium import GymnasiumAdapter
@@ -59,6 +59,8 @@ class VectorEnvironment:
             raise EnvironmentFailedError(line) from error
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)
+        self.reset_non_finite: NonFinite | None = None
+        """What was replaced in the observations of the last `reset`, see `StepResult`."""
 
     def spec(self) -> EnvironmentSpec:
         """Facts about one environment."""
@@ -79,7 +81,9 @@ class VectorEnvironment:
         if FAULT in info:
             raise EnvironmentFailedError(_first_fault(info))
         self._lives = self._adapter.lives(info)
-        return self._adapter.observations(observations, None)
+        observations = self._adapter.observations(observations, None)
+        self.reset_non_finite = self._replace_non_finite(observations)
+        return observations
 
     def step(
         self, actions: npt.NDArray[np.generic], observations_to: npt.NDArray[np.generic] | None = None
@@ -107,7 +111,30 @@ class VectorEnvironment:
             self._lives = lives
         observations = self._adapter.observations(observations, observations_to)
         logged = self._logged(info, terminated | truncated) if self._log_info else {}
-        return StepResult(observations, rewards.astype(np.float32), terminated, truncated, self._lost_life, logged)
+        return StepResult(
+            observations,
+            rewards.astype(np.float32),
+            terminated,
+            truncated,
+            self._lost_life,
+            logged,
+            self._replace_non_finite(observations),
+        )
+
+    def _replace_non_finite(self, observations: npt.NDArray[np.generic]) -> NonFinite | None:
+        """Replace NaN and infinite numbers in observations by 0.
+
+        Here, before a network sees them: in the state of a memory they would stay until the episode ends, and in a
+        gradient also where the step is masked.
+        """
+        numbers = self._adapter.numbers(observations)
+        if numbers is None or np.isfinite(numbers).all():
+            return None
+        faults = ~np.isfinite(numbers)
+        first = np.argwhere(faults)[0]
+        name = f"{self._adapter.number_name(int(first[1]))} = {numbers[tuple(first)]}"
+        numbers[faults] = 0.0
+        return NonFinite(faults.any(axis=1), name)
 
     def _failed(self, method: str, error: BaseException) -> EnvironmentFailedError:
         if isinstance(error, EOFError | ConnectionError):

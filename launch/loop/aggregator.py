@@ -111,7 +111,9 @@ class GradientAggregator:
         self._pool.on_report(report)
         gradient = report.gradient
         # The squared norm is finite exactly where the learner would find it so; one pass, no allocation.
-        finite = bool(np.isfinite(np.dot(gradient, gradient)))
+        finite = not report.non_finite and bool(np.isfinite(np.dot(gradient, gradient)))
+        if not finite:
+            report = report._replace(non_finite=report.non_finite or "gradient")
         if self._sum is None:
             self._sum = gradient.copy() if finite else np.zeros_like(gradient)
         elif finite:

@@ -58,7 +58,8 @@ class Coordinator:
         # The versions that the executor has: a publish costs a copy, so each is published once.
         self._published_version: int | None = None
         self._published_target_version: int | None = None
-        # Non-finite gradients in a row. One may come from a single bad environment step, a series of them does not end.
+        # Rollouts in a row that were not finite: each of them gives one report. One may come from a single bad
+        # environment step, a series of them does not end.
         self._non_finite = 0
         self.evaluations_under_way = 0
         self.messages = 0
@@ -141,11 +142,12 @@ class Coordinator:
             outcomes = [self._learner.submit(report)]
         for outcome in outcomes:
             self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
-        if self._non_finite > self._max_non_finite:
-            raise TrainingStoppedError(
-                f"{self._non_finite} gradients in a row were not finite, more than --supervision.max-non-finite "
-                f"{self._max_non_finite}: lower --optimizer.learning-rate, or clip by --optimizer.max-gradient-norm"
-            )
+            if self._non_finite > self._max_non_finite:
+                raise TrainingStoppedError(
+                    f"{self._non_finite} rollouts in a row were not finite, more than --supervision.max-non-finite "
+                    f"{self._max_non_finite}; the last had the {outcome.report.non_finite}: "
+                    f"{non_finite_advice(outcome.report.non_finite)}"
+                )
         # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.
         if not self._pool.stopping:
             self._publish()
@@ -175,3 +177,16 @@ class Coordinator:
         if target is not None and target.version != self._published_target_version:
             self._executor.publish_target(target)
             self._published_target_version = target.version
+
+
+_ADVICE = {
+    "reward": "mend the reward of the environment, or replace it in a wrapper (--environment.wrappers MODULE:WRAPPER)",
+    "observation": "mend this number of the environment's observations, or replace it in a wrapper "
+    "(--environment.wrappers MODULE:WRAPPER)",
+}
+
+
+def non_finite_advice(what: str) -> str:
+    """What to do about a rollout with this `GradientReport.non_finite`."""
+    diverged = "lower --optimizer.learning-rate, clip by --optimizer.max-gradient-norm, or scale rewards down"
+    return _ADVICE.get(what.partition(" ")[0], diverged)

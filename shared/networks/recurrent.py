@@ -128,7 +128,8 @@ def lstm_step(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor) -
 def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """T times of `lstm_step` in sequence: h'_t float32 [T, B, U].
 
-    The state that time t + 1 begins with is that after time t times mask_t: 0 after a step that only reset.
+    The state that time t + 1 begins with is that after time t, and 0 after a step that only reset. It is selected, not
+    multiplied by the mask: what such a step saw need not be finite.
 
     The gradient is truncated backpropagation through time: none flows into the state at time 0. The gradient of the
     kernel is one product over all times; automatic differentiation would sum T tensors of the kernel's size.
@@ -144,22 +145,22 @@ def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor,
     @tf.custom_gradient
     def unroll(projected: tf.Tensor, recurrent_kernel: tf.Tensor) -> tuple:
         h, c, times = hidden, cell, []
-        kept = tf.unstack(mask[:, :, None])
+        kept, nothing = tf.unstack(mask[:, :, None] > 0.5), tf.zeros_like(cell)
         # Unrolled, like the returns: a while loop takes several times as long per iteration.
         for z, keep in zip(tf.unstack(projected), kept, strict=True):
             gates = _gates(z, h, recurrent_kernel)
             (output, new_cell), activated = _next(gates, c)
             times.append((gates, h, c, activated, output))
-            h, c = output * keep, new_cell * keep
+            h, c = tf.where(keep, output, nothing), tf.where(keep, new_cell, nothing)
 
         def gradient(by_output: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            by_hidden = by_cell = tf.zeros_like(cell)
+            by_hidden = by_cell = nothing
             reversed_by_gates = []
             for by_out, keep, ((i, f, g, o), _, c, activated, _) in zip(
                 reversed(tf.unstack(by_output)), reversed(kept), reversed(times), strict=True
             ):
-                by_h = by_out + keep * by_hidden
-                by_c = by_h * o * (1.0 - tf.square(activated)) + keep * by_cell
+                by_h = by_out + tf.where(keep, by_hidden, nothing)
+                by_c = by_h * o * (1.0 - tf.square(activated)) + tf.where(keep, by_cell, nothing)
                 by_gates = tf.concat(
                     [
                         by_c * g * i * (1.0 - i),
