@@ -44,7 +44,7 @@ class _JsonState(tf.train.experimental.PythonState):
         self._restore = restore
 
     def serialize(self) -> str:
-        return json.dumps(self._save(), allow_nan=False)
+        return json.dumps(self._save())
 
     def deserialize(self, string_value: str) -> None:
         self._restore(json.loads(string_value))

@@ -134,7 +134,7 @@ class VectorEnvironment:
         first = np.argwhere(faults)[0]
         name = f"{self._adapter.number_name(int(first[1]))} = {numbers[tuple(first)]}"
         numbers[faults] = 0.0
-        return NonFinite(faults.any(axis=1), name)
+        return NonFinite(np.any(faults, axis=1, keepdims=True)[:, 0], name)
 
     def _failed(self, method: str, error: BaseException) -> EnvironmentFailedError:
         if isinstance(error, EOFError | ConnectionError):

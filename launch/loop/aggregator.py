@@ -111,7 +111,8 @@ class GradientAggregator:
         self._pool.on_report(report)
         gradient = report.gradient
         # The squared norm is finite exactly where the learner would find it so; one pass, no allocation.
-        finite = not report.non_finite and bool(np.isfinite(np.dot(gradient, gradient)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = not report.non_finite and bool(np.isfinite(np.dot(gradient, gradient)))
         if not finite:
             report = report._replace(non_finite=report.non_finite or "gradient")
         if self._sum is None:

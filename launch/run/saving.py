@@ -1,5 +1,6 @@
 """Copies of a run's state: checkpoints, best and first weights, videos, and the copy in remote storage."""
 
+import math
 import os
 import re
 import shutil
@@ -326,6 +327,8 @@ class BestWeights:
         self, version: int, parameters: Float32Array, mean: float, measure: str, *, surely: bool = False
     ) -> None:
         """Write the weights float32 [P] if they are better than all before, or in any case if `surely`."""
+        if not math.isfinite(mean):
+            return
         if self._mean_return is not None and not surely:
             best = self._measure == "evaluation", self._mean_return
             if (measure == "evaluation", mean) <= best:

@@ -19,6 +19,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
@@ -286,7 +288,9 @@ class TrainingSession:
         self._log_first(report.actor_id)
         self._metrics.add(outcome)
         if outcome.dropped != "duplicate":
-            self._returns.add(report.actor_id, report.episodes.returns.tolist(), report.unfinished_environments)
+            returns = report.episodes.returns
+            finite = returns[np.isfinite(returns)].tolist()
+            self._returns.add(report.actor_id, finite, report.unfinished_environments)
             self._missing_info.add(report.episodes.info)
             for warning in self._missing_info.warnings():
                 self._log(warning)
@@ -295,7 +299,7 @@ class TrainingSession:
             count = self._dropped_reports[outcome.dropped]
             message = dropped_message(outcome.dropped, count, report.actor_id)
             if message is not None:
-                self._log(message)
+                self._log(f"{message}: {report.non_finite}" if report.non_finite else message)
 
     def _log_first(self, actor_id: int) -> None:
         """Log the first report of the first actor, and that of the last one."""

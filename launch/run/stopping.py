@@ -4,6 +4,7 @@ The mean of the last 100 training episodes can cross a target by luck: many vers
 is compared after every rollout. A crossing is therefore confirmed by an evaluation of the weights of that moment.
 """
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -144,7 +145,8 @@ class ReturnTarget:
             self._requested, self._not_before_episode = None, episodes + RETURN_WINDOW
             if self.first is not None and self.first.update == at.update:
                 self.first = evaluated
-        if mean < self.mean_return:
+        # NaN reaches nothing: every comparison with it is false.
+        if not (math.isfinite(mean) and mean >= self.mean_return):
             return False
         self.first = self.first or evaluated
         self.confirmed = evaluated

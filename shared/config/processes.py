@@ -85,7 +85,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class SupervisionConfig:
-    """Reactions to the death or hang of a process, and to gradients that are not finite."""
+    """Reactions to the death or hang of a process, and to rollouts that are not finite."""
 
     max_restarts: Annotated[int, Range(0)] = 10
     """Number of actors that may be replaced within ten minutes. One more ends the run after a checkpoint."""
@@ -95,7 +95,7 @@ class SupervisionConfig:
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """Seconds from the start of an actor to its first report, after which it counts as hung."""
     max_non_finite: Annotated[int, Range(1)] = 20
-    """Number of consecutive gradients that are not finite. One more ends the run after a checkpoint."""
+    """Number of consecutive rollouts that are not finite. One more ends the run after a checkpoint."""
 
     def __post_init__(self) -> None:
         check_ranges("supervision.", self)

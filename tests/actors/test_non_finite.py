@@ -1,0 +1,139 @@
+"""Numbers of an environment that are not finite: which of them a rollout needs, and what they never reach."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from actors.actor import Actor
+from actors.environments import environment_spec
+from actors.policy import Policy
+from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.types import GradientReport, WeightSnapshot
+
+# What one environment of the batch hands in at its steps: observation, reward, terminated, truncated.
+Step = tuple[Any, float, bool, bool]
+FINE = np.array([0.1, 0.2], np.float32)
+NAN = np.array([0.1, np.nan], np.float32)
+
+
+class Scripted(gymnasium.Env):
+    """Ends after 5 steps, unless `at` of its number of steps says otherwise."""
+
+    observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
+    at: Callable[[int], Step | None] | None = None
+
+    def __init__(self) -> None:
+        self.count = self.step_of_episode = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):  # noqa: ARG002
+        super().reset(seed=seed)
+        self.step_of_episode = 0
+        return FINE.copy(), {}
+
+    def step(self, action):  # noqa: ARG002
+        self.count += 1
+        self.step_of_episode += 1
+        return *((Scripted.at and Scripted.at(self.count)) or (FINE, 1.0, self.step_of_episode >= 5, False)), {}
+
+
+gymnasium.register("Scripted-v0", Scripted)
+
+REUSED = ActorConfig(environments=2, unroll_length=4, epochs=2, minibatches=2)
+LSTM = NetworkConfig(name="mlp", recurrent="lstm")
+RUNNING = NetworkConfig(name="mlp", observation_scaling="running")
+
+
+def reports(monkeypatch: pytest.MonkeyPatch, at: Callable[[int], Step | None], calls: int = 4, **settings):
+    monkeypatch.setattr(Scripted, "at", staticmethod(at))
+    chosen = {"network": RUNNING, "actor": ActorConfig(environments=2, unroll_length=4)} | settings
+    config = RunConfig(environment=EnvironmentConfig(id="Scripted-v0", frame_skip=1, normalise_rewards=True), **chosen)
+    spec = environment_spec(config.environment)
+    actor = Actor(config, spec, 0)
+    snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
+    target = snapshot if config.method.uses_target_network else None
+    found = [actor.run(snapshot, target) for _ in range(calls)]
+    actor.close()
+    return found
+
+
+def is_sound(report: GradientReport) -> bool:
+    moments = [m for m in (report.observation_moments, report.return_moments) if m is not None]
+    sound = all(np.isfinite(m.mean).all() and np.isfinite(m.squares).all() for m in moments)
+    return sound and bool(np.isfinite(report.gradient).all()) and all(map(np.isfinite, report.statistics.values()))
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 1e300])
+def test_a_reward_costs_its_rollout_and_its_episode_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, reward: float
+) -> None:
+    with np.errstate(over="ignore"):
+        first, *others = reports(monkeypatch, lambda step: (FINE, reward, False, False) if step == 2 else None)
+    assert first.non_finite.startswith("reward ")
+    assert first.agent_steps == 8
+    assert first.observation_moments is None
+    assert first.return_moments is None
+    assert not np.isfinite(first.gradient).any()
+    assert all(not report.non_finite and is_sound(report) for report in others)
+    returns = np.concatenate([report.episodes.returns for report in (first, *others)])
+    assert [np.isfinite(value) for value in returns].count(False) == 2
+    assert set(returns[np.isfinite(returns)]) == {5.0}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"actor": REUSED},
+        {"network": LSTM},
+        {"network": LSTM, "actor": REUSED},
+        {"method": MethodConfig(name="q_learning")},
+        {"method": MethodConfig(standardise_advantages=True)},
+    ],
+)
+def test_the_last_observation_of_a_terminated_episode_is_needed_by_nothing(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    finite = reports(monkeypatch, lambda step: (0 * FINE, 1.0, True, False) if step % 3 == 0 else None, 8, **settings)
+    found = reports(monkeypatch, lambda step: (0 * NAN, 1.0, True, False) if step % 3 == 0 else None, 8, **settings)
+    assert [report.non_finite for report in found] == [""] * 8
+    assert all(map(is_sound, found))
+    for report, same in zip(found, finite, strict=True):
+        np.testing.assert_array_equal(report.gradient, same.gradient)
+
+
+@pytest.mark.parametrize("settings", [{}, {"actor": REUSED}, {"network": LSTM}])
+def test_an_observation_costs_the_rollouts_that_need_it_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    # Step 4 ends the first rollout: its observation is a bootstrap there, and the first of the second rollout.
+    found = reports(monkeypatch, lambda step: (NAN, 1.0, False, False) if step == 4 else None, 6, **settings)
+    assert [report.non_finite for report in found[:2]] == ["observation [1] = nan"] * 2
+    assert all(not report.non_finite and is_sound(report) for report in found[2:])
+    truncated = reports(monkeypatch, lambda step: (NAN, 1.0, False, True) if step == 3 else None, 6, **settings)
+    assert [bool(report.non_finite) for report in truncated[:2]] == [True, False]
+
+
+def test_a_gradient_without_finite_norm_ends_its_rollout_and_counts_all_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    huge = {
+        "environment": EnvironmentConfig(id="Scripted-v0", frame_skip=1, clip_rewards=False),
+        "actor": REUSED,
+        "network": NetworkConfig(name="mlp"),
+    }
+    monkeypatch.setattr(Scripted, "at", staticmethod(lambda step: (FINE, 1e30, False, False) if step == 2 else None))
+    config = RunConfig(**huge)
+    spec = environment_spec(config.environment)
+    actor = Actor(config, spec, 0)
+    snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
+    found = [actor.run(snapshot) for _ in range(5)]
+    actor.close()
+    faulty = next(i for i, report in enumerate(found) if report.non_finite)
+    assert found[faulty].non_finite.startswith("loss (")
+    assert sum(report.agent_steps for report in found[: faulty + 1]) == 8
+    # The next report is of another rollout.
+    assert found[faulty + 1].agent_steps > 0

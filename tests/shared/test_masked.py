@@ -1,0 +1,81 @@
+"""What is masked need not be finite: in returns, losses, standardisation, policies, memories and gradients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shared.distributions import categorical_entropy
+from shared.losses import action_value_loss, actor_critic_loss, masked_mean, standardised
+from shared.moments import Moments
+from shared.networks.recurrent import State, lstm_unroll
+from shared.returns import lambda_returns
+
+BAD = (float("nan"), float("inf"), -float("inf"))
+MASK = tf.constant([[1.0], [0.0], [1.0]])
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("n_step", [None, 2])
+def test_returns_select_what_they_need(bad: float, n_step: int | None) -> None:
+    def returns(masked: float) -> np.ndarray:
+        return lambda_returns(
+            tf.constant([[1.0], [masked], [2.0]]),
+            tf.constant([[0.0], [0.9], [0.0]]),
+            tf.constant([[0.5], [masked], [0.7]]),
+            tf.constant([masked]),
+            MASK,
+            return_lambda=0.9,
+            n_step=n_step,
+        ).numpy()
+
+    np.testing.assert_array_equal(returns(bad)[[0, 2]], returns(0.0)[[0, 2]])
+    np.testing.assert_array_equal(returns(bad)[[0, 2]], [[1.0], [2.0]])
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_losses_and_their_gradients_select_agent_steps(bad: float) -> None:
+    x = tf.constant([[0.3], [bad], [-0.2]])
+    q = tf.stack([x, x], axis=-1)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, q])
+        drift = {"behaviour_log_probs": x, "clip_ratio": 0.2}
+        losses = [
+            actor_critic_loss(x, x, x, x, x, MASK, value_cost=0.5, entropy_cost=0.1, reduction="sum", **more).total
+            for more in ({}, drift)
+        ]
+        of_values = action_value_loss(q, tf.zeros((3, 1), tf.int32), x, MASK, reduction="sum").total
+    assert np.isfinite([*losses, of_values]).all()
+    for gradient in (*(tape.gradient(loss, x) for loss in losses), tape.gradient(of_values, q)):
+        assert np.isfinite(gradient).all()
+        assert not np.any(gradient[1])
+    assert masked_mean(x, MASK).numpy() == pytest.approx(0.05)
+    np.testing.assert_allclose(standardised(x, MASK), [[1.0], [0.0], [-1.0]], atol=1e-5)
+
+
+def test_the_advantage_of_a_single_step_is_kept() -> None:
+    mask = tf.constant([[0.0], [1.0]])
+    np.testing.assert_array_equal(standardised(tf.constant([[np.nan], [3.0]]), mask), [[0.0], [3.0]])
+
+
+def test_impossible_actions_add_nothing_to_the_entropy() -> None:
+    logits = tf.constant([[0.0, 0.0, -np.inf]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        entropy = categorical_entropy(logits)
+    assert entropy.numpy() == pytest.approx([np.log(2.0)])
+    assert np.isfinite(tape.gradient(entropy, logits)).all()
+
+
+def test_a_memory_forgets_the_state_after_a_reset_by_selection() -> None:
+    projected = tf.constant(np.array([[0.1] * 4, [np.nan] * 4, [0.2] * 4], np.float32)[:, None])
+    state = State(tf.zeros((1, 1)), tf.zeros((1, 1)))
+    hidden = lstm_unroll(projected, state, tf.ones((1, 4)), MASK)
+    assert np.isfinite(hidden.numpy()[[0, 2]]).all()
+
+
+def test_moments_leave_out_vectors_that_are_not_finite() -> None:
+    rows = np.array([[1.0, 2.0], [np.nan, 5.0], [3.0, np.inf], [3.0, 4.0]])
+    moments = Moments.of(rows)
+    assert moments.number == 2
+    np.testing.assert_array_equal(moments.mean, [2.0, 3.0])
+    assert Moments.of(rows[1:3]).number == 0
