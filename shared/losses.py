@@ -91,8 +91,11 @@ def actor_critic_loss(
         for x in (log_probs, entropies, values, tf.stop_gradient(returns), tf.stop_gradient(advantages))
     )
 
+    count = tf.maximum(tf.reduce_sum(mask), 1.0)
+
     def mean(x: tf.Tensor) -> tf.Tensor:
-        return masked_mean(x, mask)
+        # What is made of selected values is 0 at masked steps.
+        return tf.reduce_sum(x) / count
 
     drift = None
     if behaviour_log_probs is None:
@@ -112,7 +115,7 @@ def actor_critic_loss(
     entropy = mean(entropies)
     total = policy + value_cost * value - entropy_cost * entropy
     if reduction == "sum":
-        total *= tf.maximum(tf.reduce_sum(mask), 1.0)
+        total *= count
     return ActorCriticLoss(total, policy, value, entropy, drift)
 
 
@@ -182,8 +185,9 @@ def action_value_loss(
     values = chosen(action_values, actions)
     _refuse_other_shapes(values, returns=returns, mask=mask)
     errors = tf.square(selected(tf.stop_gradient(returns), mask) - selected(values, mask))
-    mean = masked_mean(errors, mask)
-    return ActionValueLoss(tf.reduce_sum(errors) if reduction == "sum" else mean, mean)
+    total = tf.reduce_sum(errors)
+    mean = total / tf.maximum(tf.reduce_sum(mask), 1.0)
+    return ActionValueLoss(total if reduction == "sum" else mean, mean)
 
 
 def chosen(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:

@@ -70,22 +70,21 @@ def lambda_returns(
         raise ValueError(f"n_step must be from 1 to the unroll length {unroll_length}, got {n_step}")
     next_values = tf.concat([values[1:], bootstrap_value[None]], axis=0)
     # What a return does not need of the next one: not recomputed for each of T, and traced once.
-    bootstraps, live, goes_on = (1.0 - return_lambda) * next_values, mask > 0.5, tf.not_equal(discounts, 0.0)
-    nothing = tf.zeros_like(bootstrap_value)
+    bootstraps, live = (1.0 - return_lambda) * next_values, mask > 0.5
     if n_step is not None and n_step < unroll_length:
         targets = values
         for _ in range(n_step):
             next_targets = tf.concat([targets[1:], bootstrap_value[None]], axis=0)
-            next_targets = tf.where(goes_on, bootstraps + return_lambda * next_targets, nothing)
-            targets = tf.where(live, rewards + discounts * next_targets, values)
+            discounted = tf.math.multiply_no_nan(bootstraps + return_lambda * next_targets, discounts)
+            targets = tf.where(live, rewards + discounted, values)
         return targets
     # Unrolled: T small operations are several times cheaper than a while loop, and the cumulative-product form
     # divides by discounts that are zero at terminals.
     weight, next_return = tf.constant(return_lambda, tf.float32), bootstrap_value
     reversed_returns = []
-    by_time = zip(*(tf.unstack(x) for x in (rewards, discounts, bootstraps, live, goes_on, values)), strict=True)
-    for reward, discount, bootstrap, is_step, has_next, value in reversed(list(by_time)):
-        next_return = tf.where(has_next, bootstrap + weight * next_return, nothing)
-        next_return = tf.where(is_step, reward + discount * next_return, value)
+    by_time = zip(*(tf.unstack(x) for x in (rewards, discounts, bootstraps, live, values)), strict=True)
+    for reward, discount, bootstrap, is_step, value in reversed(list(by_time)):
+        discounted = tf.math.multiply_no_nan(bootstrap + weight * next_return, discount)
+        next_return = tf.where(is_step, reward + discounted, value)
         reversed_returns.append(next_return)
     return tf.stack(reversed_returns[::-1])
