@@ -31,6 +31,8 @@ class EnvironmentSpec:
     """Lowest and highest values of a vector, ±inf without a bound. None without a vector."""
     parts: ObservationParts | None = None
     """Layout of observations with several images, or images and numbers. None: they are one array."""
+    numbers: tuple[tuple[str, int], ...] = ()
+    """Names and sizes of the parts of a vector, in its order. Empty without a vector."""
     left_out: tuple[str, ...] = ()
     """Names of the text parts of an observation, which networks do not read."""
     notes: tuple[str, ...] = field(default=(), compare=False)

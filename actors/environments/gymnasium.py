@@ -99,6 +99,7 @@ class GymnasiumAdapter:
             frames_per_agent_step=self._config.frame_skip,
             observation_bounds=None if vectors is None else (tuple(vectors.low.tolist()), tuple(vectors.high.tolist())),
             parts=None if self._packed is None else self._packed.parts,
+            numbers=() if vectors is None else vectors.sizes,
             left_out=() if vectors is None else tuple(vectors.left_out),
             notes=tuple(self._notes),
             action_space=self._actions.description(),

@@ -1,10 +1,13 @@
-"""`tributary export RUN`: a Keras model and a SavedModel, which need no installation of Tributary."""
+"""`tributary export RUN`: a Keras model and a SavedModel, or ONNX, which need no installation of Tributary."""
 
+import itertools
+import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -26,17 +29,20 @@ from launch.results.evaluate import describe_protocol
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.status import RunPath
 from shared.config import RunConfig
-from shared.errors import setting_error
+from shared.errors import one_line, setting_error
 
 
 @dataclass(frozen=True)
 class ExportArguments:
-    """Write a run's network as model.keras and as a SavedModel; model.json describes inputs and outputs."""
+    """Write a run's network as model.keras and as a SavedModel, or as model.onnx; model.json describes inputs and
+    outputs."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     output: Path | None = None
     """New folder to write. Default: export-update-N in the run folder, or in runs/zoo-NAME, which is replaced."""
+    format: Literal["keras", "onnx"] = "keras"
+    """keras: model.keras and saved_model. onnx: model.onnx, which needs the extra onnx."""
     weights: WeightsName = "auto"
     """As in tributary evaluate."""
     trust_imports: bool = False
@@ -50,6 +56,9 @@ def export(arguments: ExportArguments) -> int:
     check_json_file(arguments.json)
     if arguments.output is not None and arguments.output.exists():
         raise setting_error("output", arguments.output, "exists; name another folder")
+    for package in ("tf2onnx", "onnx") if arguments.format == "onnx" else ():
+        if find_spec(package) is None:
+            raise setting_error("format", "onnx", f"needs {package}: pip install 'tributary-rl[onnx]'")
     folder = RunFolder(arguments.run)
     config = folder.read_config("run", trust_imports=arguments.trust_imports)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
@@ -62,8 +71,9 @@ def export(arguments: ExportArguments) -> int:
     output = arguments.output or folder.output(f"export-update-{snapshot.version}")
     make_folder(output.parent, "output")
     model = policy.network.as_keras()
+    inputs = _named_inputs(model)
     description = {
-        "inputs": _inputs(config, spec),
+        "inputs": {**_inputs(config, spec), "tensors": {name: _shape_and_dtype(x) for name, x in inputs.items()}},
         **({"memory": _memory(policy.network.state_units)} if policy.network.state_units else {}),
         "outputs": {name: list(tensor.shape[1:]) for name, tensor in model.output.items()},
         "action": _action(spec),
@@ -76,25 +86,66 @@ def export(arguments: ExportArguments) -> int:
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as parent:
         part = Path(parent) / "export"
         part.mkdir()
-        model.save(part / "model.keras")
-        model.export(part / "saved_model", verbose=False)
+        if arguments.format == "onnx":
+            _write_onnx(model, part / "model.onnx")
+        else:
+            model.save(part / "model.keras")
+            model.export(part / "saved_model", verbose=False)
         write_json(part / "model.json", description)
         replace_folder(part, output)
     console = Console()
-    names = [image.name for image in spec.parts.images] if spec.parts else ["observations"]
-    names += ["vector"] if spec.parts and spec.parts.numbers else []
-    names += ["hidden", "cell"] if policy.network.state_units else []
-    taken = f"{{{', '.join(names)}}}" if len(names) > 1 or spec.parts else names[0]
-    for line in (
-        f"exported {source}, in {output}:",
-        f"  model.keras    keras.models.load_model(…)({taken})",
-        f"  saved_model    loaded = tf.saved_model.load(…); loaded.serve({taken})",
-        "  model.json     inputs, outputs and provenance",
-    ):
+    taken = f"{{{', '.join(inputs)}}}" if len(inputs) > 1 or spec.parts else next(iter(inputs))
+    files = {
+        "keras": (
+            f"  model.keras    keras.models.load_model(…)({taken})",
+            f"  saved_model    loaded = tf.saved_model.load(…); loaded.serve({taken})",
+        ),
+        "onnx": (f"  model.onnx     onnxruntime.InferenceSession(…).run(None, {{{', '.join(inputs)}}})",),
+    }[arguments.format]
+    for line in (f"exported {source}, in {output}:", *files, "  model.json     inputs, outputs and provenance"):
         print_line(console, line)
     if arguments.json is not None:
         write_json(arguments.json, description)
     return EXIT_DONE
+
+
+def _named_inputs(model: Any) -> dict[str, Any]:
+    """The input tensors of a model by name."""
+    return dict(model.input) if isinstance(model.input, dict) else {"observations": model.input}
+
+
+def _shape_and_dtype(tensor: Any) -> dict[str, Any]:
+    return {"shape": [None, *tensor.shape[1:]], "dtype": str(tensor.dtype)}
+
+
+# Opset 18 is of October 2023; tf2onnx 1.17 writes no later one.
+_ONNX_OPSET = 18
+
+
+def _write_onnx(model: Any, file: Path) -> None:
+    """Write a Keras model with the inputs and outputs by their names, and any number of observations.
+
+    Raises:
+        ConfigurationError: a layer of a user's own network has no counterpart in ONNX.
+    """
+    import tensorflow as tf
+    import tf2onnx
+
+    logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
+    inputs = _named_inputs(model)
+    signature = [tf.TensorSpec((None, *x.shape[1:]), x.dtype, name=name) for name, x in inputs.items()]
+
+    def call(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        given = dict(zip(inputs, tensors, strict=True))
+        output = model(given if isinstance(model.input, dict) else given["observations"])
+        # A name of a graph is that of an input or of an output.
+        return {f"next_{name}" if name in inputs else name: tensor for name, tensor in output.items()}
+
+    graph = tf.function(call, input_signature=signature, autograph=False)
+    try:
+        tf2onnx.convert.from_function(graph, signature, opset=_ONNX_OPSET, output_path=str(file))
+    except Exception as error:
+        raise setting_error("format", "onnx", f"tf2onnx cannot convert this network: {one_line(error)}") from error
 
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
@@ -103,15 +154,22 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.observation_bounds is not None and spec.observation_bounds[0]:
         low, high = map(np.array, spec.observation_bounds)
         bounds = {"low": json_bounds(low), "high": json_bounds(high)}
+    positions = {"positions": _positions(spec.numbers)} if spec.numbers else {}
     if spec.parts is None:
-        inputs = {"shape": [None, *spec.observation_shape], "dtype": spec.observation_dtype, "meaning": meaning}
-        return inputs | bounds
+        shape = [None, *spec.observation_shape]
+        return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **positions, "meaning": meaning}
     named: dict[str, Any] = {
         image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images
     }
     if spec.parts.numbers:
         named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
-    return {"named": named, "meaning": meaning}
+    return {"named": named, **positions, "meaning": meaning}
+
+
+def _positions(numbers: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
+    """The first and the last position of each part of a vector."""
+    ends = itertools.accumulate(size for _, size in numbers)
+    return {name: [end - size, end - 1] for (name, size), end in zip(numbers, ends, strict=True)}
 
 
 def _memory(state_units: Sequence[int]) -> dict[str, Any]:

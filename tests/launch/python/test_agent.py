@@ -13,16 +13,14 @@ import pytest
 import sides
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from spaces import Given, registered
+from untrained_runs import untrained
 
 import tributary_rl as tributary
 from actors.environments import EnvironmentSpec, VectorEnvironment, environment_spec
 from actors.policy import Policy
-from launch.presets import PRESETS
-from launch.presets.settings_files import with_settings
 from launch.python.agent import EnvironmentSide
-from launch.run.folder import RunFolder, write_weights
+from launch.run.folder import RunFolder
 from launch.run.status import run_path
-from shared.types import WeightSnapshot
 
 WITHOUT_RAY = """
 import sys
@@ -35,19 +33,6 @@ import os
 assert os.environ.get("CUDA_VISIBLE_DEVICES") != "-1", "other libraries of the program would lose their GPU"
 print(agent.weights)
 """
-
-
-def untrained(folder: Path, preset: str, **settings: Any) -> Path:
-    """A run of a preset with the weights that it begins with."""
-    config = with_settings(PRESETS[preset].config, settings)
-    spec = environment_spec(config.environment)
-    if spec.images:
-        spec = replace(spec, observation_mean=np.full(spec.observation_shape, 90, np.float32))
-    run = RunFolder(folder)
-    run.create(config, spec, {})
-    policy = Policy(config, spec)
-    write_weights(run.best_weights, WeightSnapshot(3, policy.initial_parameters()), policy.layout, "the first weights")
-    return folder
 
 
 def spec_of(run: Path) -> EnvironmentSpec:

@@ -5,15 +5,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
+import onnxruntime
 import pytest
 import tensorflow as tf
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from spaces import Given, registered
+from untrained_runs import untrained
 
-from actors.environments import environment_spec
+from actors.environments import VectorEnvironment, environment_spec
+from actors.environments.spaces import random_actions
 from actors.policy import Policy
 from launch.cli import main
-from launch.run.folder import RunFolder, load_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.status import run_path
 
 # One process for all of them: to import TensorFlow takes seconds. What a model remembers goes into its next call.
 LOADED_ELSEWHERE = """
@@ -46,13 +54,13 @@ TRAINED = {
 }
 
 
-def policy_of(run: Path) -> Policy:
+def policy_of(run: Path, weights: WeightsName = "latest") -> Policy:
     """The network of a run, with the weights that it ended with."""
     folder = RunFolder(run)
-    config = folder.read_config()
+    config = folder.read_config("run", trust_imports=True)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     policy = Policy(config, spec, training=False)
-    policy.assign(load_weights(folder, "latest", policy.layout)[0].parameters)
+    policy.assign(load_weights(folder, weights, policy.layout)[0].parameters)
     return policy
 
 
@@ -100,3 +108,66 @@ def test_an_exported_network_gives_elsewhere_what_the_run_s_own_gives(
             assert set(loaded) == set(output.heads)
             for head, value in output.heads.items():
                 np.testing.assert_allclose(loaded[head][step], value, **tolerance)
+
+
+SIDES = {
+    "environment": {"id": "Sides-v0", "imports": ("sides",), "frame_skip": 1, "screen_size": None},
+    "network": {"name": "a3c_cnn", "recurrent": "lstm"},
+}
+LANDER = {"environment.options": {"continuous": True}, "network.observation_scaling": "running"}
+FLAT = {"arm": Dict({"joints": Box(-1, 1, (2, 3)), "grip": Discrete(2, start=3)}), "goal": MultiDiscrete([2, 4])}
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [("cartpole", None), ("pong", None), ("lunarlander", LANDER), ("cartpole", FLAT), ("images", SIDES)],
+    ids=["CartPole", "Pong", "continuous LunarLander", "a flat Dict", "an LSTM on an image in a Dict"],
+)
+def test_a_graph_of_onnx_gives_what_the_run_s_own_network_gives(preset: str, settings: Any, tmp_path: Path) -> None:
+    """On 100 observations of random play, one after another, with the state of a memory as inputs and outputs."""
+    if settings is FLAT:
+        space = Dict(FLAT)
+        space.seed(1)
+        registered("Flat-v0", Given(space, Discrete(3), [space.sample() for _ in range(50)]))
+        settings = {"environment.id": "Flat-v0"}
+    run = Path(f"zoo:{preset}") if settings is None else untrained(tmp_path / "run", preset, **settings)
+    arguments = f"export {run} --format onnx --trust-imports --output {tmp_path / 'onnx'}"
+    assert main(arguments.split()) == 0
+    policy = policy_of(run_path(str(run)), "best")
+    config = policy.method.config
+    described = json.loads((tmp_path / "onnx" / "model.json").read_text())["inputs"]
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
+    types = {"float32": "tensor(float)", "uint8": "tensor(uint8)"}
+    assert {x.name: (x.shape[1:], x.type) for x in session.get_inputs()} == {
+        name: (x["shape"][1:], types[x["dtype"]]) for name, x in described["tensors"].items()
+    }
+    environments = VectorEnvironment(config.environment, 2)
+    spec, random = environments.spec(), np.random.default_rng(0)
+    seen = environments.reset(1)
+    state = policy.first_state(2)
+    for _ in range(50):
+        output = policy.network(tf.constant(seen), tuple(map(tf.constant, state)))
+        given = dict(zip(("hidden", "cell"), state, strict=False))
+        if spec.parts is None:
+            given["observations"] = seen
+        else:
+            given |= {image.name: seen[:, at].reshape(-1, *image.shape) for image, at in spec.parts.image_bytes()}
+            given["vector"] = spec.parts.vectors(seen)
+        names = [x.name for x in session.get_outputs()]
+        found = dict(zip(names, session.run(names, given), strict=True))
+        for name, head in output.heads.items():
+            np.testing.assert_allclose(found[name], head, rtol=1e-5, atol=1e-5)
+        for name, part in zip(("hidden", "cell"), output.state, strict=False):
+            np.testing.assert_allclose(found[f"next_{name}"], part, rtol=1e-5, atol=1e-5)
+        state = tuple(part.numpy() for part in output.state)
+        seen = environments.step(random_actions(spec.actions, 2, random)).observations
+    environments.close()
+    if "Flat-v0" in gymnasium.registry:
+        gymnasium.registry.pop("Flat-v0")
+        assert described["positions"] == {"arm.grip": [0, 1], "arm.joints": [2, 7], "goal": [8, 13]}
+
+
+def test_the_format_onnx_needs_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("launch.results.export.find_spec", lambda _: None)
+    assert main(["export", "zoo:cartpole", "--format", "onnx"]) == 2
+    assert "--format onnx: needs tf2onnx: pip install 'tributary-rl[onnx]'" in capsys.readouterr().err

@@ -1,0 +1,27 @@
+"""Runs that have only their first weights."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actors.environments import environment_spec
+from actors.policy import Policy
+from launch.presets import PRESETS
+from launch.presets.settings_files import with_settings
+from launch.run.folder import RunFolder, write_weights
+from shared.types import WeightSnapshot
+
+
+def untrained(folder: Path, preset: str, **settings: Any) -> Path:
+    """A run of a preset with the weights that it begins with."""
+    config = with_settings(PRESETS[preset].config, settings)
+    spec = environment_spec(config.environment)
+    if spec.images:
+        spec = replace(spec, observation_mean=np.full(spec.observation_shape, 90, np.float32))
+    run = RunFolder(folder)
+    run.create(config, spec, {})
+    policy = Policy(config, spec)
+    write_weights(run.best_weights, WeightSnapshot(3, policy.initial_parameters()), policy.layout, "the first weights")
+    return folder
