@@ -1,7 +1,6 @@
 """The command line: `tributary COMMAND`. Each command imports what it needs, so that help comes at once."""
 
 import importlib
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import is_dataclass
@@ -45,8 +44,8 @@ COMMANDS: dict[str, Command] = {
         ("stop", "RUN", "launch.commands.detach:stop", "ask a run to finish and save, as Ctrl-C in its terminal does"),
         ("export", "RUN", "launch.results.export:export", "write the network as a Keras model and a SavedModel"),
         ("sweep", "FILE", "launch.sweep.command:sweep", "search settings: many runs, on Ray Tune"),
-        ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning, learner"),
-        ("plan", "", "launch.bench.plan:plan", "predict throughput and policy lag with more actors"),
+        ("bench", "WHAT", "launch.cli:bench", "measure: throughput, scaling, learning"),
+        ("plan", "[PRESET]", "launch.bench.plan:plan_line", "predict throughput and time with more actors"),
         ("doctor", "", "launch.commands.doctor:doctor", "check this machine, or every node of a cluster"),
         (
             "clusters",
@@ -68,9 +67,8 @@ _BENCHES: dict[str, Command] = {
             "launch.bench.throughput:throughput_line",
             "agent steps per second, beside the bound of the cores",
         ),
-        ("scaling", "launch.bench.scaling:scaling", "throughput against the number of actors, and what limits it"),
+        ("scaling", "launch.bench.scaling:scaling_line", "throughput against the number of actors, and what limits it"),
         ("learning", "launch.bench.learning:learning_line", "time and frames to a return, or the return after a time"),
-        ("learner", "launch.bench.learner:bench_learner", "gradients per second that one learner takes in"),
     )
 }
 
@@ -103,9 +101,7 @@ def bench(arguments: Sequence[str]) -> int:
         print("usage: tributary bench WHAT [ARGUMENTS]\n\n" + _listed(_BENCHES))
         print("\ntributary bench WHAT --help shows all settings.")
         return EXIT_DONE
-    # `bench scaling` goes on with a study by the word that its own messages use.
-    renamed = [re.sub(r"^--continue(?=$|=)", "--resume", argument) for argument in rest]
-    return _run(what, _BENCHES, renamed if what == "scaling" else rest, "bench")
+    return _run(what, _BENCHES, rest, "bench")
 
 
 def _run(name: str, table: dict[str, Command], arguments: Sequence[str], kind: str) -> int:

@@ -1,305 +1,365 @@
-"""`tributary plan`: what N actors would give, from costs measured on this machine.
+"""`tributary plan`: what N actors would give, from costs measured on this machine in about half a minute.
 
-The model has two limits. Actors work independently: N / (actor + learner + link) gradients per second, where the three
-are the seconds that one gradient takes in each. And the learner and its network link each take one gradient at a time:
-1 / max(learner, link). The rate is the smaller of the two. Both are upper bounds: waiting in a queue, which matters
-where the two limits meet, is not modelled (there a closed queue with exponential times is 8 % slower).
+The model has four limits in gradients per second, with the seconds that one gradient takes at its actor, in the
+learner's process, and on the learner's network link. All are upper bounds: waiting in a queue is not modelled.
+
+    actors   N / (actor + learner + link)     each actor waits for the weights after its own gradient
+    cores    cores / (actor + learner)        more actors than cores do not add to it
+    learner  1 / learner
+    network  1 / link                         0 seconds on one machine
 """
 
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from actors.environments import environment_spec
-from launch.bench.learner import LearnerArguments, Network, measure_learner
-from launch.bench.scaling import Point, ScalingArguments, bench_config, measure_throughput
-from launch.bench.throughput import measure_components
-from launch.machine import ACTOR_BYTES, usable_cores
-from launch.output import EXIT_DONE, check_json_file, check_output, hardware_line, print_line, provenance, write_json
+from actors.environments import EnvironmentSpec, environment_spec
+from launch.bench.learner import measure_learner
+from launch.bench.throughput import Meter, measure_at_once, measuring_processes
+from launch.commands.options import PresetArguments, parse_with_preset
+from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
+from launch.output import (
+    EXIT_DONE,
+    check_json_file,
+    check_output,
+    hardware_line,
+    print_line,
+    provenance,
+    write_json,
+)
+from launch.request import check_network, shared_by
+from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
+from shared.types import GradientReport, StageSeconds, WeightSnapshot
 
-_CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_ONE_BY_ONE, _BY_NODE = "float32", "float32, added by node"
+_MOST_ACTORS = 1024
 _ELEMENT_BYTES = 4
+_MEASURED_SECONDS = 2.0
+_MILLIONS_OF_FRAMES = (40, 200)
 
 
 @dataclass(frozen=True)
-class PlanArguments:
-    """Predict throughput, policy lag, memory and the point of saturation for more actors than this machine has cores,
-    and check the prediction against this machine. About five minutes; nothing else should run."""
+class PlanArguments(PresetArguments):
+    """Predict throughput, policy lag and memory for more actors than this machine has cores, and the number of actors
+    at which the learner is full. Measures for about half a minute; nothing else should run."""
 
-    cluster_actors: tuple[int, ...] = _CURVE
-    """Numbers of actors to predict."""
-    actors_per_node: int = 15
-    """Actors of one machine of the cluster."""
+    node_cores: int | None = None
+    """Cores of one machine of the cluster to plan for. Default: those of this machine."""
     gigabits: float = 10.0
     """Bandwidth of the learner's network link, per second and direction."""
-    gradients_per_update: int = 1
-    """K, the gradients accumulated per update. From 2 on, sums of K on each node are predicted too."""
-    envs: int = 32
-    """Environments of each actor."""
-    unroll: int = 20
-    """Unroll length."""
-    epochs: int = 1
-    """Passes over each rollout."""
-    minibatches: int = 1
-    """Minibatches of each pass."""
-    calls_in_flight: int = 1
-    """Outstanding gradients per actor."""
-    environment: str = "ALE/Pong-v5"
-    """An ALE game."""
-    network: Network = "a3c_cnn"
-    """Network."""
-    check: str = "1,2,4"
-    """Numbers of actors to measure on this machine and compare with the prediction. Empty: none."""
-    seconds: float = 15.0
-    """Duration of each of these measurements."""
     json: Path | None = None
     """Output file of the figures."""
     output: Path | None = None
     """Output file of the curve, .png or .svg."""
 
-    @property
-    def agent_steps_per_gradient(self) -> float:
-        """Mean over the gradients of a rollout."""
-        return self.envs * self.unroll / (self.epochs * self.minibatches)
-
 
 class Costs(NamedTuple):
-    """Seconds per gradient: of an actor, of the learner's process, and of the learner's link."""
+    """Measured costs of a configuration.
 
-    actor: float
-    learner: float
-    link: float = 0.0
+    Attributes:
+        alone: seconds of each stage of an actor per agent step, with one actor at work.
+        loaded: the same with an actor at work on each core.
+        learner: CPU seconds of the learner's process per gradient; see `measure_learner`.
+        parameters: of the network.
+    """
 
-    def cycle(self, calls_in_flight: int) -> float:
-        """Seconds between two gradients of an actor that never queues; a second call hides the transfer."""
-        return self.actor if calls_in_flight > 1 else sum(self)
-
-    def saturation_actors(self, calls_in_flight: int) -> float:
-        """Number of actors at which the learner or its link is full."""
-        return self.cycle(calls_in_flight) / max(self.learner, self.link)
+    alone: dict[str, float]
+    loaded: dict[str, float]
+    learner: dict[str, float]
+    parameters: int
 
 
-def plan(arguments: PlanArguments) -> int:
-    """Run `tributary plan` and return its exit code.
+def plan_line(arguments: Sequence[str]) -> int:
+    """Run `tributary plan [PRESET] [SETTINGS]` and return its exit code.
 
     Raises:
         ConfigurationError: an argument is invalid.
     """
-    checked_actors = _check(arguments)
-    console = Console()
-    scaling = ScalingArguments(
-        envs=arguments.envs,
-        environment=arguments.environment,
-        network=arguments.network,
-        epochs=arguments.epochs,
-        minibatches=arguments.minibatches,
-        calls_in_flight=arguments.calls_in_flight,
-        seconds=arguments.seconds,
-    )
-    config = bench_config(scaling, Point(1, 1, arguments.unroll))
+    parsed = parse_with_preset(PlanArguments, "plan", arguments)
+    return EXIT_DONE if parsed is None else plan(*parsed)
+
+
+def plan(arguments: PlanArguments, preset: str) -> int:
+    """Measure, predict, print and write the figures; return the exit code.
+
+    Raises:
+        ConfigurationError: an argument is invalid.
+    """
+    check_json_file(arguments.json)
+    check_output(arguments.output, (".png", ".svg"))
+    node_cores = usable_cores() if arguments.node_cores is None else arguments.node_cores
+    if node_cores < 1:
+        raise setting_error("node_cores", node_cores, "must be at least 1")
+    if not arguments.gigabits > 0:
+        raise setting_error("gigabits", arguments.gigabits, "must be greater than 0")
+    console, per_node = Console(), automatic_actors(node_cores)
+    asked = arguments.config.actor_range[1]
+    # The whole curve is for the rollouts that a run divides among this number of actors.
+    config = shared_by(arguments.config, asked or per_node)
     spec = environment_spec(config.environment)
-    if not spec.has_lives:
-        raise setting_error("environment", arguments.environment, "the plan is for Atari; name an ALE game")
-    console.print("environment, acting and gradient, on one core and on all of them …", style="dim")
-    cores = usable_cores()
-    components = measure_components(config, spec, (1, cores))
-    alone, loaded = components[1].step_seconds(), components[cores].step_seconds()
-    console.print("the learner …", style="dim")
-    learner = measure_learner_costs(arguments)
-    steps = arguments.agent_steps_per_gradient
-    checks = []
-    for actors in checked_actors:
-        console.print(f"{actors} actors on this machine …", style="dim", highlight=False)
-        point = Point(actors, arguments.gradients_per_update, arguments.unroll)
-        measured = measure_throughput(scaling, point)["agent_steps_per_second"]
-        expected = steps * predict_here(arguments, alone, loaded, learner["shared_memory"]["float32"], actors, cores)
-        checks.append({"actors": actors, "measured": measured, "predicted": expected, "error": expected / measured - 1})
-    costs = cluster_costs(arguments, loaded, learner)
-    result: dict[str, Any] = {
-        "step_seconds_alone": alone,
-        "step_seconds_on_busy_cores": loaded,
-        "learner_seconds_per_gradient": learner,
-        "checks": checks,
-        "curves": {
-            way: [predict(arguments, way, costs[way], n, spec.frames_per_agent_step) for n in arguments.cluster_actors]
-            for way in costs
-        },
-        "saturation_actors": {way: costs[way].saturation_actors(arguments.calls_in_flight) for way in costs},
-        "frames_per_agent_step": spec.frames_per_agent_step,
+    check_network(config, spec)
+    costs = measure_costs(config, spec, lambda line: console.print(line, style="dim", highlight=False))
+    counts = {2**i for i in range(int(math.log2(_MOST_ACTORS)) + 1)} | {per_node}
+    counts |= set() if asked is None else {asked}
+    curve = [
+        predict(config, costs, actors, math.ceil(actors / per_node), node_cores, arguments.gigabits)
+        for actors in sorted(counts)
+    ]
+    result = {
+        "step_seconds_alone": sum(costs.alone.values()),
+        "step_seconds_on_busy_cores": sum(costs.loaded.values()),
+        "stage_seconds_alone": costs.alone,
+        "stage_seconds_on_busy_cores": costs.loaded,
+        "learner_seconds_per_gradient": costs.learner,
+        "parameters": costs.parameters,
+        "agent_steps_per_gradient": agent_steps_per_gradient(config),
         "actor_bytes": ACTOR_BYTES,
-        "settings": {name: value for name, value in vars(arguments).items() if name not in ("json", "output")},
+        "node_cores": node_cores,
+        "gigabits": arguments.gigabits,
+        "curve": curve,
+        "saturation_actors": {
+            where: saturation_actors(config, costs, nodes, node_cores, arguments.gigabits)
+            for where, nodes in (("one_machine", 1), ("several_machines", 2))
+        },
+        "preset": preset,
+        "settings": flat_settings(config),
         **provenance(),
     }
-    show(console, result)
+    result["advice"] = advice(config, result)
+    _show(console, result)
     if arguments.output is not None:
-        _draw(arguments.output, result)
+        draw(arguments.output, curve, [], result)
         print_line(console, f"curve: {arguments.output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_DONE
 
 
-def _check(arguments: PlanArguments) -> list[int]:
-    """Validate the arguments; return the numbers of actors of --check."""
-    check_json_file(arguments.json)
-    check_output(arguments.output, (".png", ".svg"))
-    for name in ("actors_per_node", "gradients_per_update", "envs", "unroll", "epochs", "minibatches"):
-        if getattr(arguments, name) < 1:
-            raise setting_error(name, getattr(arguments, name), "must be at least 1")
-    if min(arguments.cluster_actors, default=0) < 1:
-        raise setting_error("cluster_actors", arguments.cluster_actors, "must be numbers of at least 1")
-    for name in ("gigabits", "seconds"):
-        if not getattr(arguments, name) > 0:
-            raise setting_error(name, getattr(arguments, name), "must be greater than 0")
-    checked = [part.strip() for part in arguments.check.split(",") if part.strip()]
-    if not all(part.isdecimal() and int(part) for part in checked):
-        raise setting_error("check", arguments.check, "must be numbers like 1,2,4")
-    return [int(part) for part in checked]
+def measure_costs(config: RunConfig, spec: EnvironmentSpec, show: Callable[[str], object]) -> Costs:
+    """Measure a configuration on this machine. `show` takes the lines of the progress.
 
-
-def measure_learner_costs(arguments: PlanArguments) -> dict[str, Any]:
-    """CPU seconds of the learner's process per gradient, by transport, and the number of parameters.
-
-    `objects`: through Ray's object store, as between machines; `shared_memory`: as on one machine; `sums`, from K = 2
-    on: of a sum of K that was added on its node. One sender with one call: the process wakes up for each message, as it
-    does for those of many actors that take longer to compute.
+    Raises:
+        ConfigurationError: a process died, or Ray did not start.
     """
-    costs: dict[str, Any] = {}
-
-    def measure(way: str, *, shared_memory: bool = False, **settings: Any) -> None:
-        sender = LearnerArguments(
-            actors=1,
-            calls_in_flight=1,
-            network=arguments.network,
-            gradients_per_update=arguments.gradients_per_update,
-            **settings,
+    # The mean that centres observations is measured at the start of a run. It changes values and no costs.
+    config = replace(config, network=replace(config.network, centre_observations=False))
+    cores = usable_cores()
+    show(f"1/3  starting {cores} process{'es' * (cores > 1)} with an actor each …")
+    with measuring_processes(_actor_meter, config, spec, cores) as processes:
+        show("2/3  environment, acting and gradient, on one core and on all of them …")
+        alone, loaded = (
+            dict(zip(StageSeconds._fields[:-1], map(float, np.mean(stages, axis=0)), strict=True))
+            for stages in (
+                measure_at_once(processes[:1], _MEASURED_SECONDS),
+                measure_at_once(processes, _MEASURED_SECONDS),
+            )
         )
-        found = measure_learner(sender, shared_memory=shared_memory)
-        costs[way] = {"float32": found["cpu_seconds_per_gradient"]}
-        costs["parameters"] = found["senders"]["1"]["parameters"]
-
-    measure("shared_memory", shared_memory=True)
-    measure("objects")
-    if arguments.gradients_per_update > 1:
-        measure("sums", aggregation="node")
-    return costs
+    show("3/3  the learner: gradients from this machine, and as between machines …")
+    learner = measure_learner(config, spec, _MEASURED_SECONDS)
+    return Costs(alone, loaded, learner, learner.pop("parameters"))
 
 
-def cluster_costs(arguments: PlanArguments, step_seconds: float, learner: dict[str, Any]) -> dict[str, Costs]:
-    """Costs between machines: one by one, and from K = 2 on as sums, which share one transfer."""
-    actor = step_seconds * arguments.agent_steps_per_gradient
-    link = _ELEMENT_BYTES * learner["parameters"] / (arguments.gigabits * 1e9 / 8)
-    costs = {_ONE_BY_ONE: Costs(actor, learner["objects"]["float32"], link)}
-    if arguments.gradients_per_update > 1:
-        costs[_BY_NODE] = Costs(actor, learner["sums"]["float32"], link / arguments.gradients_per_update)
-    return costs
+def _actor_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
+    """Measures the seconds of each stage of an actor per agent step, without those in which it waits."""
+    from actors.actor import Actor
+    from actors.policy import Policy
+
+    actor = Actor(replace(config, checkpoint=replace(config.checkpoint, exact=False)), spec, 0)
+    weights = WeightSnapshot(0, Policy(config, spec).initial_parameters())
+    target = weights if config.method.uses_target_network else None
+    agent_steps = config.actor.environments * config.actor.unroll_length
+
+    def rollout() -> Any:
+        reports: list[GradientReport] = []
+        while len(reports) < config.actor.gradients_per_rollout:
+            # None after acting, with fresh gradients: the next report has the seconds of both calls.
+            report = actor.run(weights, target)
+            reports += [] if report is None else [report]
+        return np.sum([report.stage_seconds[:-1] for report in reports], axis=0) / agent_steps
+
+    def meter(opens: float, closes: float) -> Any:
+        # Work before and after the window too: each process finds the others at work.
+        while time.monotonic() < opens:
+            rollout()
+        rollouts = [rollout()]
+        while time.monotonic() < closes:
+            rollouts.append(rollout())
+        return np.mean(rollouts[:-1] or rollouts, axis=0)
+
+    rollout()
+    return meter
+
+
+def agent_steps_per_gradient(config: RunConfig) -> float:
+    """Mean number of new agent steps of a gradient. A rollout gives E x M gradients."""
+    actor = config.actor
+    return actor.environments * actor.unroll_length / actor.gradients_per_rollout
+
+
+def _sums_on_nodes(config: RunConfig, actors: int, nodes: int) -> bool:
+    """Whether each node sends sums of K gradients, as `--aggregation` decides it."""
+    count = config.learner.gradients_per_update
+    if nodes == 1 or config.aggregation != "auto":
+        return config.aggregation == "node"
+    return count > 1 and actors // nodes >= count and config.learner.max_policy_lag is None
+
+
+class _Cycle(NamedTuple):
+    """Seconds per gradient at its actor, in the learner's process and on the learner's link."""
+
+    actor: float
+    learner: float
+    link: float
+
+
+def _cycle(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int, gigabits: float) -> _Cycle:
+    # The costs of an agent step grow linearly from one busy core to all of them.
+    busy = (min(math.ceil(actors / nodes), node_cores) - 1) / (node_cores - 1) if node_cores > 1 else 1.0
+    alone, loaded = sum(costs.alone.values()), sum(costs.loaded.values())
+    sums = _sums_on_nodes(config, actors, nodes)
+    learner = costs.learner["sums" if sums else "shared_memory" if nodes == 1 else "objects"]
+    link = 0.0 if nodes == 1 else 8 * _ELEMENT_BYTES * costs.parameters / (gigabits * 1e9)
+    return _Cycle(
+        (alone + busy * (loaded - alone)) * agent_steps_per_gradient(config),
+        learner,
+        link / config.learner.gradients_per_update if sums else link,
+    )
 
 
 def predict(
-    arguments: PlanArguments, way: str, costs: Costs, actors: int, frames_per_agent_step: int
+    config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int, gigabits: float = 10.0
 ) -> dict[str, Any]:
-    """Rates, lag and memory of `actors` actors that have a core each.
+    """Rates, lag and memory of `actors` actors on `nodes` machines.
 
     Between the snapshot and the report of an actor every other outstanding gradient is applied once: a mean lag of
     (N c - 1) / K updates. With sums on n nodes, an actor starts with the weights that came with its node's last sum:
     N / K + n (c - 1 / K) - 1.
     """
-    count, calls = arguments.gradients_per_update, arguments.calls_in_flight
-    nodes = math.ceil(actors / arguments.actors_per_node)
-    free, full = actors / costs.cycle(calls), 1.0 / max(costs.learner, costs.link)
-    rate = min(free, full)
-    lag = actors / count + nodes * (calls - 1 / count) - 1 if way == _BY_NODE else (actors * calls - 1) / count
+    cycle = _cycle(config, costs, actors, nodes, node_cores, gigabits)
+    calls, count = config.actor.calls_in_flight, config.learner.gradients_per_update
+    limits = {
+        # A second call in flight hides the transfer.
+        "actors": actors / (cycle.actor if calls > 1 else sum(cycle)),
+        "cores": nodes * node_cores / (cycle.actor + cycle.learner),
+        "learner": 1.0 / cycle.learner,
+        "network": 1.0 / cycle.link if cycle.link else math.inf,
+    }
+    held_back_by = min(limits, key=lambda limit: limits[limit])
+    rate = limits[held_back_by]
+    sums = _sums_on_nodes(config, actors, nodes)
+    agent_steps = rate * agent_steps_per_gradient(config)
+    frames = agent_steps * config.frames_per_agent_step
     return {
         "actors": actors,
         "nodes": nodes,
         "memory_gib": actors * ACTOR_BYTES / 2**30,
         "gradients_per_second": rate,
-        "agent_steps_per_second": rate * arguments.agent_steps_per_gradient,
-        "frames_per_second": rate * arguments.agent_steps_per_gradient * frames_per_agent_step,
-        "policy_lag": lag,
-        "learner_utilisation": rate * costs.learner,
-        "held_back_by": "actors" if free < full else "learner" if costs.learner >= costs.link else "network",
+        "agent_steps_per_second": agent_steps,
+        "frames_per_second": frames,
+        **{f"minutes_to_{millions}m_frames": millions * 1e6 / frames / 60 for millions in _MILLIONS_OF_FRAMES},
+        "policy_lag": actors / count + nodes * (calls - 1 / count) - 1 if sums else (actors * calls - 1) / count,
+        "learner_utilisation": rate * cycle.learner,
+        "held_back_by": held_back_by,
     }
 
 
-def predict_here(
-    arguments: PlanArguments, alone: float, loaded: float, learner: float, actors: int, cores: int
-) -> float:
-    """Gradients per second of `actors` actors that share the cores of this machine with the learner.
-
-    The seconds of an agent step grow linearly from one busy core to all of them.
-    """
-    busy = (min(actors, cores) - 1) / (cores - 1) if cores > 1 else 1.0
-    costs = Costs((alone + busy * (loaded - alone)) * arguments.agent_steps_per_gradient, learner)
-    return min(actors / costs.cycle(arguments.calls_in_flight), cores / sum(costs), 1.0 / learner)
+def saturation_actors(config: RunConfig, costs: Costs, nodes: int, node_cores: int, gigabits: float) -> float:
+    """Number of actors at which the learner or its link is full, when all cores are busy."""
+    cycle = _cycle(config, costs, nodes * node_cores, nodes, node_cores, gigabits)
+    return (cycle.actor if config.actor.calls_in_flight > 1 else sum(cycle)) / max(cycle.learner, cycle.link)
 
 
-def show(console: Console, result: dict[str, Any]) -> None:
-    """Print costs, checks, a table for each way, and the points of saturation."""
-    learner = result["learner_seconds_per_gradient"]
-    console.print(
-        f"agent step {1e6 * result['step_seconds_alone']:.0f} µs on one core, "
-        f"{1e6 * result['step_seconds_on_busy_cores']:.0f} with all cores busy; learner's CPU per gradient "
-        f"{1e3 * learner['shared_memory']['float32']:.2f} ms on this machine, between machines "
-        f"{1e3 * learner['objects']['float32']:.2f}",
-        highlight=False,
-    )
-    for check in result["checks"]:
-        console.print(
-            f"check: {check['actors']} actors here {check['measured']:,.0f} agent steps/s, predicted "
-            f"{check['predicted']:,.0f} ({check['error']:+.1%})",
-            highlight=False,
-        )
-    for way, heading in ((_ONE_BY_ONE, "one by one"), (_BY_NODE, "added by node")):
-        if way in result["curves"]:
-            _show_way(console, result, way, heading)
+def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
+    """How many actors to start, and what to set for more of them."""
+    full = result["saturation_actors"]
+    here, cores = automatic_actors(result["node_cores"]), result["node_cores"]
+    row = next(row for row in result["curve"] if row["actors"] == here)
+    lines = [
+        f"one machine of {cores} core{'s' * (cores > 1)}: --actors {here}, which auto starts: "
+        f"{row['agent_steps_per_second']:,.0f} agent steps/s, 40 M frames in {row['minutes_to_40m_frames']:,.0f} min"
+    ]
+    if full["one_machine"] < here:
+        lines[0] += f"; the learner is full at {full['one_machine']:.0f}: set --actors to that"
+    several = full["several_machines"]
+    lines.append(f"several machines: the learner is full at about {several:,.0f} actors; more of them would wait")
+    last = result["curve"][-1]
+    if last["held_back_by"] in ("learner", "network"):
+        changes = ["a longer --actor.unroll-length"]
+        if config.actor.gradients_per_rollout > 1:
+            changes.append("fewer --actor.epochs or --actor.minibatches")
+        if config.learner.gradients_per_update == 1:
+            changes.append("--learner.gradients-per-update K, whose gradients are added on their node")
+        lines.append(f"to use more: {'; '.join(changes)}")
+    lines.append("more actors change what is learned from the same frames: docs/tuning.md, Many actors")
+    return lines
 
 
-def _show_way(console: Console, result: dict[str, Any], way: str, heading: str) -> None:
+def _show(console: Console, result: dict[str, Any]) -> None:
+    """Print measured inputs, the curve and the advice."""
     table = Table(box=None, pad_edge=False)
-    for column in ("actors", "nodes", "memory", "agent steps/s", "policy lag", "learner busy", "held back by"):
-        table.add_column(column, justify="right")
-    for row in result["curves"][way]:
+    for heading in ("µs per agent step", "one core busy", "all cores busy"):
+        table.add_column(heading, justify="left" if heading.startswith("µs") else "right")
+    alone, loaded = result["stage_seconds_alone"], result["stage_seconds_on_busy_cores"]
+    for stage in alone:
+        table.add_row(stage, f"{1e6 * alone[stage]:.1f}", f"{1e6 * loaded[stage]:.1f}")
+    console.print(table, highlight=False)
+    names = {"shared_memory": "on one machine", "objects": "between machines", "sums": "as sums of nodes"}
+    learner = ", ".join(
+        f"{1e3 * seconds:.2f} {names[way]}" for way, seconds in result["learner_seconds_per_gradient"].items()
+    )
+    print_line(console, f"learner, ms per gradient: {learner}; {result['parameters']:,} parameters")
+    print_line(
+        console,
+        f"assumed: {result['node_cores']} cores a machine, {result['gigabits']:g} gigabits/s, "
+        f"{result['actor_bytes'] >> 20} MiB an actor; rollouts of {result['settings']['actor.environments']} x "
+        f"{result['settings']['actor.unroll_length']}, K = {result['settings']['learner.gradients_per_update']}",
+    )
+    table = Table(box=None, pad_edge=False)
+    headings = ("actors", "nodes", "memory", "agent\nsteps/s", "minutes\nto 40 M", "to 200 M\nframes", "policy\nlag",
+                "learner\nbusy", "held\nback by")  # fmt: skip
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for row in result["curve"]:
         table.add_row(
             f"{row['actors']:,}",
             f"{row['nodes']:,}",
             f"{row['memory_gib']:,.0f} GiB",
             f"{row['agent_steps_per_second']:,.0f}",
+            f"{row['minutes_to_40m_frames']:,.1f}",
+            f"{row['minutes_to_200m_frames']:,.1f}",
             f"{row['policy_lag']:,.1f}",
             f"{row['learner_utilisation']:.0%}",
             row["held_back_by"],
         )
-    console.print(f"gradients between machines, {heading}", style="dim", highlight=False)
     console.print(table, highlight=False)
-    console.print(
-        f"the learner is full at {result['saturation_actors'][way]:.0f} actors, in proportion to --unroll and --envs",
-        highlight=False,
-    )
+    for line in result["advice"]:
+        print_line(console, line)
 
 
-def _draw(path: Path, result: dict[str, Any]) -> None:
+def draw(path: Path, predicted: list[dict[str, Any]], measured: list[dict[str, Any]], result: dict[str, Any]) -> None:
+    """Draw agent steps per second over actors. Measured rows have their range in `least` and `most`."""
     from launch.results.plot import COLOURS, figure, save
 
     with figure() as (drawn, (axes,)):
-        for colour, (way, rows) in zip(COLOURS, result["curves"].items(), strict=False):
-            actors, rates = ([row[name] for row in rows] for name in ("actors", "agent_steps_per_second"))
-            axes.plot(actors, rates, "o-", color=colour, label=f"predicted, {way}")
-        # Checks with more actors than cores are not comparable with actors that have a core each.
-        checks = [check for check in result["checks"] if check["actors"] <= result["hardware"]["cores"]]
-        if checks:
-            actors, rates = ([check[name] for check in checks] for name in ("actors", "measured"))
-            axes.plot(actors, rates, "x", color="black", label="measured")
+        actors, rates = ([row[name] for row in predicted] for name in ("actors", "agent_steps_per_second"))
+        axes.plot(actors, rates, "o-", color=COLOURS[0], markersize=3, label="predicted")
+        if measured:
+            actors, rates = ([row[name] for row in measured] for name in ("actors", "agent_steps_per_second"))
+            errors = np.abs(np.array([[row["least"], row["most"]] for row in measured]).T - np.array(rates))
+            axes.errorbar(actors, rates, errors, color="black", marker="x", capsize=3, label="measured, with range")
+            bounds = [row["bound"] for row in measured]
+            if None not in bounds:
+                axes.plot(actors, bounds, "--", color=COLOURS[1], label="bound of the cores")
+        axes.set(xlabel="actors", ylabel="agent steps per second", title=f"On {hardware_line(result)}")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_xlabel("actors, each on a core of its own")
-        axes.set_ylabel("agent steps per second")
-        axes.set_title(f"From costs measured on {hardware_line(result)}")
         axes.legend(fontsize=8)
         save(drawn, [path], settings=result["settings"])

@@ -20,27 +20,17 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from actors.environments import EnvironmentSpec, VectorEnvironment, environment_spec
-from launch.commands.options import (
-    asks_for_help,
-    help_page,
-    parse,
-    spelt_out,
-    take_preset,
-    unnamed_preset,
-    with_full_help,
-)
+from launch.commands.options import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
 from launch.machine import Interrupts, prepare_tensorflow, thread_budget, usable_cores
 from launch.output import EXIT_DONE, check_json_file, provenance, write_json
-from launch.presets import PRESETS
 from launch.request import check_network
 from launch.run.events import Event, Row
 from launch.train import TrainingFailedError
@@ -71,11 +61,10 @@ _PLAIN_NETWORKS = (*_CONVOLUTIONAL, "impala_resnet")
 
 
 @dataclass(frozen=True)
-class ThroughputArguments:
+class ThroughputArguments(PresetArguments):
     """Measure agent steps per second with learning, and for an Atari game the bound of the cores: what environment,
     acting and gradient cost alone. About a minute and a half. Limits that would end a run are ignored."""
 
-    config: Annotated[RunConfig, tyro.conf.arg(name="")]
     seconds: float = 15.0
     """Duration of the measurement of the whole system."""
     json: Path | None = None
@@ -88,14 +77,8 @@ def throughput_line(arguments: Sequence[str]) -> int:
     Raises:
         ConfigurationError: the preset is unknown or a setting is invalid.
     """
-    rest = spelt_out(arguments)
-    preset = take_preset(rest) or unnamed_preset(rest)
-    base = ThroughputArguments(PRESETS[preset].config)
-    if asks_for_help(rest):
-        purpose = " ".join(str(ThroughputArguments.__doc__).split())
-        print(help_page("bench throughput [PRESET]", purpose, preset, base.config, ThroughputArguments), end="")
-        return EXIT_DONE
-    return throughput(parse(ThroughputArguments, "bench throughput [PRESET]", with_full_help(rest), base), preset)
+    parsed = parse_with_preset(ThroughputArguments, "bench throughput", arguments)
+    return EXIT_DONE if parsed is None else throughput(*parsed)
 
 
 def throughput(arguments: ThroughputArguments, preset: str) -> int:
@@ -114,16 +97,15 @@ def throughput(arguments: ThroughputArguments, preset: str) -> int:
     # With fewer actors than cores, the other cores are the learner's.
     cores = min(usable_cores(), budget.actors)
     console = Console()
-    has_bound = spec.has_lives and config.network.name in _PLAIN_NETWORKS
     bounds = []
-    if has_bound:
+    if has_bound(config, spec):
         bounds.append(_measure_bounds(config, spec, cores, console))
     else:
         networks = ", ".join(_PLAIN_NETWORKS)
         console.print(f"no bound: it is known for Atari games with the networks {networks}", style="dim")
     console.print(f"the whole system, {budget.describe()} …", style="dim", highlight=False)
     measured = steady_state(train_for(config, arguments.seconds), arguments.seconds)
-    if has_bound:
+    if bounds:
         # Before and after the system, so that a slow minute of a shared machine is in both.
         bounds.append(_measure_bounds(config, spec, cores, console))
     rate = measured["agent_steps_per_second"]
@@ -197,6 +179,11 @@ def _bound_figures(bounds: Sequence[tuple[Components, Components]], cores: int, 
     return figures
 
 
+def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
+    """Whether the bound can be measured: the plain networks are for images of Atari games."""
+    return spec.has_lives and config.network.name in _PLAIN_NETWORKS
+
+
 def measure_components(
     config: RunConfig, spec: EnvironmentSpec, counts: Sequence[int], seconds: float = 0.7
 ) -> dict[int, Components]:
@@ -208,27 +195,54 @@ def measure_components(
     Raises:
         ConfigurationError: a measuring process died.
     """
-    with ExitStack() as stack:
-        processes = [stack.enter_context(_measuring_process(config, spec)) for _ in range(max(counts))]
-        for process in processes:
-            assert _receive(process) == _READY
+    with measuring_processes(_component_meter, config, spec, max(counts)) as processes:
         measured = {count: Components([], [], []) for count in counts}
         for _ in range(_REPEATS):
             for part in Components._fields:
                 for count in measured:
-                    opens = time.monotonic() + _NOTICE_SECONDS
-                    for process in processes[:count]:
-                        process.send((part, opens, opens + seconds))
-                    mean = float(np.mean([_receive(process) for process in processes[:count]]))
-                    getattr(measured[count], part).append(mean)
+                    times = measure_at_once(processes[:count], seconds, part)
+                    getattr(measured[count], part).append(float(np.mean(times)))
     return measured
 
 
+# A meter runs in a process of its own. It measures between two times of time.monotonic, which all processes share.
+Meter = Callable[..., Any]
+MakeMeter = Callable[[RunConfig, EnvironmentSpec], Meter]
+
+
 @contextmanager
-def _measuring_process(config: RunConfig, spec: EnvironmentSpec) -> Iterator[Connection]:
+def measuring_processes(
+    make: MakeMeter, config: RunConfig, spec: EnvironmentSpec, count: int
+) -> Iterator[list[Connection]]:
+    """Connections to `count` processes, each with a meter that `make` has constructed.
+
+    Raises:
+        ConfigurationError: a process died.
+    """
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_measuring_process(make, config, spec)) for _ in range(count)]
+        for process in processes:
+            assert _receive(process) == _READY
+        yield processes
+
+
+def measure_at_once(processes: Sequence[Connection], seconds: float, *request: Any) -> list[Any]:
+    """Call the meters of all `processes` with (opens, closes, *request) for one window of `seconds`.
+
+    Raises:
+        ConfigurationError: a process died.
+    """
+    opens = time.monotonic() + _NOTICE_SECONDS
+    for process in processes:
+        process.send((opens, opens + seconds, *request))
+    return [_receive(process) for process in processes]
+
+
+@contextmanager
+def _measuring_process(make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> Iterator[Connection]:
     """The connection to a process that runs `_serve`."""
     ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_serve, args=(theirs, config, spec), daemon=True)
+    process = _SPAWN.Process(target=_serve, args=(theirs, make, config, spec), daemon=True)
     # The first spawned process starts this one, which would unblock the interrupts that are blocked below.
     resource_tracker.ensure_running()
     # The process inherits the mask: Ctrl-C, which a terminal sends to all processes of its group, ends it from here
@@ -256,23 +270,29 @@ def _receive(process: Connection) -> Any:
         raise ConfigurationError("environment, acting and gradient could not be measured: a process died") from error
 
 
-def _serve(connection: Connection, config: RunConfig, spec: EnvironmentSpec) -> None:
-    """Answer requests (part, opens, closes) with seconds per agent step, until the other end of the pipe is closed."""
+def _serve(connection: Connection, make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Reply to requests with what the meter measures, until the other end of the pipe is closed."""
     prepare_tensorflow(1, gpu=False)
     try:
-        works = make_works(config, spec)
-        for work in works.values():
-            for _ in range(_WARM_UP_CALLS):
-                work.call()
+        meter = make(config, spec)
         connection.send(_READY)
         while True:
             try:
-                part, opens, closes = connection.recv()
+                request = connection.recv()
             except EOFError:
                 return
-            connection.send(seconds_per_agent_step(works[part], opens, closes))
+            connection.send(meter(*request))
     except EnvironmentFailedError as error:
         connection.send(error)
+
+
+def _component_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
+    """Measures the seconds per agent step of one component."""
+    works = make_works(config, spec)
+    for work in works.values():
+        for _ in range(_WARM_UP_CALLS):
+            work.call()
+    return lambda opens, closes, part: seconds_per_agent_step(works[part], opens, closes)
 
 
 class Work(NamedTuple):

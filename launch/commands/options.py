@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
@@ -14,12 +14,19 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from launch.commands.settings import ALIASES, filled, short_help
 from launch.output import typed_path
-from launch.request import TrainRequest, preset_of_environment, preset_or_environment
-from shared.config import OptionValue
+from launch.request import (
+    TrainRequest,
+    base_settings,
+    complete,
+    preset_of_environment,
+    preset_or_environment,
+)
+from shared.config import OptionValue, RunConfig
 from shared.config.task import read_option
 from shared.errors import setting_error
 
 _Arguments = TypeVar("_Arguments")
+_PresetArguments = TypeVar("_PresetArguments", bound="PresetArguments")
 
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
@@ -115,6 +122,43 @@ def request_of(preset: str | None, arguments: Sequence[str], **more: Any) -> Tra
         trust_imports="--trust-imports" in arguments,
         **more,
     )
+
+
+@dataclass(frozen=True)
+class PresetArguments:
+    """The first fields of a command that takes `[PRESET] [SETTINGS]` as `tributary train` does."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """File of settings, as in tributary train."""
+    trust_imports: bool = False
+    """With --config: import the modules that the file names, as in tributary train."""
+
+
+def parse_with_preset(
+    kind: type[_PresetArguments], command: str, arguments: Sequence[str]
+) -> tuple[_PresetArguments, str] | None:
+    """The arguments of `tributary COMMAND [PRESET] [SETTINGS]` and the name of the preset. None: help was printed.
+
+    The settings are completed as those of `tributary train`.
+
+    Raises:
+        ConfigurationError: a preset, a file or a setting is wrong.
+    """
+    rest, title = spelt_out(arguments), f"{command} [PRESET]"
+    parsed: list[_PresetArguments] = []
+
+    def change(base: RunConfig) -> RunConfig:
+        parsed.append(parse(kind, title, with_full_help(rest), kind(base)))
+        return parsed[0].config
+
+    request = request_of(take_preset(rest), rest, change=change)
+    if asks_for_help(rest):
+        base = base_settings(request)
+        print(help_page(title, " ".join(str(kind.__doc__).split()), base.preset, base.config, kind), end="")
+        return None
+    run = complete(request)
+    return replace(parsed[0], config=run.config), run.preset
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:

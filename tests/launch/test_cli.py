@@ -260,7 +260,7 @@ def test_an_environment_named_without_a_preset_gets_the_one_that_fits(
         ("help train", "usage: tributary train"),
         ("help train cartpole", "usage: tributary train"),
         ("help bench", "usage: tributary bench WHAT"),
-        ("help bench learner", "usage: tributary bench learner"),
+        ("help plan", "usage: tributary plan"),
         ("help presets", "usage: tributary presets"),
         ("--version", "tributary 0."),
     ],

@@ -1,67 +1,94 @@
-"""The plan's arithmetic, and one small plan of this machine."""
+"""The plan's arithmetic, and one plan of this machine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.bench.plan import Costs, PlanArguments, cluster_costs, predict, predict_here
+from launch.bench.plan import Costs, advice, predict, saturation_actors
 from launch.cli import main
 from launch.machine import ACTOR_BYTES
+from launch.presets import PRESETS
+from shared.config import ActorConfig, LearnerConfig, RunConfig
 
-LEARNER = {
-    "objects": {"float32": 4e-3},
-    "sums": {"float32": 5e-4},
-    "parameters": 1_000_000,
-}
+# 1 ms per agent step alone and 1.5 ms on busy cores. A gradient of the configuration below is of 100.
+COSTS = Costs(
+    {"environment": 6e-4, "acting": 1e-4, "gradient": 3e-4},
+    {"environment": 9e-4, "acting": 2e-4, "gradient": 4e-4},
+    {"shared_memory": 0.05, "objects": 0.06, "sums": 0.01},
+    1_000_000,
+)
 
 
-def test_actors_are_independent_until_the_learner_is_full() -> None:
-    arguments = PlanArguments(envs=10, unroll=10, actors_per_node=4)
-    costs = Costs(0.2, 0.05)
-    few = predict(arguments, "float32", costs, 2, 4)
-    assert few["gradients_per_second"] == pytest.approx(2 / 0.25)
-    assert few["agent_steps_per_second"] == pytest.approx(800.0)
-    assert few["frames_per_second"] == pytest.approx(3_200.0)
-    assert (few["policy_lag"], few["learner_utilisation"], few["held_back_by"]) == (1.0, pytest.approx(0.4), "actors")
-    many = predict(arguments, "float32", costs, 9, 4)
-    assert (many["gradients_per_second"], many["held_back_by"]) == (pytest.approx(20.0), "learner")
-    assert (many["nodes"], many["memory_gib"]) == (3, pytest.approx(9 * ACTOR_BYTES / 2**30))
-    assert costs.saturation_actors(1) == pytest.approx(5.0)
-    assert predict(arguments, "float32", costs._replace(link=0.1), 9, 4)["held_back_by"] == "network"
+def config(count: int = 1, calls: int = 1, **changes: object) -> RunConfig:
+    actor = ActorConfig(environments=10, unroll_length=20, epochs=2, calls_in_flight=calls)
+    learner = LearnerConfig(gradients_per_update=count)
+    return replace(PRESETS["pong"].config, actor=actor, learner=learner, **changes)
+
+
+def test_actors_of_one_machine_share_its_cores_with_the_learner() -> None:
+    one = predict(config(), COSTS, 1, 1, 2)
+    assert one["gradients_per_second"] == pytest.approx(1 / (0.1 + 0.05))
+    assert one["agent_steps_per_second"] == pytest.approx(100 / 0.15)
+    assert one["frames_per_second"] == pytest.approx(400 / 0.15)
+    assert one["minutes_to_40m_frames"] == pytest.approx(40e6 / (400 / 0.15) / 60)
+    assert (one["memory_gib"], one["policy_lag"]) == (pytest.approx(ACTOR_BYTES / 2**30), 0.0)
+    assert one["held_back_by"] == "actors"
+    four = predict(config(), COSTS, 4, 1, 2)
+    assert (four["gradients_per_second"], four["held_back_by"]) == (pytest.approx(2 / (0.15 + 0.05)), "cores")
+
+
+def test_actors_of_several_machines_are_held_back_by_the_learner_or_its_network() -> None:
+    many = predict(config(), COSTS, 64, 32, 2)
+    assert (many["gradients_per_second"], many["held_back_by"]) == (pytest.approx(1 / 0.06), "learner")
+    assert many["learner_utilisation"] == pytest.approx(1.0)
+    # 4 MB take 0.32 s at 0.1 gigabits per second.
+    slow = predict(config(), COSTS, 64, 32, 2, gigabits=0.1)
+    assert (slow["gradients_per_second"], slow["held_back_by"]) == (pytest.approx(1 / 0.32), "network")
+    assert saturation_actors(config(), COSTS, 2, 2, 1e9) == pytest.approx((0.15 + 0.06) / 0.06)
 
 
 def test_a_second_call_hides_the_transfer_and_adds_lag() -> None:
-    arguments = PlanArguments(calls_in_flight=2, gradients_per_update=5)
-    found = predict(arguments, "float32", Costs(0.1, 0.02, 0.03), 3, 4)
-    assert (found["gradients_per_second"], found["policy_lag"]) == (pytest.approx(30.0), pytest.approx(1.0))
+    quick = COSTS._replace(learner={"shared_memory": 0.01})
+    found = predict(config(5, calls=2), quick, 3, 1, 8)
+    # Two of seven further cores are busy.
+    assert found["gradients_per_second"] == pytest.approx(3 / (0.1 + 0.05 * 2 / 7))
+    assert found["policy_lag"] == pytest.approx((3 * 2 - 1) / 5)
 
 
-def test_sums_share_one_transfer_and_wait_for_the_whole_sum() -> None:
+def test_nodes_with_enough_actors_send_sums() -> None:
     """8 actors on 2 nodes, sums of 4: 8 / 4 + 2 (1 - 1 / 4) - 1 updates of lag."""
-    arguments = PlanArguments(gradients_per_update=4, gigabits=8.0, envs=10, unroll=10, actors_per_node=4)
-    costs = cluster_costs(arguments, 1e-3, LEARNER)
-    assert costs["float32"] == pytest.approx(Costs(0.1, 4e-3, 4e-3))
-    assert costs["float32, added by node"] == pytest.approx(Costs(0.1, 5e-4, 1e-3))
-    assert predict(arguments, "float32, added by node", costs["float32"], 8, 4)["policy_lag"] == pytest.approx(2.5)
-    assert cluster_costs(PlanArguments(), 1e-3, LEARNER).keys() == {"float32"}
+    found = predict(config(4), COSTS, 8, 2, 5, gigabits=32e-3)
+    assert found["policy_lag"] == pytest.approx(2.5)
+    # 4 MB take 1 s, and 4 gradients share them.
+    assert (found["gradients_per_second"], found["held_back_by"]) == (pytest.approx(4.0), "network")
+    assert predict(config(5), COSTS, 8, 2, 5)["policy_lag"] == pytest.approx(7 / 5), "a node has four"
 
 
-def test_actors_here_share_the_cores_with_the_learner() -> None:
-    """An agent step takes 1 ms alone, 1.5 ms on two busy cores. A gradient is of 100, and the learner takes 50 ms."""
-    arguments = PlanArguments(envs=10, unroll=10)
-    assert predict_here(arguments, 1e-3, 1.5e-3, 0.05, 1, 2) == pytest.approx(1 / 0.15)
-    assert predict_here(arguments, 1e-3, 1.5e-3, 0.05, 4, 2) == pytest.approx(2 / 0.2)
+def test_advice_names_the_number_of_actors_and_what_to_set_for_more() -> None:
+    result = {
+        "node_cores": 2,
+        "saturation_actors": {"one_machine": 1.4, "several_machines": 80.0},
+        "curve": [predict(config(), COSTS, 2, 1, 2), predict(config(), COSTS, 128, 64, 2, gigabits=0.01)],
+    }
+    one, several, more, _ = advice(config(), result)
+    assert "--actors 2" in one
+    assert "the learner is full at 1" in one
+    assert "full at about 80 actors" in several
+    assert "--learner.gradients-per-update" in more
+    assert len(advice(config(), result | {"curve": result["curve"][:1]})) == 3, "nothing to change"
 
 
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ("--check 1,0", "--check 1,0: must be numbers like 1,2,4"),
         ("--gigabits 0", "--gigabits 0.0: must be greater than 0"),
-        ("--cluster-actors 0", "must be numbers of at least 1"),
+        ("--node-cores 0", "must be at least 1"),
         ("--output plan.txt", ".png or .svg"),
-        ("--environment CartPole-v1", "name an ALE game"),
+        ("pogn", "did you mean pong?"),
+        ("pong --network.name mlp", "use a3c_cnn"),
+        ("pong --actor.minibatches 3", "does not divide"),
     ],
 )
 def test_mistakes_are_refused(settings: str, problem: str, capsys: pytest.CaptureFixture) -> None:
@@ -74,15 +101,18 @@ def test_mistakes_are_refused(settings: str, problem: str, capsys: pytest.Captur
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_plan_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A method with a target network, and a normalised observation: neither reaches the sender of gradients."""
     file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    settings = f"--gradients-per-update 2 --envs 4 --check 1 --seconds 3 --cluster-actors 1 64 --json {file}"
-    assert main(["plan", *settings.split(), "--output", str(picture)]) == 0
+    changes = "--method.name double_q --learner.gradients-per-update 2 --actors 3"
+    assert main(["plan", "cartpole", *changes.split(), "--json", str(file), "--output", str(picture)]) == 0
     found = json.loads(file.read_text())
-    (check,) = found["checks"]
-    assert check["error"] == pytest.approx(check["predicted"] / check["measured"] - 1)
     learner = found["learner_seconds_per_gradient"]
-    assert learner["parameters"] == 677_943
-    assert 0.0 < learner["sums"]["float32"] < learner["objects"]["float32"]
-    assert [row["actors"] for row in found["curves"]["float32, added by node"]] == [1, 64]
+    assert learner.keys() == {"shared_memory", "objects", "sums"}
+    assert min(learner.values()) > 0.0
+    assert found["step_seconds_alone"] == pytest.approx(sum(found["stage_seconds_alone"].values()))
+    assert found["settings"]["learner.gradients_per_update"] == 2
+    assert {1, 3, 1024} <= {row["actors"] for row in found["curve"]}
     assert picture.read_text().endswith("</svg>\n")
-    assert "is full at" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    for line in found["advice"]:
+        assert line in output
