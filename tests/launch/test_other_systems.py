@@ -50,7 +50,7 @@ def test_without_memory_without_a_name_or_without_proc_ray_carries_everything(
 def test_without_proc_no_memory_and_no_channel_of_another_process_can_be_reached() -> None:
     assert machine_id.__wrapped__() is None
     for name in ("", "None", str(os.getpid())):
-        assert attach(VectorAddress(name, os.getpid(), 0, 1, "float32")) is None
+        assert attach(VectorAddress(name, os.getpid(), 0, 1)) is None
         assert open_channel(ChannelAddress(name, os.getpid(), 0, 1)) is None
 
 

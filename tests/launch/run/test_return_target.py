@@ -34,7 +34,7 @@ class ScriptedEvaluator:
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, evaluation: EvaluationConfig) -> None:
         del config, spec, evaluation
 
-    def run(self, snapshot: WeightSnapshot, policy: str | None = None) -> EvaluationResult:
+    def run(self, snapshot: WeightSnapshot, policy: str | None = None, **watched: Any) -> EvaluationResult:  # noqa: ARG002
         mean = self.means[min(len(self.asked), len(self.means) - 1)]
         self.asked.append((snapshot.version, str(policy)))
         self.weights.append(snapshot.parameters)
@@ -137,10 +137,10 @@ def test_the_weights_that_ended_the_run_are_kept_even_if_others_were_luckier_bef
     class Lucky(ScriptedEvaluator):
         asked, weights = [], []
 
-        def run(self, snapshot: WeightSnapshot, policy: str | None = None) -> EvaluationResult:
+        def run(self, snapshot: WeightSnapshot, policy: str | None = None, **watched: Any) -> EvaluationResult:
             # Regular evaluations are greedy, those that confirm are sampled.
             self.means = (MARK + 85.0,) if policy == "sampled" else (MARK + 500.0,)
-            return super().run(snapshot, policy)
+            return super().run(snapshot, policy, **watched)
 
     monkeypatch.setattr("launch.loop.inline.Evaluator", Lucky)
     evaluation = EvaluationConfig(every_frames=50, episodes=4, environments=2, policy="greedy")
