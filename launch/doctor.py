@@ -70,7 +70,7 @@ def _step_microseconds() -> float:
 def _graph_microseconds() -> float:
     import numpy as np
 
-    from launch.machine import prepare_tensorflow
+    from launch.tensorflow_setup import prepare_tensorflow
 
     if "tensorflow" not in sys.modules:
         prepare_tensorflow(1, gpu=False)

@@ -20,17 +20,12 @@ from typing import IO, Any, Literal, Unpack
 
 import msgspec
 
-from launch.machine import (
-    Interrupts,
-    StopRequest,
-    filter_tensorflow_notices,
-    module_command,
-    module_environment,
-    open_standard_streams,
-)
+from launch.interrupts import Interrupts, StopRequest
+from launch.machine import module_command, module_environment, open_standard_streams
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
 from launch.run.folder import trust_environment
+from launch.tensorflow_setup import filter_tensorflow_notices
 from launch.train import OnEvent, Result, TrainingFailedError, TrainOptions, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError

@@ -1,43 +1,27 @@
-"""One machine without Ray: its cores and memory, import paths, signals, and the set-up of TensorFlow."""
+"""One machine without Ray: its cores and memory, import paths, standard streams and home folder."""
 
 import atexit
-import ctypes
 import functools
-import gc
-import importlib.abc
-import importlib.machinery
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import setting_error
 
 # Where Linux shows processes and their open files.
 PROCESSES = "/proc"
 # Measured for an actor process with 32 Atari environments, rounded up.
 ACTOR_BYTES = 950 * 2**20
-
-
-# TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
-_NOTICES = re.compile(
-    rb"I\d{4} |WARNING: All log messages before absl|E\d{4} .*(cuInit|cuFFT|cuDNN|cuBLAS)|"
-    rb"To enable the following instructions"
-)
-
-# Constants of glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 # ---- Cores and memory
@@ -251,89 +235,7 @@ def module_environment() -> dict[str, str]:
     return os.environ | ({"PYTHONPATH": os.pathsep.join(folders)} if folders else {})
 
 
-# ---- Signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when a terminal is closed
-
-
-class StopRequest:
-    """Shared by a run and its caller, which sets it from any thread, or from a signal handler.
-
-    Plain attributes and no Event: setting an Event takes a lock, and a second signal in that moment would deadlock.
-
-    Attributes:
-        asked: finish the rollouts under way, save and end.
-        interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
-        at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
-    """
-
-    def __init__(self) -> None:
-        self.asked = self.interrupted = self.at_once = False
-
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        """The period in which a run honours `asked`. Before it there is nothing to save, after it all is saved."""
-        yield
-
-
-class StoppedBeforeTrainingError(KeyboardInterrupt):
-    """A run was stopped before its processes were ready: there is nothing to save."""
-
-
-class Interrupts(StopRequest):
-    """A stop request set by signals. Use as a context, in the main thread, around the whole command.
-
-    While training, the first signal sets `asked` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP never
-    count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of a job;
-    a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as Ctrl-C
-    does; after training they are ignored. A process that ignores SIGHUP from its start, as under nohup, goes on
-    ignoring it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._training = self._concluding = False
-
-    def __enter__(self) -> "Interrupts":
-        self._before = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
-        for kind, handler in self._before.items():
-            if handler != signal.SIG_IGN:
-                signal.signal(kind, self._ask_only)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for kind, handler in self._before.items():
-            signal.signal(kind, handler)
-
-    @contextmanager
-    def training(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGINT, self._ask)
-        self._training, self._concluding = True, False
-        try:
-            yield
-        finally:
-            self._training, self._concluding = False, True
-            signal.signal(signal.SIGINT, before)
-
-    def _ask(self, _signal: int, _frame: object) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self.asked = self.interrupted = True
-
-    def _ask_only(self, _signal: int, _frame: object) -> None:
-        if self._training:
-            self.asked = True
-        elif not self._concluding:
-            self._concluding = True
-            raise StoppedBeforeTrainingError
-
-
-@contextmanager
-def children_outlive_hangups() -> Iterator[None]:
-    """A closed terminal does not end the processes started here, nor theirs: they inherit that SIGHUP is blocked."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+# ---- What a process may have been started without
 
 
 def open_standard_streams() -> None:
@@ -360,177 +262,3 @@ def provide_home() -> None:
     with suppress(OSError):
         os.environ["HOME"] = made = tempfile.mkdtemp(prefix="tributary-home-")
         atexit.register(shutil.rmtree, made, ignore_errors=True)
-
-
-# ---- TensorFlow
-
-
-def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
-    """Import TensorFlow with `threads` threads for each of its pools, on the CPU or with the GPU that Ray assigned.
-
-    Without `gpu` all GPUs are hidden: TensorFlow would otherwise reserve their memory. Start-up notices of TensorFlow
-    are suppressed, but not its warnings and errors.
-
-    If TensorFlow is imported already, the process belongs to the user: its environment stays unchanged, and so do
-    TensorFlow's devices and threads if they are in use.
-
-    Raises:
-        ConfigurationError: Keras is imported already, with another backend.
-    """
-    ours = "tensorflow" not in sys.modules
-    if ours:
-        _keep_freed_memory()
-        # For the processes that this one starts, too.
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-        if not gpu:
-            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    with _without_notices():
-        with _quick_imports() if ours else nullcontext():
-            tf = _import_tensorflow()
-        # RuntimeError: devices or threads are in use.
-        with suppress(RuntimeError):
-            if not gpu:
-                tf.config.set_visible_devices([], "GPU")
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(threads)
-            for device in tf.config.list_physical_devices("GPU") if gpu else ():
-                tf.config.experimental.set_memory_growth(device, True)
-        # The first tensor creates the devices, which log their notices then.
-        tf.zeros(())
-
-
-def share_tensorflow() -> None:
-    """Prepare TensorFlow in a program of the user, for calls on the CPU; see `prepare_tensorflow`.
-
-    Nothing is changed in a program that has imported TensorFlow.
-    """
-    if "tensorflow" in sys.modules:
-        _import_tensorflow()
-        return
-    with _without_notices():
-        _import_tensorflow()
-    prepare_tensorflow(1, gpu=False)
-
-
-def _import_tensorflow() -> Any:
-    """TensorFlow, with Keras on it, whatever backend other programs of the user have.
-
-    Raises:
-        ConfigurationError: Keras is imported already, with another backend.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    if not {"keras", "tensorflow"} & sys.modules.keys():
-        users = os.environ.get("KERAS_BACKEND")
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-        try:
-            keras = importlib.import_module("keras")
-        finally:
-            os.environ.pop("KERAS_BACKEND") if users is None else os.environ.update(KERAS_BACKEND=users)
-        # The user's keras.json may have others.
-        keras.config.set_floatx("float32")
-        keras.config.set_image_data_format("channels_last")
-    backend = importlib.import_module("keras").config.backend()
-    if backend != "tensorflow":
-        raise ConfigurationError(
-            f"Keras has the backend {backend} in this process, and tributary-rl needs tensorflow: set "
-            f"KERAS_BACKEND=tensorflow"
-        )
-    return importlib.import_module("tensorflow")
-
-
-@contextmanager
-def _quick_imports() -> Iterator[None]:
-    """Import TensorFlow in 1.9 seconds in place of 3.3.
-
-    Keras imports Pandas, IPython and Matplotlib if it finds them, for data and drawings that no run has: a second.
-    Garbage collection finds nothing in modules, and takes 0.4 seconds.
-    """
-    hidden = [name for name in ("pandas", "IPython", "matplotlib") if name not in sys.modules]
-    # An import of None fails as that of a missing module.
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-        for name in hidden:
-            del sys.modules[name]
-
-
-class _TensorflowImport(importlib.abc.MetaPathFinder):
-    """A finder that filters the notices of TensorFlow's import, for modules of the user that import it."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of TensorFlow, whose loader filters; None for other modules."""
-        if name != "tensorflow":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            run = loader.exec_module
-
-            def run_filtered(module: ModuleType) -> None:
-                with _without_notices():
-                    run(module)
-
-            loader.exec_module = run_filtered
-        return spec
-
-
-def filter_tensorflow_notices() -> None:
-    """From now on, an import of TensorFlow in this process prints no notices."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    if not any(isinstance(finder, _TensorflowImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _TensorflowImport())
-
-
-def _keep_freed_memory() -> None:
-    """Make glibc keep the memory of freed tensors: returned pages would be faulted in again for the next tensor.
-
-    Whether glibc returns memory depends on its neighbours on the heap. Without this, some processes took three times
-    as long to set their weights.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-@contextmanager
-def _without_notices() -> Iterator[None]:
-    """Filter the start-up notices from the standard error of C++ code."""
-    open_standard_streams()
-    _flush_stderr()
-    with _unnamed_file() as held:
-        stderr = os.dup(2)
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            _flush_stderr()
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            held.seek(0)
-            for line in held:
-                if not _NOTICES.match(line):
-                    # A closed terminal must not end the process.
-                    with suppress(OSError):
-                        os.write(2, line)
-
-
-def _unnamed_file() -> IO[bytes]:
-    """A file for a moment. In memory, where the system has such files: no folder may be writable."""
-    if hasattr(os, "memfd_create"):
-        return open(os.memfd_create("tributary-stderr"), "w+b")
-    return tempfile.TemporaryFile()
-
-
-def _flush_stderr() -> None:
-    # Programs replace it by objects with `write` alone; it is None without a terminal.
-    if hasattr(sys.stderr, "flush"):
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
-from launch.machine import filter_tensorflow_notices, machine_bytes, open_standard_streams, provide_home, usable_cores
+from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
+from launch.tensorflow_setup import filter_tensorflow_notices
 from shared.errors import ConfigurationError, EnvironmentFailedError, setting_error
 
 if TYPE_CHECKING:

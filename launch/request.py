@@ -14,12 +14,13 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from actors.environments.spaces import is_bound
 from launch.loop.trace import EventTrace
-from launch.machine import ThreadBudget, prepare_tensorflow
+from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, nearest
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.presets.settings_files import ConfigFile, for_another_run, read_config_file
 from launch.run.folder import RunFolder, check_imports
 from launch.run.status import FIXED_SETTINGS, SeveralSeeds, read_seeds, run_path
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.registry import METHODS, NETWORKS, import_modules

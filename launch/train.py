@@ -13,16 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
-from launch.machine import (
-    StoppedBeforeTrainingError,
-    StopRequest,
-    ThreadBudget,
-    budget_for,
-    children_outlive_hangups,
-    prepare_tensorflow,
-    thread_budget,
-    usable_cores,
-)
+from launch.interrupts import StoppedBeforeTrainingError, StopRequest, children_outlive_hangups
+from launch.machine import ThreadBudget, budget_for, thread_budget, usable_cores
 from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
 from launch.presets import PRESETS, advice_on_preset
 from launch.request import check_arrivals, check_checkpoint, check_network, check_video, shared_by
@@ -32,6 +24,7 @@ from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.status import reached_limit, why_it_goes_on
 from launch.run.trackers import check_trackers
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from random_play import shorten_random_play
 
-from launch.machine import prepare_tensorflow
 from launch.presets import PRESETS
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
 
 prepare_tensorflow(1, gpu=False)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from actors.environments import EnvironmentSpec
-from launch.machine import budget_for, prepare_tensorflow, usable_cores
+from launch.machine import budget_for, usable_cores
 from launch.on_ray.actor_process import ActorProcess
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
 from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot

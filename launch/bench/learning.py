@@ -31,7 +31,7 @@ from launch.commands.options import (
     with_full_help,
 )
 from launch.commands.seeds import PlannedRun, check_side_by_side, left_to_do, parse_seeds, train_in_turn
-from launch.machine import Interrupts
+from launch.interrupts import Interrupts
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,

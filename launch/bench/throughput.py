@@ -29,10 +29,12 @@ from rich.table import Table
 from actors.environments import EnvironmentSpec, VectorEnvironment, environment_spec
 from launch.commands.options import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
-from launch.machine import Interrupts, prepare_tensorflow, thread_budget, usable_cores
+from launch.interrupts import Interrupts
+from launch.machine import thread_budget, usable_cores
 from launch.output import EXIT_DONE, check_json_file, provenance, write_json
 from launch.request import check_network
 from launch.run.events import Event, Row
+from launch.tensorflow_setup import prepare_tensorflow
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, EnvironmentFailedError, setting_error

@@ -14,7 +14,8 @@ from rich.table import Table
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
-from launch.machine import Interrupts, automatic_actors, usable_cores
+from launch.interrupts import Interrupts
+from launch.machine import automatic_actors, usable_cores
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,

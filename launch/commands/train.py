@@ -22,7 +22,7 @@ from launch.commands.options import (
     with_full_help,
 )
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
-from launch.machine import Interrupts, StoppedBeforeTrainingError
+from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.request import ResolvedRun, TrainRequest, base_settings, complete

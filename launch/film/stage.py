@@ -18,9 +18,9 @@ from actors.environments import (
     environment_spec,
 )
 from actors.environments.border import as_array, described
-from launch.machine import prepare_tensorflow
 from launch.results.evaluate import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, one_line, place, setting_error, typed_line
 from shared.seeds import SEEDS_ARE, EpisodeSeeds, episode_seeds

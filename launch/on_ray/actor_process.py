@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import gymnasium
 
 from actors.environments import EnvironmentSpec
-from launch.machine import prepare_tensorflow
 from launch.on_ray.transport import ChannelAddress, LocalEndpoint, accept
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, place, typed_line
 from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot

@@ -27,7 +27,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from launch.doctor import check_reports, probe, quick_probe
-from launch.machine import StoppedBeforeTrainingError, machine_bytes, provide_home, worker_path
+from launch.interrupts import StoppedBeforeTrainingError
+from launch.machine import machine_bytes, provide_home, worker_path
 from launch.on_ray.placement import Node, learner_node, slots_by_node
 from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig

@@ -24,8 +24,9 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from actors.environments import EnvironmentSpec
+from launch.interrupts import StoppedBeforeTrainingError, StopRequest
 from launch.loop.executor import Executor
-from launch.machine import StoppedBeforeTrainingError, StopRequest, ThreadBudget, prepare_tensorflow
+from launch.machine import ThreadBudget
 from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu_here
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
@@ -34,6 +35,7 @@ from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
 from launch.run.status import LearnerDeath
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 

@@ -14,10 +14,10 @@ from gymnasium.spaces import Box, Dict, Text, Tuple
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.pictures import Frames, inner_spaces, is_picture, is_stack
 from actors.environments.spaces import found_at
-from launch.machine import share_tensorflow
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.saving import fetch
 from launch.run.status import run_path
+from launch.tensorflow_setup import share_tensorflow
 from shared.config import EnvironmentConfig, RunConfig
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from launch.machine import share_tensorflow
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.folder import RunFolder, WeightsName, read_summary
 from launch.run.status import run_path
+from launch.tensorflow_setup import share_tensorflow
 from shared.config import RunConfig
 
 

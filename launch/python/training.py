@@ -10,7 +10,7 @@ from rich.console import Console
 
 from launch.commands.display import Display
 from launch.driver import train_in_process
-from launch.machine import StopRequest
+from launch.interrupts import StopRequest
 from launch.presets.settings_files import named, with_settings
 from launch.python.run import Run
 from launch.request import (

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
-from launch.machine import prepare_tensorflow, usable_cores
+from launch.machine import usable_cores
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -27,6 +27,7 @@ from launch.output import (
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.metrics import missing_info
 from launch.run.status import RunPath
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.spaces import json_bounds
-from launch.machine import prepare_tensorflow
 from launch.output import (
     EXIT_DONE,
     check_json_file,
@@ -28,6 +27,7 @@ from launch.output import (
 from launch.results.evaluate import describe_protocol
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.status import RunPath
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error
 

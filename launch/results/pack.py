@@ -19,13 +19,13 @@ import tyro
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
-from launch.machine import prepare_tensorflow
 from launch.output import EXIT_DONE, exit_code, replace_folder, revision, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, evaluate
 from launch.run.folder import RunFolder, WeightsName, load_weights, read_summary, write_weights
 from launch.run.status import RunPath
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine import prepare_tensorflow
 from launch.output import quoted
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, write_weights
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
 from shared.layout import ParameterLayout

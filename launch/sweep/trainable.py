@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 from ray import tune
 
 from launch.driver import train_in_process
-from launch.machine import StopRequest, worker_path
+from launch.interrupts import StopRequest
+from launch.machine import worker_path
 from launch.presets.settings_files import named, set_of_one_run, with_settings
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.events import Event, Row

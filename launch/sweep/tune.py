@@ -33,7 +33,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
-from launch.machine import children_outlive_hangups, usable_cores
+from launch.interrupts import children_outlive_hangups
+from launch.machine import usable_cores
 from launch.output import short
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.sweep.file import Range, Settings, Space, Sweep, Value, cores_of

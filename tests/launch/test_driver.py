@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launch.driver import train_in_process
-from launch.machine import StopRequest
+from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
 from launch.run.events import Event, Progressed, Row, Saved, Started, Stopped

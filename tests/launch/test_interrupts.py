@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from launch.machine import Interrupts, children_outlive_hangups
+from launch.interrupts import Interrupts, children_outlive_hangups
 
 KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

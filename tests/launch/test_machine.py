@@ -181,7 +181,7 @@ def fakes(tmp_path: Path) -> dict[str, str]:
 def test_keras_has_tensorflow_below_it_whatever_other_programs_set(fakes: dict[str, str]) -> None:
     script = """
 import os
-from launch.machine import prepare_tensorflow, share_tensorflow
+from launch.tensorflow_setup import prepare_tensorflow, share_tensorflow
 {}
 import keras
 print(keras.config.backend(), os.environ["KERAS_BACKEND"])
@@ -207,7 +207,7 @@ def test_a_module_that_imports_tensorflow_prints_none_of_its_notices(
 def test_another_backend_that_is_imported_already_is_one_line(fakes: dict[str, str]) -> None:
     script = """
 import keras
-from launch.machine import share_tensorflow
+from launch.tensorflow_setup import share_tensorflow
 try:
     share_tensorflow()
 except Exception as error:
@@ -221,7 +221,7 @@ except Exception as error:
 def test_a_program_that_has_imported_tensorflow_keeps_it_as_it_was(fakes: dict[str, str]) -> None:
     script = """
 import os, tensorflow
-from launch.machine import share_tensorflow
+from launch.tensorflow_setup import share_tensorflow
 before = dict(os.environ)
 share_tensorflow()
 print(tensorflow.changes, before == dict(os.environ))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launch.cli import main
-from launch.machine import Interrupts
+from launch.interrupts import Interrupts
 from launch.on_ray import cluster, learner_process
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launch.cli import main
-from launch.machine import Interrupts, StoppedBeforeTrainingError
+from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.on_ray import cluster
 from shared.errors import ConfigurationError
 

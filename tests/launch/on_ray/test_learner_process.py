@@ -9,8 +9,9 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
+from launch.interrupts import StoppedBeforeTrainingError, StopRequest
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.machine import StoppedBeforeTrainingError, StopRequest, thread_budget
+from launch.machine import thread_budget
 from launch.on_ray import learner_process
 from launch.on_ray.learner_process import LearnerProcess, LearnerStart, RemoteLearner, sent_folder
 from launch.on_ray.placement import Node, Placement, aggregation

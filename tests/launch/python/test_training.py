@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.machine import StopRequest
+from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.python import training as module
 from launch.python.training import Training

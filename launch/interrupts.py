@@ -1,0 +1,87 @@
+"""Signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when a terminal is closed."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class StopRequest:
+    """Shared by a run and its caller, which sets it from any thread, or from a signal handler.
+
+    Plain attributes and no Event: setting an Event takes a lock, and a second signal in that moment would deadlock.
+
+    Attributes:
+        asked: finish the rollouts under way, save and end.
+        interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
+        at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
+    """
+
+    def __init__(self) -> None:
+        self.asked = self.interrupted = self.at_once = False
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """The period in which a run honours `asked`. Before it there is nothing to save, after it all is saved."""
+        yield
+
+
+class StoppedBeforeTrainingError(KeyboardInterrupt):
+    """A run was stopped before its processes were ready: there is nothing to save."""
+
+
+class Interrupts(StopRequest):
+    """A stop request set by signals. Use as a context, in the main thread, around the whole command.
+
+    While training, the first signal sets `asked` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP never
+    count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of a job;
+    a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as Ctrl-C
+    does; after training they are ignored. A process that ignores SIGHUP from its start, as under nohup, goes on
+    ignoring it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._training = self._concluding = False
+
+    def __enter__(self) -> "Interrupts":
+        self._before = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
+        for kind, handler in self._before.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(kind, self._ask_only)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        before = signal.signal(signal.SIGINT, self._ask)
+        self._training, self._concluding = True, False
+        try:
+            yield
+        finally:
+            self._training, self._concluding = False, True
+            signal.signal(signal.SIGINT, before)
+
+    def _ask(self, _signal: int, _frame: object) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.asked = self.interrupted = True
+
+    def _ask_only(self, _signal: int, _frame: object) -> None:
+        if self._training:
+            self.asked = True
+        elif not self._concluding:
+            self._concluding = True
+            raise StoppedBeforeTrainingError
+
+
+@contextmanager
+def children_outlive_hangups() -> Iterator[None]:
+    """A closed terminal does not end the processes started here, nor theirs: they inherit that SIGHUP is blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

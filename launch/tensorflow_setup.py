@@ -1,0 +1,197 @@
+"""The set-up of TensorFlow in a process: its threads, devices, memory, and the notices that it prints."""
+
+import ctypes
+import gc
+import importlib.abc
+import importlib.machinery
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from types import ModuleType
+from typing import IO, Any
+
+from launch.machine import open_standard_streams
+from shared.errors import ConfigurationError
+
+# TensorFlow prints these before its own log level can apply. `cuInit` fails wherever there is no GPU.
+_NOTICES = re.compile(
+    rb"I\d{4} |WARNING: All log messages before absl|E\d{4} .*(cuInit|cuFFT|cuDNN|cuBLAS)|"
+    rb"To enable the following instructions"
+)
+
+# Constants of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
+    """Import TensorFlow with `threads` threads for each of its pools, on the CPU or with the GPU that Ray assigned.
+
+    Without `gpu` all GPUs are hidden: TensorFlow would otherwise reserve their memory. Start-up notices of TensorFlow
+    are suppressed, but not its warnings and errors.
+
+    If TensorFlow is imported already, the process belongs to the user: its environment stays unchanged, and so do
+    TensorFlow's devices and threads if they are in use.
+
+    Raises:
+        ConfigurationError: Keras is imported already, with another backend.
+    """
+    ours = "tensorflow" not in sys.modules
+    if ours:
+        _keep_freed_memory()
+        # For the processes that this one starts, too.
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        if not gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    with _without_notices():
+        with _quick_imports() if ours else nullcontext():
+            tf = _import_tensorflow()
+        # RuntimeError: devices or threads are in use.
+        with suppress(RuntimeError):
+            if not gpu:
+                tf.config.set_visible_devices([], "GPU")
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+            for device in tf.config.list_physical_devices("GPU") if gpu else ():
+                tf.config.experimental.set_memory_growth(device, True)
+        # The first tensor creates the devices, which log their notices then.
+        tf.zeros(())
+
+
+def share_tensorflow() -> None:
+    """Prepare TensorFlow in a program of the user, for calls on the CPU; see `prepare_tensorflow`.
+
+    Nothing is changed in a program that has imported TensorFlow.
+    """
+    if "tensorflow" in sys.modules:
+        _import_tensorflow()
+        return
+    with _without_notices():
+        _import_tensorflow()
+    prepare_tensorflow(1, gpu=False)
+
+
+def _import_tensorflow() -> Any:
+    """TensorFlow, with Keras on it, also where the user's programs choose another backend for Keras.
+
+    Raises:
+        ConfigurationError: Keras is imported already, with another backend.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    if not {"keras", "tensorflow"} & sys.modules.keys():
+        users = os.environ.get("KERAS_BACKEND")
+        os.environ["KERAS_BACKEND"] = "tensorflow"
+        try:
+            keras = importlib.import_module("keras")
+        finally:
+            os.environ.pop("KERAS_BACKEND") if users is None else os.environ.update(KERAS_BACKEND=users)
+        # The user's keras.json may have others.
+        keras.config.set_floatx("float32")
+        keras.config.set_image_data_format("channels_last")
+    backend = importlib.import_module("keras").config.backend()
+    if backend != "tensorflow":
+        raise ConfigurationError(
+            f"Keras has the backend {backend} in this process, and tributary-rl needs tensorflow: set "
+            f"KERAS_BACKEND=tensorflow"
+        )
+    return importlib.import_module("tensorflow")
+
+
+@contextmanager
+def _quick_imports() -> Iterator[None]:
+    """Import TensorFlow in 1.9 seconds in place of 3.3.
+
+    Keras imports Pandas, IPython and Matplotlib if it finds them, for data and drawings that no run has: a second.
+    Garbage collection finds nothing in modules, and takes 0.4 seconds.
+    """
+    hidden = [name for name in ("pandas", "IPython", "matplotlib") if name not in sys.modules]
+    # An import of None fails as that of a missing module.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+        for name in hidden:
+            del sys.modules[name]
+
+
+class _TensorflowImport(importlib.abc.MetaPathFinder):
+    """A finder that filters the notices of TensorFlow's import, for modules of the user that import it."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of TensorFlow, whose loader filters; None for other modules."""
+        if name != "tensorflow":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def run_filtered(module: ModuleType) -> None:
+                with _without_notices():
+                    run(module)
+
+            loader.exec_module = run_filtered
+        return spec
+
+
+def filter_tensorflow_notices() -> None:
+    """From now on, an import of TensorFlow in this process prints no notices."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    if not any(isinstance(finder, _TensorflowImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _TensorflowImport())
+
+
+def _keep_freed_memory() -> None:
+    """Make glibc keep the memory of freed tensors: returned pages would be faulted in again for the next tensor.
+
+    Whether glibc returns memory depends on its neighbours on the heap. Without this, some processes took three times
+    as long to set their weights.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def _without_notices() -> Iterator[None]:
+    """Filter the start-up notices from the standard error of C++ code."""
+    open_standard_streams()
+    _flush_stderr()
+    with _unnamed_file() as held:
+        stderr = os.dup(2)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            _flush_stderr()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held:
+                if not _NOTICES.match(line):
+                    # A closed terminal must not end the process.
+                    with suppress(OSError):
+                        os.write(2, line)
+
+
+def _unnamed_file() -> IO[bytes]:
+    """A file for a moment. In memory, where the system has such files: no folder may be writable."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("tributary-stderr"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _flush_stderr() -> None:
+    # Programs replace it by objects with `write` alone; it is None without a terminal.
+    if hasattr(sys.stderr, "flush"):
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
