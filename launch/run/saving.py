@@ -11,7 +11,6 @@ from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import fsspec
 import numpy as np
 
 from actors.environments import EnvironmentSpec, environment_spec
@@ -26,6 +25,8 @@ from shared.schedules import crossed_multiple
 from shared.types import Float32Array, Video, WeightSnapshot
 
 if TYPE_CHECKING:
+    import fsspec
+
     from learner.learner import Learner
 
 # Files for this machine only.
@@ -231,7 +232,10 @@ def fetch(url: str, folder: Path, setting: str = "resume") -> None:
         raise setting_error(setting, url, f"cannot be read: {one_line(error)}") from error
 
 
-def _open(url: str, setting: str = "storage") -> tuple[fsspec.AbstractFileSystem, str]:
+def _open(url: str, setting: str = "storage") -> tuple["fsspec.AbstractFileSystem", str]:
+    # With asyncio, a fifth of what `tributary COMMAND --help` imports.
+    import fsspec
+
     try:
         files, root = fsspec.core.url_to_fs(url)
     except (ValueError, ImportError) as error:
@@ -240,7 +244,7 @@ def _open(url: str, setting: str = "storage") -> tuple[fsspec.AbstractFileSystem
     return files, str(root).rstrip("/")
 
 
-def _make_folder(files: fsspec.AbstractFileSystem, path: str) -> None:
+def _make_folder(files: "fsspec.AbstractFileSystem", path: str) -> None:
     protocols = {files.protocol} if isinstance(files.protocol, str) else set(files.protocol)
     if not protocols & _WITH_BUCKETS:
         files.makedirs(path, exist_ok=True)
