@@ -32,7 +32,7 @@ _ID = re.compile(r"-v\d+$|[:/]")
 _SHARED = ("actor.environments", "actor.unroll_length", "actor.minibatches", "learner.gradients_per_update")
 # A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
 _LEAST_STEPS = 16
-# Pong with 64 actors learned with 1 environment x 64 steps, and not with 4 x 16.
+# A prototype of 64 actors learned Pong with 1 environment x 64 steps, and not with 4 x 16: one seed each.
 _LONG_UNROLL = 64
 
 
@@ -111,7 +111,7 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     ordered = config.checkpoint.exact or config.record_arrivals is not None or config.replay_arrivals is not None
     if actor.steps_in_flight is None or actors * steps <= actor.steps_in_flight or ordered:
         return config
-    each = min(steps, max(actor.steps_in_flight // actors, _LEAST_STEPS))
+    each = min(steps, max(actor.steps_in_flight // actors, _LEAST_STEPS, config.method.n_step or 1))
     unroll_length = min(each, max(actor.unroll_length, _LONG_UNROLL))
     environments = each // unroll_length
     per_update = steps * learner.gradients_per_update // actor.minibatches
@@ -134,6 +134,20 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
         learner=replace(
             learner, gradients_per_update=gradients, accumulation="sum" if config.method.reduction == "sum" else "mean"
         ),
+    )
+
+
+def sharing_line(config: RunConfig, shared: RunConfig, actors: int) -> str:
+    """What `shared_by(config, actors)` changed, as a line for the terminal; empty if it changed nothing."""
+    if shared == config:
+        return ""
+    actor, count = shared.actor, shared.learner.gradients_per_update
+    rollout = f"{actor.environments} x {actor.unroll_length}"
+    parts = f" in {actor.minibatches} parts" if actor.minibatches > 1 else ""
+    update = f"the {shared.learner.accumulation} of {count} gradients" if count > 1 else "one gradient"
+    return (
+        f"rollouts:     {actors:,} actors share {config.actor.steps_in_flight:,} agent steps in flight: each {rollout}"
+        f"{parts}, an update {update} (--actor.steps-in-flight None: as set)"
     )
 
 

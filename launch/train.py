@@ -17,7 +17,7 @@ from launch.interrupts import StoppedBeforeTrainingError, StopRequest, children_
 from launch.machine import ThreadBudget, budget_for, thread_budget, usable_cores
 from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
 from launch.presets import PRESETS, advice_on_preset
-from launch.request import check_arrivals, check_checkpoint, check_network, check_video, shared_by
+from launch.request import check_arrivals, check_checkpoint, check_network, check_video, shared_by, sharing_line
 from launch.run.events import Event, Message, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, manifest, read_summary
 from launch.run.metrics import annealing_warning
@@ -186,8 +186,8 @@ def _prepare(
         config = replace(config, record_arrivals=None, replay_arrivals=None)
     here = config.executor == "inline" or config.address == "local"
     budget = thread_budget(config) if here else None
-    if not resume:
-        config = _shared_by_actors(config, budget, listener)
+    if budget is not None and not resume:
+        config = _shared_by_actors(config, budget.actors, listener)
     check_arrivals(config, budget)
     first: FirstWeights | None = None
     if resume:
@@ -217,21 +217,11 @@ def _spec_of(run: _Run) -> EnvironmentSpec:
     return replace(run.spec, observation_mean=mean)
 
 
-def _shared_by_actors(config: RunConfig, budget: ThreadBudget | None, listener: _Listener) -> RunConfig:
-    """The settings for the number of actors, which is known for a cluster only if it was given."""
-    actors = budget.actors if budget is not None else config.actor_range[1]
-    if actors is None:
-        if config.actor.steps_in_flight is not None:
-            listener.message("note: with --actors N the rollouts would be divided among N actors, see docs/scaling.md")
-        return config
+def _shared_by_actors(config: RunConfig, actors: int, listener: _Listener) -> RunConfig:
     shared = shared_by(config, actors)
-    if shared != config:
-        actor, learner = shared.actor, shared.learner
-        listener.message(
-            f"rollouts:     {actors} actors share {config.actor.steps_in_flight:,} agent steps in flight: each "
-            f"{actor.environments} x {actor.unroll_length} in {actor.minibatches} parts, an update the "
-            f"{learner.accumulation} of {learner.gradients_per_update} gradients (--actor.steps-in-flight None: as set)"
-        )
+    line = sharing_line(config, shared, actors)
+    if line:
+        listener.message(line)
     return shared
 
 
@@ -317,11 +307,16 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         if budget is None:
             check_nodes()
             nodes = cluster_nodes()
-            config = with_actor_device(config, sum(node.gpus for node in nodes))
+            gpus = sum(node.gpus for node in nodes)
+            config = with_actor_device(config, gpus)
             placement = place(config, nodes)
-            budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
             for line in placement_lines(placement, nodes):
                 listener.message(line)
+            if not run.resume:
+                # Actors that join later take the same rollouts: what learns must not change with the nodes.
+                run = run._replace(config=_shared_by_actors(run.config, placement.total_actors, listener))
+                config = with_actor_device(run.config, gpus)
+            budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
         else:
             config = with_actor_device(config, total_gpus())
             takes_gpu_here(config)

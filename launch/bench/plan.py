@@ -34,7 +34,7 @@ from launch.output import (
     provenance,
     write_json,
 )
-from launch.request import check_network, shared_by
+from launch.request import check_network, shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import GradientReport, StageSeconds, WeightSnapshot
@@ -102,9 +102,13 @@ def plan(arguments: PlanArguments, preset: str) -> int:
     console, per_node = Console(), automatic_actors(node_cores)
     asked = arguments.config.actor_range[1]
     # The whole curve is for the rollouts that a run divides among this number of actors.
-    config = shared_by(arguments.config, asked or per_node)
+    sharing = asked or per_node
+    config = shared_by(arguments.config, sharing)
     spec = environment_spec(config.environment)
     check_network(config, spec)
+    line = sharing_line(arguments.config, config, sharing)
+    if line:
+        print_line(console, line)
     costs = measure_costs(config, spec, lambda line: console.print(line, style="dim", highlight=False))
     counts = {2**i for i in range(int(math.log2(_MOST_ACTORS)) + 1)} | {per_node}
     counts |= set() if asked is None else {asked}

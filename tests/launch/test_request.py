@@ -111,6 +111,12 @@ def test_few_actors_keep_the_rollouts_of_the_preset(preset: str) -> None:
     assert shared_by(PRESETS[preset].config, 4) == PRESETS[preset].config
 
 
+def test_a_rollout_has_the_steps_of_a_return() -> None:
+    config = PRESETS["cartpole"].config
+    config = replace(config, method=replace(config.method, n_step=20, return_lambda=None))
+    assert shared_by(config, 256).actor.unroll_length == 20
+
+
 def test_rollouts_that_are_chosen_by_hand_are_left_alone() -> None:
     def change(config: RunConfig) -> RunConfig:
         return replace(config, actor=replace(config.actor, unroll_length=16))

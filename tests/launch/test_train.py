@@ -11,6 +11,7 @@ import pytest
 from launch.cli import main
 from launch.interrupts import Interrupts
 from launch.on_ray import cluster, learner_process
+from launch.on_ray.placement import Node
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
 from launch.run.events import Event, Message, Row, Started
@@ -126,6 +127,35 @@ def test_a_closed_terminal_between_two_learners_stops_the_run(tmp_path: Path, mo
     monkeypatch.setattr(learner_process, "run_learners", run_learners)
     with Interrupts() as interrupts:
         assert train(quick(executor="ray"), tmp_path / "run", lambda _: None, stop=interrupts).status == "interrupted"
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_actors_of_a_cluster_share_the_steps_in_flight_and_not_on_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [Node("a", "10.0.0.1", 64, 2**38, head=True), Node("b", "10.0.0.2", 2, 2**38)]
+    trained: list[RunConfig] = []
+
+    def run_learners(config: RunConfig, *_: Any, **__: Any) -> dict[str, Any]:
+        trained.append(config)
+        return {"status": "frames_reached"}
+
+    monkeypatch.setattr(cluster, "check_nodes", lambda: None)
+    monkeypatch.setattr(cluster, "cluster_nodes", lambda: nodes)
+    monkeypatch.setattr(learner_process, "run_learners", run_learners)
+    on_nodes = quick(executor="ray", address="10.0.0.1:6379", actors="auto")
+    events: list[Event] = []
+    train(on_nodes, tmp_path / "run", events.append)
+    kept = RunFolder(tmp_path / "run").read_settings()
+    for config in (trained[0], kept):
+        assert (config.actor.environments, config.actor.unroll_length) == (1, 16)
+        assert config.learner.gradients_per_update == 16
+    line = "rollouts:     65 actors share 1,024 agent steps in flight: each 1 x 16, an update the mean of 16 gradients"
+    assert any(isinstance(event, Message) and event.text.startswith(line) for event in events)
+    earlier = tmp_path / "earlier"
+    train(quick(total_frames=300), earlier, lambda _: None)
+    train(on_nodes, earlier, lambda _: None, resume=True)
+    assert trained[1].actor == on_nodes.actor
 
 
 def test_training_that_fails_gives_its_reason(tmp_path: Path) -> None:
