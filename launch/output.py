@@ -183,21 +183,32 @@ def whole_file(path: Path) -> Iterator[TextIO]:
 def whole_csv(path: Path) -> Iterator[Any]:
     """A `csv` writer for a file that replaces `path` as a whole. Its first line is a comment with the provenance."""
     with whole_file(path) as file:
-        file.write(f"# {json.dumps(provenance())}\n")
+        file.write(f"# {to_json(provenance())}\n")
         yield csv.writer(file)
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace a JSON file as a whole. JSON has no NaN and no infinities: they are written as null."""
+    """Replace a JSON file as a whole; see `to_json`."""
     with whole_file(path) as file:
-        file.write(json.dumps(_without_nan(values), indent=2) + "\n")
+        file.write(to_json(values, indent=2) + "\n")
 
 
-def _without_nan(values: Any) -> Any:
+def to_json(values: Any, indent: int | None = None) -> str:
+    """Plain values as JSON, which has no NaN and no infinities: they are null."""
+    return json.dumps(finite(values), indent=indent, allow_nan=False)
+
+
+def from_json(text: str) -> Any:
+    """The values of JSON. NaN and infinities, which files of older versions may have, are None."""
+    return json.loads(text, parse_constant=lambda _: None)
+
+
+def finite(values: Any) -> Any:
+    """Plain values with None in place of each NaN and infinity, in new dicts and lists."""
     if isinstance(values, Mapping):
-        return {name: _without_nan(value) for name, value in values.items()}
+        return {name: finite(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_without_nan(value) for value in values]
+        return [finite(value) for value in values]
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
@@ -298,7 +309,7 @@ def provenance() -> dict[str, Any]:
 
 def provenance_text(**more: Any) -> str:
     """The provenance and `more` as one line of JSON, for the metadata of pictures and videos."""
-    return json.dumps({**more, **provenance()})
+    return to_json({**more, **provenance()})
 
 
 def command_line() -> str:

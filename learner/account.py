@@ -109,8 +109,12 @@ class Account:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean unclipped return of the last 100 training episodes with a finite one; None before the first."""
-        return float(np.mean(self.recent_returns)) if self.recent_returns else None
+        """Mean unclipped return of the last 100 training episodes with a finite one.
+
+        None before the first, and where their sum is too large for a float64.
+        """
+        mean = float(np.mean(self.recent_returns)) if self.recent_returns else math.nan
+        return mean if math.isfinite(mean) else None
 
     def frames_of(self, agent_steps: int) -> int:
         """The number of frames in `agent_steps`."""

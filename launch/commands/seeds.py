@@ -21,6 +21,7 @@ from launch.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     make_folder,
+    number,
     print_line,
     provenance,
     quoted,
@@ -291,8 +292,8 @@ def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
         table.add_row(
             seed,
             run["status"].replace("_", " "),
-            "-" if mean is None else f"{mean:.2f}",
-            f"{evaluation['mean_return']:.2f}" if evaluation else "-",
+            number(mean, ".2f"),
+            number(evaluation["mean_return"] if evaluation else None, ".2f"),
             f"{run['frames']:,}",
             f"{run['wall_seconds'] / 60:.1f}",
             f"{run['agent_steps_per_second']:,.0f}",

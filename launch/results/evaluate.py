@@ -1,6 +1,7 @@
 """`tributary evaluate RUN`: scores of whole episodes by an explicit protocol, beside the published ones."""
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,7 +20,9 @@ from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     check_json_file,
+    finite,
     hardware_line,
+    number,
     print_line,
     provenance,
     write_json,
@@ -123,7 +126,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         "seed": config.seed,
         "seeds": {"purpose": "evaluation", "environments": evaluator.environments, "are": SEEDS_ARE},
         **score_summary(played.episodes.returns, played.episodes.lengths, environment.id, played.games),
-        **({"info": info_means(played.episodes.info)} if config.environment.log_info else {}),
+        **({"info": finite(info_means(played.episodes.info))} if config.environment.log_info else {}),
         "published": published_scores(environment.id),
         **provenance(),
     }
@@ -144,18 +147,23 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
 def result_lines(result: dict[str, Any]) -> list[str]:
     """The lines that show a result."""
     error, interval = result["standard_error"], result["interval_95"]
-    spread = "" if error is None else f" ± {error:.2f} (standard error; 95 % {interval[0]:.2f} to {interval[1]:.2f})"
+    spread = ""
+    if error is not None and interval is not None:
+        spread = f" ± {error:.2f} (standard error; 95 % {interval[0]:.2f} to {interval[1]:.2f})"
     frames = result["mean_length_agent_steps"] * result["protocol"]["frames_per_agent_step"]
     played, games = result["episodes"], result["distinct_games"]
     lines = [
-        f"mean return {result['mean_return']:.2f}{spread}, median {result['median_return']:.2f}, from "
-        f"{result['minimum_return']:.0f} to {result['maximum_return']:.0f}; {result['policy']} actions",
+        f"mean return {number(result['mean_return'], '.2f')}{spread}, median {number(result['median_return'], '.2f')}, "
+        f"from {number(result['minimum_return'], '.0f')} to {number(result['maximum_return'], '.0f')}; "
+        f"{result['policy']} actions",
         f"{played} episodes, {games} distinct games{'' if games == played else ': error and interval are over these'}",
         f"mean length {result['mean_length_agent_steps']:,.0f} agent steps ({frames:,.0f} frames)",
     ]
+    if result["mean_return"] is None:
+        lines.append(f"{result['returns'].count(None)} returns are not finite: there is no mean")
     if result["human_normalised_percent"] is not None:
         lines.append(f"human-normalised {result['human_normalised_percent']:.0f} % (random play 0, human player 100)")
-    lines += [f"{name} {value:g}, mean over episodes" for name, value in result.get("info", {}).items()]
+    lines += [f"{name} {number(value, 'g')}, mean over episodes" for name, value in result.get("info", {}).items()]
     lines.append(protocol_line(result["protocol"]))
     lines += [f"published, not comparable: {p['score']:g}, {p['protocol']}" for p in result["published"].values()]
     return [*lines, f"made on {hardware_line(result)}"]
@@ -218,21 +226,25 @@ def score_summary(
     `games` int64 [E] numbers the distinct games among the episodes; None for all distinct. The mean is over the
     episodes. `standard_error` and `interval_95`, the percentile bootstrap of the mean, are over the distinct games,
     since a repeated game adds no information; they are None for one game. They do not cover the variance between
-    training seeds. `human_normalised_percent` is None without a reference score.
+    training seeds. `human_normalised_percent` is None without a reference score. A figure that is not finite is None,
+    as is a return: one NaN among the returns makes the mean None.
     """
+    if not np.isfinite(returns).all():
+        # No difference of infinities.
+        returns = np.where(np.isfinite(returns), returns, np.nan)
     mean = float(np.mean(returns))
     if games is None:
         games = np.arange(len(returns))
     _, first, times_played = np.unique(games, return_index=True, return_counts=True)
     distinct = returns[first]
     several = len(first) > 1
-    return {
+    summary = {
         "episodes": len(returns),
         "distinct_games": len(first),
         "mean_return": mean,
         "median_return": float(np.median(returns)),
         "standard_error": standard_error(returns, games),
-        "interval_95": bootstrap_interval(distinct, times_played) if several else None,
+        "interval_95": bootstrap_interval(distinct, times_played) if several and math.isfinite(mean) else None,
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
         "mean_length_agent_steps": float(np.mean(lengths)),
@@ -240,6 +252,7 @@ def score_summary(
         "returns": returns.tolist(),
         "lengths_agent_steps": lengths.tolist(),
     }
+    return finite(summary)
 
 
 def bootstrap_interval(

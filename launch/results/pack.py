@@ -19,7 +19,7 @@ import tyro
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
-from launch.output import EXIT_DONE, exit_code, replace_folder, revision, write_json
+from launch.output import EXIT_DONE, exit_code, replace_folder, revision, to_json, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, evaluate
@@ -77,7 +77,7 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
         if spec.observation_mean is not None:
             np.save(agent.observation_mean, spec.observation_mean, allow_pickle=False)
         write_json(agent.summary, _scrubbed(read_summary(run)))
-        agent.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        agent.metrics.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
         first, *others = list(adapter_of(config.environment).protocols) or ["training"]
         means: dict[str, float] = {}
         for dtype in ("float32", "float16"):

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from actors.environments import EnvironmentSpec, adapter_of
 from launch import zoo
 from launch.machine import machine_id
-from launch.output import make_folder, provenance, quoted, write_json
+from launch.output import finite, from_json, make_folder, provenance, quoted, write_json
 from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -372,10 +372,13 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
 
 
 def best_score(folder: RunFolder, *, otherwise: tuple[float | None, str]) -> tuple[float | None, str]:
-    """The mean return of a run's best weights, and its measure: training or evaluation; `otherwise` if unreadable."""
+    """The mean return of a run's best weights, and its measure: training or evaluation; `otherwise` if unreadable.
+
+    The mean is None where it is not finite, as in files of older versions.
+    """
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
-            return float(best["mean_return"]), str(best["measure"])
+            return finite(float(best["mean_return"])), str(best["measure"])
     except _DAMAGE:
         return otherwise
 
@@ -426,7 +429,7 @@ def last_row(folder: RunFolder) -> dict[str, Any]:
         return {}
     for line in reversed(lines):
         try:
-            row = json.loads(line)
+            row = from_json(line.decode())
         except ValueError:
             continue
         if isinstance(row, dict):
@@ -447,7 +450,7 @@ def read_manifest(folder: RunFolder) -> dict[str, Any]:
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it cannot be read, or has another type."""
     with suppress(OSError, ValueError):
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = from_json(file.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
     return {}

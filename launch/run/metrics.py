@@ -10,12 +10,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
-from launch.output import drop_half_line
+from launch.output import drop_half_line, from_json, to_json
 from launch.run.events import Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import ActorConfig, RunConfig
@@ -284,7 +283,7 @@ class Reporting:
     def write_row(self) -> None:
         """Write a row and start a new interval."""
         row = self.latest = self._progress()
-        line = msgspec.json.encode(row_values(row)) + b"\n"
+        line = to_json(row_values(row)).encode() + b"\n"
         try:
             self._rows.write(line)
             self._rows_fail = False
@@ -294,7 +293,7 @@ class Reporting:
                 self._log(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._rows_fail = True
         # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
-        self._messages.emit(Row(msgspec.json.decode(line)))
+        self._messages.emit(Row(from_json(line.decode())))
         self._on_row(row)
         dead_network = self._metrics.next_interval(row)
         if dead_network is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.output import quoted
+from launch.output import finite, quoted
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, write_weights
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
@@ -328,10 +328,13 @@ class BestWeights:
         self._measure = "training"
 
     def keep_if_best(
-        self, version: int, parameters: Float32Array, mean: float, measure: str, *, surely: bool = False
+        self, version: int, parameters: Float32Array, mean: float | None, measure: str, *, surely: bool = False
     ) -> None:
-        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`."""
-        if not math.isfinite(mean):
+        """Write the weights float32 [P] if they are better than all before, or in any case if `surely`.
+
+        Weights without a finite mean return are never the best.
+        """
+        if mean is None or not math.isfinite(mean):
             return
         if self._mean_return is not None and not surely:
             best = self._measure == "evaluation", self._mean_return
@@ -361,7 +364,7 @@ class BestWeights:
 
         Checkpoints of older versions have no measure: these kept the best of the evaluations, if there were any.
         """
-        self._mean_return = state.get("best_return")
+        self._mean_return = finite(state.get("best_return"))
         self._measure = state.get("best_measure", "evaluation" if evaluates else "training")
 
 
@@ -440,9 +443,9 @@ class Saving:
             written = False
         if not self._config.evaluation.every_frames and window_counts:
             # Without regular evaluations the best weights are those with the best training return at a checkpoint.
-            mean = learner.account.mean_return
-            assert mean is not None
-            self.best.keep_if_best(learner.version, learner.snapshot().parameters, mean, "training")
+            self.best.keep_if_best(
+                learner.version, learner.snapshot().parameters, learner.account.mean_return, "training"
+            )
         if self._copy is not None:
             self._warn_if_not_copied(self._copy.start())
         return written

@@ -13,7 +13,7 @@ import msgspec
 from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
-from launch.output import typed_path, write_json
+from launch.output import finite, typed_path, write_json
 from launch.presets.settings_files import without_removed
 from launch.run.folder import Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
@@ -133,7 +133,7 @@ def run_summary(
     first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     ledger = learner.account.ledger
     lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
-    return {
+    summary = {
         "status": status,
         "agent_steps_sampled": ledger.sampled,
         "agent_steps_applied": ledger.applied,
@@ -163,6 +163,7 @@ def run_summary(
         "agent_steps_lost_with_learner": counts.agent_steps_lost,
         "wall_seconds": counts.elapsed_seconds,
     }
+    return finite(summary)
 
 
 # ---- Resume

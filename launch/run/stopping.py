@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launch.loop.worker_pool import backoff_seconds
+from launch.output import finite
 from learner.account import RETURN_WINDOW, Account
 from shared.config import EvaluationConfig, RunConfig
 from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot, standard_error
@@ -127,13 +128,13 @@ class ReturnTarget:
         mean = at.mean_return_100
         if self.measure != "training" or self.confirmed is not None or self._requested is not None:
             return False
-        if not counts or mean is None or mean < self.mean_return or at.episodes < self._not_before_episode:
+        if not counts or not self._is_reached_by(mean) or at.episodes < self._not_before_episode:
             return False
         self._requested = at
         self.first = self.first or at
         return True
 
-    def evaluated(self, mean: float, at: TrainingPoint, policy: EvaluationPolicy, *, episodes: int) -> bool:
+    def evaluated(self, mean: float | None, at: TrainingPoint, policy: EvaluationPolicy, *, episodes: int) -> bool:
         """Whether an evaluation of the weights of a point confirms the target, after `episodes` training episodes."""
         if self.confirmed is not None:
             return False
@@ -145,12 +146,15 @@ class ReturnTarget:
             self._requested, self._not_before_episode = None, episodes + RETURN_WINDOW
             if self.first is not None and self.first.update == at.update:
                 self.first = evaluated
-        # NaN reaches nothing: every comparison with it is false.
-        if not (math.isfinite(mean) and mean >= self.mean_return):
+        if not self._is_reached_by(mean):
             return False
         self.first = self.first or evaluated
         self.confirmed = evaluated
         return True
+
+    def _is_reached_by(self, mean: float | None) -> bool:
+        # Without the test a NaN would not be below the target, and an infinity above it.
+        return mean is not None and math.isfinite(mean) and mean >= self.mean_return
 
     def state(self) -> dict[str, Any]:
         return {
@@ -167,6 +171,9 @@ class ReturnTarget:
         if (state["mean_return"], state["measure"]) != (self.mean_return, self.measure):
             return
         self.first, self.confirmed = _point(state["first"]), _point(state["confirmed"])
+        # Older versions took NaN for a return that reaches the target.
+        if self.confirmed is not None and not self._is_reached_by(self.confirmed.evaluation_mean_return):
+            self.first = self.confirmed = None
         self._requested = _point(state["asked"]) if request_kept else None
         self._not_before_episode = state["not_before_episode"]
 
@@ -238,7 +245,8 @@ def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None
     below the median.
     """
     median = float(np.median(returns))
-    if untrained is None or median <= untrained:
+    # A NaN is above nothing.
+    if untrained is None or not median > untrained:
         return None
     # Midway between the two.
     return int((returns < (untrained + median) / 2.0).sum())
@@ -362,7 +370,7 @@ class Evaluations:
     def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
         """The inverse of `state`; other keys are ignored. `frames` of the run are the default of older versions."""
         self._since_frames = state.get("evaluated_frames", frames)
-        self.last = state.get("last_evaluation")
+        self.last = finite(state.get("last_evaluation"))
         if exact:
             self._under_way = [
                 EvaluationRequest(TrainingPoint(*at), policy) for at, policy in state["evaluations"]["under_way"]
@@ -373,9 +381,15 @@ class Evaluations:
 
 
 def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:
-    """The entry of an evaluation in summary.json and metrics.jsonl; `untrained` see `TrainingReturns`."""
+    """The entry of an evaluation in summary.json and metrics.jsonl; `untrained` see `TrainingReturns`.
+
+    A figure is None where the returns are not finite: one NaN among them makes the mean None.
+    """
     returns = result.episodes.returns
-    return {
+    if not np.isfinite(returns).all():
+        # No difference of infinities.
+        returns = np.where(np.isfinite(returns), returns, np.nan)
+    entry = {
         "version": result.version,
         "episodes": len(returns),
         "distinct_games": None if result.games is None else len(np.unique(result.games)),
@@ -386,12 +400,15 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
         # Games that were the same from start to end count as one sample.
         "standard_error": standard_error(returns, result.games),
     }
+    return finite(entry)
 
 
 def evaluation_line(entry: dict[str, Any]) -> str:
     """An entry in words."""
     episodes, games, collapsed = entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]
     again = "" if games in (None, episodes) else f", {games} distinct games"
+    if entry["mean_return"] is None:
+        return f"no mean return over {episodes} episodes{again}: not all returns are finite"
     lost = "" if collapsed is None else f", {collapsed} collapsed"
     return (
         f"mean return {entry['mean_return']:.2f} over {episodes} episodes{again} (median "

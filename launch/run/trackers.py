@@ -5,12 +5,13 @@ A tracker must neither end a run nor slow it: each is used in a thread of its ow
 
 import importlib.util
 import io
+import math
 import queue
 import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -154,19 +155,24 @@ def _warning(name: str, reason: str) -> str:
 
 
 def scalars(row: Progress) -> list[tuple[str, float]]:
-    """The numbers of a row for a tracker, as pairs of `group/name` and value, without those that are None."""
+    """The numbers of a row for a tracker, as pairs of `group/name` and value, without those that metrics.jsonl has as
+    null: they are not known, or not finite."""
     values = asdict(row)
-    found = [(tag, values[name]) for name, tag in _GROUPS.items() if values[name] is not None]
+    found = [(tag, values[name]) for name, tag in _GROUPS.items()]
     found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
     found += [(INFO + name, value) for name, value in row.info.items()]
     found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
     found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
-    return found
+    return _known(found)
 
 
 def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
     """The numbers of an evaluation for a tracker, as pairs of `group/name` and value."""
-    return [(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items() if point[name] is not None]
+    return _known([(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items()])
+
+
+def _known(found: Sequence[tuple[str, float | None]]) -> list[tuple[str, float]]:
+    return [(tag, value) for tag, value in found if value is not None and math.isfinite(value)]
 
 
 class TensorBoard:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.commands.settings import as_toml
-from launch.output import print_line, provenance, short, whole_csv, whole_file, write_json
+from launch.output import finite, print_line, provenance, short, whole_csv, whole_file, write_json
 from launch.presets.settings_files import with_settings
 from launch.sweep.file import Range, Settings, Sweep
 from shared.config import flat_settings
@@ -66,13 +66,13 @@ def outcome(sweep: Sweep, folder: Path, results: Iterable[Any], score: str) -> O
 def _trial(sweep: Sweep, result: Any, score: str) -> Trial:
     row = result.metrics
     ended = row.get("ended", "stopped") if row.get("done") else None
-    reached = row.get(score, math.nan)
+    reached = row.get(score)
     return Trial(
         int(Path(result.path).name.removeprefix("trial-")),
         {name: result.config[name] for name in sweep.space},
         "failed" if result.error else ended,
         row.get("frames", 0),
-        None if math.isnan(reached) else reached,
+        finite(reached),
         row.get("reason") or (result.error and "its process ended too often"),
     )
 

@@ -35,7 +35,7 @@ from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
 from launch.interrupts import children_outlive_hangups
 from launch.machine import usable_cores
-from launch.output import short
+from launch.output import finite, short
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.sweep.file import Range, Settings, Space, Sweep, Value, cores_of
 from launch.sweep.trainable import SweepTrial, run_trainable
@@ -191,7 +191,8 @@ class _Messages(tune.Callback):
 
     def on_trial_complete(self, *_: Any, trials: list[Any], trial: Any, **__: Any) -> None:
         row = trial.last_result or {}
-        reached = f"{row.get(self._score, float('nan')):.2f} after {row.get('frames', 0):,} frames"
+        score = finite(row.get(self._score))
+        reached = f"{'no return' if score is None else f'{score:.2f}'} after {row.get('frames', 0):,} frames"
         # Tune sets the status of this one later.
         ended = 1 + sum(other.is_finished() for other in trials)
         self._print(

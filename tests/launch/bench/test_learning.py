@@ -76,7 +76,9 @@ def test_mistakes(typed: str, problem: str, capsys: pytest.CaptureFixture) -> No
     assert problem in err
 
 
-def ended(folder: Path, status: str, seconds: float | None, mean: float, frames: int = PONG.total_frames) -> None:
+def ended(
+    folder: Path, status: str, seconds: float | None, mean: float | None, frames: int = PONG.total_frames
+) -> None:
     """A run's summary, and one row of its metrics."""
     folder.mkdir(parents=True)
     RunFolder(folder).write_config(PONG)
@@ -121,6 +123,19 @@ def test_a_seed_that_misses_the_mark_takes_longer_than_any_other(tmp_path: Path)
     # Between a time and none there is no median.
     halves = summarise(study._replace(seeds=[1, 3]))["contenders"][0]["over_seeds"]["seconds_to_mark"]
     assert halves == {"median": None, "least": 300.0, "most": None}
+
+
+def test_a_run_without_a_finite_return_is_in_the_study_without_one(tmp_path: Path) -> None:
+    """As version 0.5 wrote it, and as null."""
+    contender = Contender("pong", "pong", PONG)
+    study = Study(tmp_path, [contender], [1, 2, 3])
+    ended(study.run(contender, 1), "frames_reached", None, float("nan"))
+    ended(study.run(contender, 2), "frames_reached", None, None)
+    ended(study.run(contender, 3), "return_reached", 300.0, 18.5)
+    result = summarise(study)
+    assert result["contenders"][0]["over_seeds"]["mean_return_100"] == {"median": 18.5, "least": 18.5, "most": 18.5}
+    write(study, result)
+    assert json.loads((tmp_path / "learning.json").read_text(), parse_constant=pytest.fail) == result
 
 
 def test_a_study_is_written_as_json_csv_markdown_and_pictures(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from actors.environments import VectorEnvironment, atari_game, environment_spec
 from actors.environments.atari import AtariAdapter
 from actors.evaluator import Evaluator
 from launch.cli import main
+from launch.output import provenance
 from launch.results.evaluate import (
     bootstrap_interval,
     by_protocol,
@@ -23,6 +24,7 @@ from launch.results.evaluate import (
     protocol_line,
     published_scores,
     reference_score,
+    result_lines,
     score_summary,
 )
 from launch.run.folder import RunFolder
@@ -75,7 +77,24 @@ def test_games_that_were_played_more_often_weigh_more() -> None:
     assert summary["mean_return"] == 2.0
     # √(2/1 · ((3/4)² (1 - 2)² + (1/4)² (5 - 2)²))
     assert summary["standard_error"] == pytest.approx(1.5)
-    assert summary["interval_95"] == (1.0, 5.0)
+    assert summary["interval_95"] == [1.0, 5.0]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_return_that_is_not_finite_leaves_no_mean_and_is_null(bad: float) -> None:
+    summary = score_summary(np.array([1.0, bad, -bad]), np.array([10, 20, 60]), "ALE/Pong-v5")
+    assert summary["returns"] == [1.0, None, None]
+    figures = ("mean_return", "median_return", "standard_error", "interval_95", "minimum_return", "maximum_return")
+    assert [summary[name] for name in figures] == [None] * 6
+    assert summary["human_normalised_percent"] is None
+    assert summary["mean_length_agent_steps"] == 30.0
+    protocol = {"name": "training", "frames_per_agent_step": 4}
+    others = {"policy": "greedy", "protocol": protocol, "info": {"success": None}, "published": {}, **provenance()}
+    lines = result_lines(summary | others)
+    assert lines[0] == "mean return -, median -, from - to -; greedy actions"
+    assert "2 returns are not finite: there is no mean" in lines
+    assert "success -, mean over episodes" in lines
 
 
 def test_published_scores_name_their_sources() -> None:

@@ -138,6 +138,27 @@ def test_an_evaluation_says_more_than_training_and_a_confirmation_more_than_luck
     assert best.state() == {"best_return": 20.0, "best_measure": "evaluation"}
 
 
+@pytest.mark.parametrize("mean", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize("surely", [False, True])
+def test_weights_without_a_finite_return_are_never_the_best(tmp_path: Path, mean: float | None, surely: bool) -> None:
+    best, weights = best_weights(tmp_path), np.ones(3, np.float32)
+    best.keep_if_best(1, weights, mean, "evaluation", surely=surely)
+    assert not (tmp_path / "best.npz").exists()
+    keep_if_best(best, 2, 20.0)
+    best.keep_if_best(3, 30 * weights, mean, "evaluation", surely=surely)
+    keep_if_best(best, 4, 19.0)
+    assert best_of(tmp_path) == (2, 20.0, 20.0)
+
+
+def test_best_weights_of_nan_as_older_versions_kept_them_are_replaced_by_any_others(tmp_path: Path) -> None:
+    nan = {"mean_return": float("nan"), "measure": "evaluation"}
+    np.savez(tmp_path / "best.npz", version=3, parameters=np.ones(3, np.float32), **nan)
+    best = best_weights(tmp_path, {"best_return": float("nan"), "best_measure": "evaluation"})
+    keep_if_best(best, 4, -5.0)
+    keep_if_best(best, 5, -6.0)
+    assert best_of(tmp_path) == (4, -5.0, -5.0)
+
+
 @pytest.mark.parametrize(("evaluates", "measure"), [(True, "evaluation"), (False, "training")])
 def test_a_checkpoint_of_an_older_version_has_no_measure(tmp_path: Path, evaluates: bool, measure: str) -> None:
     best = BestWeights(RunFolder(tmp_path), lambda message: pytest.fail(message))

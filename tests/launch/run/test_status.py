@@ -15,7 +15,7 @@ import pytest
 from launch.cli import main
 from launch.output import write_json
 from launch.run.events import Progress
-from launch.run.folder import FolderLock, Holder, RunFolder, holder_of
+from launch.run.folder import FolderLock, Holder, RunFolder, holder_of, last_row, read_summary
 from launch.run.metrics import progress_of, row_values
 from launch.run.status import (
     RunCounts,
@@ -220,6 +220,17 @@ def test_a_run_that_no_limit_has_ended_goes_on_without_a_word() -> None:
     for summary in ({}, SUMMARY, SUMMARY | {"mean_return_100": 19.0, "evaluation": None}):
         assert reached_limit(CONFIG, summary) is None
         assert why_it_goes_on(CONFIG, summary) is None
+
+
+def test_what_older_versions_wrote_as_nan_is_read_as_null(tmp_path: Path) -> None:
+    evaluation = '"evaluation": {"mean_return": NaN}'
+    (tmp_path / "summary.json").write_text(f'{{"status": "return_reached", "mean_return_100": 12.0, {evaluation}}}')
+    (tmp_path / "metrics.jsonl").write_text('{"frames": 3, "evaluation_return": NaN, "gradient_norm": -Infinity}\n')
+    summary, row = read_summary(RunFolder(tmp_path)), last_row(RunFolder(tmp_path))
+    assert summary["evaluation"]["mean_return"] is None
+    assert row == {"frames": 3, "evaluation_return": None, "gradient_norm": None}
+    assert reached_limit(CONFIG, summary) is None, "no return has reached 18"
+    assert progress_of(row).evaluation_return is None
 
 
 def test_resuming_a_finished_run_trains_nothing_and_says_which_limit_it_has_reached(

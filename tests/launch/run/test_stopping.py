@@ -136,6 +136,26 @@ def test_measured_by_evaluations_the_first_that_reaches_it_is_both() -> None:
     assert mark.first == mark.confirmed == at(210, None)._replace(evaluation_mean_return=475.0)
 
 
+@pytest.mark.parametrize("mean", [None, float("nan"), float("inf"), float("-inf")])
+def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> None:
+    mark = ReturnTarget(18.0, "training")
+    assert not mark.crosses(at(170, mean), counts=True)
+    assert mark.crosses(at(180, 18.0), counts=True)
+    assert not mark.evaluated(mean, at(180, 18.0), "sampled", episodes=190)
+    by_evaluations = ReturnTarget(18.0, "evaluation")
+    assert not by_evaluations.evaluated(mean, at(180, 18.0), "greedy", episodes=190)
+    assert mark.confirmed is by_evaluations.first is None
+
+
+def test_a_checkpoint_of_an_older_version_may_have_a_target_confirmed_by_nan() -> None:
+    confirmed = at(170, 18.0)._replace(evaluation_mean_return=float("nan"))
+    state = ReturnTarget(18.0, "evaluation").state() | {"first": confirmed, "confirmed": confirmed}
+    mark = ReturnTarget(18.0, "evaluation")
+    mark.restore(json.loads(json.dumps(state)), request_kept=False)
+    assert mark.confirmed is mark.first is None
+    assert mark.evaluated(18.5, at(180, 18.0), "greedy", episodes=190)
+
+
 def test_a_mark_goes_on_from_a_checkpoint() -> None:
     mark = ReturnTarget(18.0, "training")
     mark.crosses(at(170, 18.0), counts=True)
@@ -307,6 +327,16 @@ def test_an_evaluation_in_numbers_and_in_words() -> None:
     assert (unseen["distinct_games"], unseen["collapsed_episodes"]) == (None, None)
     for entry in (unseen, unseen | {"distinct_games": 4}):
         assert evaluation_line(entry) == "mean return 5.00 over 4 episodes (median 5.00)"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_evaluation_with_a_return_that_is_not_finite_has_no_mean(bad: float) -> None:
+    returns = EpisodeStats(np.array([18.0, bad, 20.0, -bad]), np.ones(4, np.int64))
+    entry = evaluation_entry(result(3, 0.0)._replace(episodes=returns), -20.0)
+    figures = ("mean_return", "median_return", "collapsed_episodes", "standard_error")
+    assert [entry[name] for name in figures] == [None] * 4
+    assert evaluation_line(entry) == "no mean return over 4 episodes: not all returns are finite"
 
 
 def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:

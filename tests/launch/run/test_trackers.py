@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
@@ -18,6 +17,7 @@ from actors.environments import environment_spec
 from launch.loop.inline import InlineExecutor
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
+from launch.output import to_json
 from launch.run.events import Progress
 from launch.run.metrics import JsonLines, row_values
 from launch.run.session import TrainingSession
@@ -76,9 +76,38 @@ def test_scalars_have_their_groups() -> None:
     }
 
 
+def test_a_number_that_is_not_finite_is_no_point_on_a_curve() -> None:
+    nan, inf = float("nan"), float("inf")
+    row = replace(ROW, mean_return_100=None, gradient_norm=inf, statistics={"entropy": nan}, info={"success": -inf})
+    values = dict(scalars(row))
+    gone = {"return/training_mean_100", "learning/gradient_norm", "learning/entropy", "info/success"}
+    assert not gone & values.keys()
+    assert values["asynchrony/policy_lag_mean"] == 0.0
+    point = POINT | {"mean_return": None, "median_return": nan, "standard_error": None}
+    assert evaluation_scalars(point) == []
+
+
+def test_every_tracker_takes_a_row_whose_evaluation_has_no_mean(
+    tmp_path: Path, wandb: "FakeWandb", mlflow_runs: dict[str, Any]
+) -> None:
+    row = replace(EVALUATED, mean_return_100=None, evaluations=[POINT | {"mean_return": None}])
+    for kind in (TensorBoard, WeightsAndBiases, MLflow):
+        tracker = kind(tmp_path, RunConfig())
+        tracker.write(row)
+        tracker.close()
+    board = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0}).Reload().Tags()["tensors"]
+    for names in (
+        board,
+        [name for logged in wandb.logged for name in logged],
+        [name for name, *_ in mlflow_runs["run0"].metrics],
+    ):
+        assert "return/evaluation_median" in names
+        assert not {"return/evaluation_mean", "return/training_mean_100"} & set(names)
+
+
 def test_a_row_of_json(tmp_path: Path) -> None:
     sink = JsonLines(tmp_path)
-    sink.write(msgspec.json.encode(row_values(ROW)))
+    sink.write(to_json(row_values(ROW)).encode())
     sink.close()
     row = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert row["entropy"] == 1.5
@@ -89,7 +118,7 @@ def test_a_row_follows_half_a_line_that_a_killed_process_left(tmp_path: Path) ->
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"frames": 100}\n{"frames": 2')
     sink = JsonLines(tmp_path)
-    sink.write(msgspec.json.encode(row_values(replace(ROW, gradient_norm=float("nan")))))
+    sink.write(to_json(row_values(replace(ROW, gradient_norm=float("nan")))).encode())
     sink.close()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
     assert [row["frames"] for row in rows] == [100, 400]

@@ -1,0 +1,43 @@
+"""The results of a sweep whose trials have no return, or none that is finite."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launch.results.curves import EVALUATION_RETURN
+from launch.sweep.file import read_sweep
+from launch.sweep.results import outcome, write
+
+FILE = """
+preset = "cartpole"
+actors = 1
+total_frames = 40_000
+
+[sweep]
+search = "random"
+trials = 5
+space = { method.discount = [0.98, 0.99] }
+"""
+
+
+def trial(number: int, row: dict[str, Any]) -> Any:
+    """A result of Tune's with its last row."""
+    metrics = {"frames": 40_000, "done": True, "ended": "done"} | row
+    return SimpleNamespace(path=f"trial-{number:02}", config={"method.discount": 0.98}, metrics=metrics, error=None)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_trial_whose_return_is_not_finite_is_listed_without_one_and_never_the_best(tmp_path: Path) -> None:
+    (tmp_path / "sweep.toml").write_text(FILE)
+    scores = (float("nan"), -3.0, None, float("inf"))
+    trials = [trial(number, {EVALUATION_RETURN: score}) for number, score in enumerate(scores)]
+    found = outcome(read_sweep(tmp_path / "sweep.toml"), tmp_path, [*trials, trial(4, {})], EVALUATION_RETURN)
+    assert [trial.score for trial in found.trials] == [None, -3.0, None, None, None]
+    assert found.best == found.trials[1]
+    write(found)
+    written = json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)
+    assert [trial["score"] for trial in written["trials"]] == [None, -3.0, None, None, None]
+    assert written["best"] == 1
