@@ -102,7 +102,7 @@ class Actor:
         self._builder = RolloutBuilder(
             actor.unroll_length,
             actor.environments,
-            spec.observation_shape,
+            spec.row_shape,
             spec.observation_dtype,
             spec.actions,
             discount=config.method.discount,
@@ -112,7 +112,7 @@ class Actor:
             terminal_on_life_loss=config.environment.terminal_on_life_loss,
         )
         self._unroll_length = actor.unroll_length
-        self._parts = spec.parts
+        self._spec = spec
         self._keeps_moments = config.network.observation_scaling == "running"
         self._memory = self._policy.first_state(actor.environments)
         # The first actions of the next rollout, if they are chosen already.
@@ -257,7 +257,8 @@ class Actor:
 
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
         """Moments of the numbers that a network scales; beside images they are a part of each observation."""
-        parts, replaced = self._parts, self._builder.replaced
+        observations, _ = self._spec.split(observations)
+        parts, replaced = self._spec.parts, self._builder.replaced
         if replaced is not None:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))

@@ -154,7 +154,7 @@ def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Seq
     steps = (config.actor.unroll_length, config.actor.environments)
     actions = spec.actions
     return [
-        tf.TensorSpec((steps[0] + 1, steps[1], *spec.observation_shape), spec.observation_dtype),
+        tf.TensorSpec((steps[0] + 1, steps[1], *spec.row_shape), spec.observation_dtype),
         tf.TensorSpec((*steps, *actions.shape), actions.dtype),
         tf.TensorSpec(steps, tf.float32),
         tf.TensorSpec(steps, tf.float32),

@@ -16,6 +16,7 @@ from shared.graph import Graph
 from shared.layout import ParameterLayout
 from shared.methods.method import Method, make_explorer, method_class
 from shared.networks import KerasNetwork, Network, NetworkOutput, ObservationScale
+from shared.networks.masked import MaskedNetwork
 from shared.networks.multi_input import MultiInputNetwork
 from shared.networks.recurrent import LSTM_UNITS, RecurrentNetwork
 from shared.networks.stored_activations import StoredActivations
@@ -73,7 +74,7 @@ class Policy:
         self.layout = ParameterLayout.of(self.network.variables)
         self._explorer = make_explorer(config, spec.actions, self.method, environments, seed, training=training)
         units = self.network.state_units
-        seen = [tf.TensorSpec((None, *spec.observation_shape), spec.observation_dtype)]
+        seen = [tf.TensorSpec((None, *spec.row_shape), spec.observation_dtype)]
         seen += [tf.TensorSpec((None, n), tf.float32) for n in units]
         self._assign = assign_graph(self.network, self.layout)
         corrects = config.actor.corrects
@@ -200,7 +201,13 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
     if settings.recurrent == "lstm":
         network = RecurrentNetwork(network, heads, LSTM_UNITS, seed)
     network.add_parameters(method.parameters(network.feature_size))
-    return network
+    if spec.masked and not method.action_head:
+        raise setting_error(
+            "environment.action_mask",
+            config.environment.action_mask,
+            f"method {config.method.name} supports no masks: its class names no action_head",
+        )
+    return MaskedNetwork(network, spec.observation_shape, spec.actions, method.action_head) if spec.masked else network
 
 
 def _made(name: str, *arguments: Any) -> Network:

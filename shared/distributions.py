@@ -65,6 +65,25 @@ def _by_choice(logits: tf.Tensor, choices: Sequence[int]) -> list[tf.Tensor]:
     return tf.split(logits, list(choices), axis=-1)
 
 
+MASKED = -1e9
+"""The logit or value of an action that is not allowed."""
+
+
+def masked_logits(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Logits or action values float32 [..., A] with `MASKED` where the mask bool [..., A] does not allow the action.
+
+    Huang and Ontañón 2022 (arXiv 2006.14171). The probability of such an action is exactly 0 in float32, and so is the
+    gradient that flows into its logit, which is selected away. The number is finite: with -inf the gradient of the
+    entropy would be 0 · inf = NaN.
+    """
+    return tf.where(mask, logits, tf.constant(MASKED, logits.dtype))
+
+
+def allowed(logits: tf.Tensor) -> tf.Tensor:
+    """The mask bool [..., A] that `masked_logits` float32 [..., A] have."""
+    return logits > 0.5 * MASKED
+
+
 def gaussian_log_prob(mean: tf.Tensor, log_std: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Log-density of a diagonal Gaussian: Σ_d -½((a - μ)/σ)² - log σ - ½ log 2π.
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import ExplorationConfig
-from shared.distributions import categorical_sample
+from shared.distributions import allowed, categorical_sample, masked_logits
 from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
@@ -51,14 +51,23 @@ class EpsilonGreedy(RandomStream):
         actions: A.
         seed: of the final values and of the actions.
         training: False for an evaluator: ε is the smallest final value from the start.
+        masked: whether the head has masked action values; random actions are then drawn from the allowed ones.
     """
 
     def __init__(
-        self, config: ExplorationConfig, environments: int, actions: int, seed: int, *, training: bool
+        self,
+        config: ExplorationConfig,
+        environments: int,
+        actions: int,
+        seed: int,
+        *,
+        training: bool,
+        masked: bool = False,
     ) -> None:
         super().__init__(seed)
         self._config = config
         self._actions = actions
+        self._masked = masked
         if training:
             self.final = final_epsilons(config, environments, seed)
             initial = np.ones(environments)
@@ -87,7 +96,10 @@ class EpsilonGreedy(RandomStream):
         """Actions int32 [B]."""
         values = output.heads["action_values"]
         greedy = tf.argmax(values, axis=-1, output_type=tf.int32)
-        anything = self.generator.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
+        if self._masked:
+            anything = categorical_sample(masked_logits(tf.zeros_like(values), allowed(values)), self.generator)
+        else:
+            anything = self.generator.uniform(tf.shape(greedy), 0, self._actions, tf.int32)
         return tf.where(self.generator.uniform(tf.shape(greedy)) < self.epsilon, anything, greedy)
 
 

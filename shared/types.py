@@ -2,8 +2,9 @@
 
 Everything is time-major. `T` is the unroll length, `B` the environments of one actor, `P` the number of
 parameters. Images are [height, width, stack]; images and numbers together are a row of bytes, see
-`ObservationParts`. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of the
-emulator, so frames = agent steps x frame skip.
+`ObservationParts`. With `environment.action_mask` an observation is a flat row that ends in its mask, so that masks go
+wherever observations go. An *agent step* is one decision of the policy in one environment; a *frame* is one frame of
+the emulator, so frames = agent steps x frame skip.
 
 | name             | shape         | dtype           | meaning                                                     |
 | ---------------- | ------------- | --------------- | ----------------------------------------------------------- |

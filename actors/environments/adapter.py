@@ -1,5 +1,6 @@
 """The interface to the library that plays an environment: facts about the environment, one step, and the adapter."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -7,6 +8,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from actors.environments.masks import split_masks
 from actors.environments.pictures import Frames
 from shared.types import ActionSpec, Float32Array, ObservationParts
 
@@ -39,8 +41,21 @@ class EnvironmentSpec:
     """Remarks for the user on how spaces are read, where that is not certain."""
     action_space: dict[str, Any] = field(default_factory=dict, compare=False)
     """The environment's space of actions for descriptions, see `Actions.description`."""
+    masked: bool = False
+    """Whether each observation comes with a mask of the allowed actions, see `row_shape`."""
     observation_mean: npt.NDArray[np.float32] | None = field(default=None, compare=False)
     """Mean that images are centred on, float32 of `observation_shape`; see `measure_observation_mean`."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one observation in rollouts: `observation_shape`, or, with masks, a row that ends in the mask."""
+        if not self.masked:
+            return self.observation_shape
+        return (math.prod(self.observation_shape) + self.actions.size,)
+
+    def split(self, rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Views of the observations [..., *observation_shape] and of the masks [..., A] in rows [..., *row_shape]."""
+        return split_masks(rows, self.observation_shape, self.actions) if self.masked else (rows, None)
 
     @property
     def image_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -116,11 +131,11 @@ class Adapter(Protocol):
         ...
 
     def observations(self, observations: Any, to: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
-        """The library's observations in the shape and dtype of the spec, written to `to` or copied."""
+        """The library's observations [B, *row_shape] in the dtype of the spec, written to `to` or copied."""
         ...
 
     def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
-        """The numbers float32 [B, size] of observations of the spec, as a view; None if they are images only."""
+        """The numbers float32 [B, size] of observations [B, *row_shape], as a view; None if they are images only."""
         ...
 
     def number_name(self, index: int) -> str:

@@ -81,6 +81,8 @@ class AtariAdapter:
             raise setting_error(
                 f"environment.{name}", value, "Atari is seen in grey, as a square of a size that is set"
             )
+        if config.action_mask is not None:
+            raise setting_error("environment.action_mask", config.action_mask, "Atari games have no masks")
         if config.wrappers:
             raise setting_error("environment.wrappers", config.wrappers[0], "ale-py plays Atari, without wrappers")
         if config.vectorization != "sync":

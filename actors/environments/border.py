@@ -60,11 +60,11 @@ class Border(gymnasium.Wrapper):
         except BaseException as error:
             self._raised("reset", error)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping | None)):
-            self._refused("reset", f"returned {described(result)}, where (observation, info) is expected")
+            self.refuse("reset", f"returned {described(result)}, where (observation, info) is expected")
         try:
             return self._checked(result[0]), (result[1] or {}) if self._log_info is None else {}
         except ValueError as error:
-            self._refused("reset", str(error))
+            self.refuse("reset", str(error))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """See `gymnasium.Env.step`.
@@ -82,7 +82,7 @@ class Border(gymnasium.Wrapper):
         try:
             observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            self._refused("step", f"returned {described(result)}, where {_STEP_RESULT} is expected")
+            self.refuse("step", f"returned {described(result)}, where {_STEP_RESULT} is expected")
         try:
             observation = self._checked(observation)
             if type(reward) is not float:
@@ -92,12 +92,11 @@ class Border(gymnasium.Wrapper):
             if type(truncated) is not bool:
                 truncated = _truth("truncated", truncated)
         except ValueError as error:
-            self._refused("step", str(error))
+            self.refuse("step", str(error))
         if not self._log_info:
             return observation, reward, terminated, truncated, (info or {}) if self._log_info is None else {}
-        ended = terminated or truncated
-        numbers = [info_number(info, name) if ended else nan for name in self._log_info]
-        return observation, reward, terminated, truncated, {LOGGED: np.array(numbers)}
+        logged = logged_numbers(info, self._log_info, terminated or truncated)
+        return observation, reward, terminated, truncated, logged
 
     def close(self) -> None:
         """See `gymnasium.Env.close`. An error is a warning: results do not depend on it."""
@@ -112,7 +111,8 @@ class Border(gymnasium.Wrapper):
         where = place(error) or self._place_of(method)
         raise EnvironmentFailedError(f"{self._name}: {method}() raised {typed_line(error)}{where}") from error
 
-    def _refused(self, method: str, problem: str) -> NoReturn:
+    def refuse(self, method: str, problem: str) -> NoReturn:
+        """Raise an `EnvironmentFailedError` about what `method` returned."""
         raise EnvironmentFailedError(f"{self._name}: {method}(): {problem}{self._place_of(method)}") from None
 
     def _place_of(self, method: str) -> str:
@@ -303,6 +303,11 @@ def _truth(name: str, value: Any) -> bool:
     if number not in _TRUTH:
         raise ValueError(f"{name} is {described(value)}, where True or False is expected")
     return bool(number)
+
+
+def logged_numbers(info: Any, names: Sequence[str], ended: bool) -> dict[str, Any]:
+    """The info that a copy passes on: the numbers of `names`; NaN unless the episode has ended."""
+    return {LOGGED: np.array([info_number(info, name) if ended else nan for name in names])}
 
 
 def info_number(info: Any, name: str) -> float:

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -16,10 +16,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
+from gymnasium.spaces import Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from actors.environments.adapter import EnvironmentSpec
 from actors.environments.border import Border, FaultsInInfo, VectorBorder
+from actors.environments.masks import ActionMasks, split_masks
 from actors.environments.pictures import Frames, Pictures, channels_together, has_pictures, is_stack, shape_together
 from actors.environments.spaces import Actions, PackedObservations, Vectors, reading_notes
 from shared.config import EnvironmentConfig, OptionValue
@@ -41,8 +43,13 @@ class GymnasiumAdapter:
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
         self._config = config
         self._render_mode = render_mode
-        # The shape of a batch of observations for networks.
+        self._masked = config.action_mask is not None
+        # The shape of an observation for networks, and that with its mask.
         self._shape: tuple[int, ...] = ()
+        self._row_shape: tuple[int, ...] = ()
+        self._count = 0
+        # Writes a batch of observations to an array for networks.
+        self._write: Callable[[Any, npt.NDArray[Any]], None]
         self._actions: Actions | None = None
         self._notes: list[str] = []
         # None if an observation is a single image.
@@ -58,10 +65,18 @@ class GymnasiumAdapter:
                 config.sticky_action_probability,
                 "is for Atari; others by a wrapper: gymnasium.wrappers:StickyAction,repeat_action_probability=0.25",
             )
+        if config.action_mask is not None and config.vectorization == "gymnasium":
+            problem = "--environment.vectorization gymnasium has no masks; set it to sync or async"
+            raise setting_error("environment.action_mask", config.action_mask, problem)
+        if config.action_mask is not None and config.frame_skip > 1:
+            problem = f"--environment.frame-skip {config.frame_skip} would repeat actions that are not allowed any more"
+            raise setting_error("environment.action_mask", config.action_mask, f"{problem}; set it to 1")
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:  # noqa: ARG002
         vector = vectorize(self._config, count, self._render_mode)
         space = vector.single_observation_space
+        if self._masked:
+            space = cast(Tuple, space).spaces[0]
         self._notes = reading_notes(space)
         try:
             self._actions = Actions(vector.single_action_space)
@@ -69,20 +84,22 @@ class GymnasiumAdapter:
         except ValueError as error:
             vector.close()
             raise setting_error("environment.id", self._config.id, str(error)) from error
+        self._count = count
         if self._vectors is None:
-            self._shape = (count, *shape_together(space.shape or ()))
+            self._shape, self._write = shape_together(space.shape or ()), channels_together
         elif self._vectors.images:
             self._packed = PackedObservations(self._vectors)
-            self._shape = (count, self._packed.parts.row_size)
+            self._shape, self._write = (self._packed.parts.row_size,), self._packed.write
         else:
-            self._shape = (count, self._vectors.size)
+            self._shape, self._write = (self._vectors.size,), self._vectors.write
+        self._row_shape = self.spec(vector).row_shape
         return vector
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
         return make_env(self._config, render_mode, with_info=True)
 
     def frames(self) -> Frames | None:
-        environment = make_env(self._config)
+        environment = make_env(self._config, with_info=True)
         environment.close()
         return environment.frames if isinstance(environment, Pictures) else None
 
@@ -90,7 +107,7 @@ class GymnasiumAdapter:
         assert self._actions is not None
         vectors = self._vectors
         return EnvironmentSpec(
-            observation_shape=self._shape[1:],
+            observation_shape=self._shape,
             observation_dtype=self._dtype,
             actions=self._actions.spec,
             action_set=self._actions.names,
@@ -103,6 +120,7 @@ class GymnasiumAdapter:
             left_out=() if vectors is None else tuple(vectors.left_out),
             notes=tuple(self._notes),
             action_space=self._actions.description(),
+            masked=self._masked,
         )
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
@@ -117,13 +135,14 @@ class GymnasiumAdapter:
 
     def observations(self, observations: Any, to: npt.NDArray[Any] | None) -> npt.NDArray[np.generic]:
         if to is None:
-            to = np.empty(self._shape, self._dtype)
-        if self._packed is not None:
-            self._packed.write(observations, to)
-        elif self._vectors is not None:
-            self._vectors.write(observations, to)
-        else:
-            channels_together(observations, to)
+            to = np.empty((self._count, *self._row_shape), self._dtype)
+        if not self._masked:
+            self._write(observations, to)
+            return to
+        assert self._actions is not None
+        without_masks, masks = split_masks(to, self._shape, self._actions.spec)
+        self._write(observations[0], without_masks)
+        masks[...] = observations[1]
         return to
 
     def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
@@ -163,7 +182,9 @@ class GymnasiumAdapter:
     def _rules(self) -> dict[str, Any]:
         config = self._config
         rules: dict[str, Any] = {"options": config.options}
-        return rules | {"wrappers": list(config.wrappers)} if config.wrappers else rules
+        if config.wrappers:
+            rules["wrappers"] = list(config.wrappers)
+        return rules if config.action_mask is None else rules | {"action_mask": config.action_mask}
 
     def _pictures(self) -> str:
         config, size = self._config, self._config.screen_size
@@ -245,7 +266,8 @@ def _clean_children() -> Iterator[None]:
 def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_info: bool = False) -> gymnasium.Env:
     """One copy of an environment, in this process or in that of an asynchronous vector environment.
 
-    Its info has the numbers of `log_info` only, unless it is `with_info`.
+    Its info has the numbers of `log_info` only, and its observation is a pair with the mask, if there are masks; unless
+    it is `with_info`.
 
     Raises:
         ConfigurationError: a wrapper cannot be found or made.
@@ -265,13 +287,16 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
     environment = gymnasium.make(config.registered_id, **{"disable_env_checker": True, **options})
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
-    environment = Border(environment, config.id, None if with_info else config.log_info)
+    masked = config.action_mask is not None and not with_info
+    border = environment = Border(environment, config.id, None if with_info or masked else config.log_info)
     if config.frame_skip > 1:
         environment = RepeatedAction(environment, config.frame_skip)
     if has_pictures(environment.observation_space):
         environment = Pictures(
             environment, size=config.screen_size, greyscale=config.greyscale, stack=config.frame_stack
         )
+    if masked:
+        environment = ActionMasks(environment, border, config)
     return FaultsInInfo(environment) if in_child else environment
 
 

@@ -121,8 +121,14 @@ def _inside(rounded: Any, exact: npt.NDArray[Any], step: int) -> npt.NDArray[np.
     return np.where(moved, np.nextafter(rounded, step * np.inf), rounded)
 
 
-def random_actions(spec: ActionSpec, count: int, generator: np.random.Generator) -> npt.NDArray[np.generic]:
-    """`count` uniform random actions [count, …], in the form of methods."""
+def random_actions(
+    spec: ActionSpec, count: int, generator: np.random.Generator, masks: npt.NDArray[Any] | None = None
+) -> npt.NDArray[np.generic]:
+    """`count` uniform random actions [count, …], in the form of methods; of those that masks [count, A] allow."""
+    if masks is not None:
+        draws = np.where(masks > 0, generator.random(masks.shape), -1.0)
+        parts = np.split(draws, np.cumsum(spec.choices)[:-1], axis=1) if spec.choices else [draws]
+        return np.stack([part.argmax(axis=1) for part in parts], axis=1).astype(np.int32).reshape(count, *spec.shape)
     if spec.continuous:
         return generator.uniform(-1.0, 1.0, (count, *spec.shape)).astype(np.float32)
     return generator.integers(0, spec.choices or spec.size, (count, *spec.shape), np.int32)

@@ -247,14 +247,14 @@ def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, .
     generator = np.random.default_rng(0)
     seen = [environments.reset(0)]
     for _ in range(_TRIAL_STEPS):
-        result = environments.step(random_actions(spec.actions, 1, generator))
+        result = environments.step(random_actions(spec.actions, 1, generator, spec.split(seen[-1])[1]))
         seen.append(result.observations)
         if (result.terminated | result.truncated).any():
             break
     if spec.observation_bounds is None or spec.parts is not None:
         return ()
     low, high = (np.array(bound, np.float32) for bound in spec.observation_bounds)
-    for observation in seen:
+    for observation in (spec.split(rows)[0] for rows in seen):
         outside = np.flatnonzero((observation[0] < low) | (observation[0] > high))
         for i in outside[:1]:
             return (f"observation {i} is {observation[0, i]:g}, outside of its space's {low[i]:g} to {high[i]:g}",)
@@ -287,11 +287,12 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int, threads: int 
 
 def _mean_observation(environments: VectorEnvironment, seed: int) -> npt.NDArray[np.float32]:
     generator = np.random.default_rng(seed)
-    actions = environments.spec().actions
-    environments.reset(seed)
+    spec = environments.spec()
+    observations, masks = spec.split(environments.reset(seed))
     kept = []
     for step in range(1, _STEPS + 1):
-        result = environments.step(random_actions(actions, _ENVIRONMENTS, generator))
+        result = environments.step(random_actions(spec.actions, _ENVIRONMENTS, generator, masks))
+        observations, masks = spec.split(result.observations)
         if step % _STRIDE == 0:
-            kept.append(result.observations.mean(axis=0))
+            kept.append(observations.mean(axis=0))
     return np.mean(kept, axis=0, dtype=np.float32)

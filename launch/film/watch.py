@@ -301,11 +301,14 @@ def _action_lines(panel: Panel) -> list[tuple[str, str, float, bool]]:
     # Probabilities are lengths already; values have any range.
     shares = preferences
     if panel.preferences_are != "probability":
-        shares = (preferences - preferences.min()) / max(float(np.ptp(preferences)), 1e-9)
+        lowest, highest = float(np.nanmin(preferences)), float(np.nanmax(preferences))
+        # Actions that are not allowed have no value.
+        shares = np.nan_to_num((preferences - lowest) / max(highest - lowest, 1e-9))
     lines = []
     for i, name in enumerate(panel.action_names):
         taken = action is not None and i == int(action)
-        lines.append((f"{'›' if taken else ' '}{name}", f"{preferences[i]:.2f}", float(shares[i]), taken))
+        number = "-" if np.isnan(preferences[i]) else f"{preferences[i]:.2f}"
+        lines.append((f"{'›' if taken else ' '}{name}", number, float(shares[i]), taken))
     return lines
 
 

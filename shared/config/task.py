@@ -113,6 +113,10 @@ class EnvironmentConfig:
     wrappers: tuple[str, ...] = ()
     """Other environments: wrappers of each copy, innermost first, with their keyword arguments, like
     gymnasium.wrappers:TimeAwareObservation or my_module:MyWrapper,scale=0.5."""
+    action_mask: str | None = None
+    """Other environments: key of a Dict observation, which is then no part of the network's input, or else of info. Its
+    value has for each action whether it is allowed, for several choices one after the other. Other actions are never
+    chosen."""
     vectorization: Literal["sync", "async", "gymnasium"] = "sync"
     """Other environments: how an actor steps its copies. sync: one after another. async: each in a process of its own,
     for slow environments. gymnasium: by the vector form that the environment has registered, whose autoreset must be

@@ -43,6 +43,7 @@ class ActorCritic(Method):
     """
 
     preferences_are = "probability"
+    action_head = "policy"
 
     def __init__(self, config: RunConfig, actions: ActionSpec) -> None:
         super().__init__(config, actions)

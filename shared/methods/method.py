@@ -84,6 +84,10 @@ class Method(ABC):
     preferences_are: ClassVar[str] = ""
     """Name of the quantity in `preferences`."""
 
+    action_head: ClassVar[str] = ""
+    """Name of the head with a number for each discrete action: the larger, the better. Actions that are not allowed get
+    a large negative one, see `shared.distributions.masked_logits`. Empty: the method supports no masks."""
+
     needs_next_actions: ClassVar[bool] = False
     """Whether the loss bootstraps from the action in the last observation of the rollout."""
 
@@ -119,7 +123,10 @@ class Method(ABC):
         """Graph code: the expected discounted return float32 [B], in units of training's rewards."""
 
     def preferences(self, output: NetworkOutput) -> tf.Tensor | None:  # noqa: ARG002
-        """Graph code: weights of the actions, float32 [B, A], for display; None if there are none."""
+        """Graph code: weights of the actions, float32 [B, A], for display; None if there are none.
+
+        Actions that are not allowed have probability 0, or no value: NaN.
+        """
         return None
 
     @abstractmethod

@@ -1,7 +1,9 @@
 """Asynchronous n-step Q-learning and Sarsa, with their one-step forms as the case `n_step` = 1."""
 
+import numpy as np
 import tensorflow as tf
 
+from shared.distributions import allowed
 from shared.exploration import EpsilonGreedy
 from shared.losses import action_value_loss, chosen, masked_mean
 from shared.methods.method import (
@@ -30,12 +32,16 @@ class QLearning(Method):
     """
 
     preferences_are = "action value"
+    action_head = "action_values"
 
     def heads(self) -> tuple[Head, ...]:
         return (Head("action_values", self.actions.size, gain=0.01),)
 
     def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
-        return EpsilonGreedy(self.config.exploration, environments, self.actions.size, seed, training=training)
+        masked = self.config.environment.action_mask is not None
+        return EpsilonGreedy(
+            self.config.exploration, environments, self.actions.size, seed, training=training, masked=masked
+        )
 
     def greedy(self, output: NetworkOutput) -> tf.Tensor:
         return tf.argmax(output.heads["action_values"], axis=-1, output_type=tf.int32)
@@ -44,7 +50,8 @@ class QLearning(Method):
         return tf.reduce_max(output.heads["action_values"], axis=-1)
 
     def preferences(self, output: NetworkOutput) -> tf.Tensor | None:
-        return output.heads["action_values"]
+        values = output.heads["action_values"]
+        return values if self.config.environment.action_mask is None else tf.where(allowed(values), values, np.nan)
 
     def targets(
         self,

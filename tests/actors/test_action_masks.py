@@ -1,0 +1,383 @@
+"""Masks of the allowed actions: no other action is played, learned from, or bootstrapped from."""
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import masked_tasks
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
+from rollouts import recording
+
+from actors.actor import Actor
+from actors.environments import VectorEnvironment, environment_spec, measure_observation_mean
+from actors.environments.masks import read_mask
+from actors.environments.spaces import random_actions
+from actors.evaluator import Evaluator
+from actors.policy import Policy
+from launch.loop.coordinator import Coordinator
+from launch.loop.inline import InlineExecutor
+from learner.learner import Learner
+from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
+from shared.distributions import MASKED, allowed, masked_logits
+from shared.errors import ConfigurationError, EnvironmentFailedError
+from shared.exploration import EpsilonGreedy
+from shared.methods.method import RolloutTensors, method_class
+from shared.networks import Network, NetworkOutput
+from shared.networks.masked import MaskedNetwork
+from shared.types import ActionSpec, WeightSnapshot
+
+PICKY = EnvironmentConfig(id="Picky-v0", frame_skip=1, clip_rewards=False, action_mask="action_mask")
+
+
+def picky(cartpole: RunConfig, method: MethodConfig | None = None, **options: bool) -> RunConfig:
+    environment = replace(PICKY, options=dict(options))
+    config = replace(cartpole, environment=environment, method=method or MethodConfig())
+    return replace(config, network=NetworkConfig(name="a3c_cnn")) if options.get("images") else config
+
+
+def played(config: RunConfig, agent_steps: int) -> None:
+    """Train by two actors, which share their graphs, then evaluate both policies."""
+    spec = environment_spec(config.environment, trial=True)
+    policy = Policy(config, spec)
+    learner = Learner(config, policy.layout, policy.initial_parameters())
+    executor = InlineExecutor(config, spec, actors=2)
+    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
+        if learner.account.ledger.applied >= agent_steps:
+            break
+    executor.close()
+    snapshot = learner.snapshot()
+    assert np.isfinite(snapshot.parameters).all()
+    evaluator = Evaluator(config, spec, config.evaluation)
+    for name in ("sampled", "greedy"):
+        result = evaluator.run(snapshot, name)
+        assert result is not None
+        assert len(result.episodes.returns) == config.evaluation.episodes
+    evaluator.close()
+
+
+LSTM = NetworkConfig(name="mlp", hidden_sizes=(16,), recurrent="lstm")
+REUSE = ActorConfig(4, 8, epochs=2, minibatches=2)
+Q = MethodConfig(name="q_learning")
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "changes"),
+    [
+        (MethodConfig(return_lambda=0.9), {}, {}),
+        (MethodConfig(), {"several": True, "in_observation": True}, {"actor": REUSE}),
+        (Q, {"in_observation": True}, {"network": LSTM}),
+        (replace(Q, target_network=False, return_lambda=0.65), {}, {"actor": ActorConfig(4, 8, fresh_gradients=True)}),
+        (MethodConfig(name="sarsa"), {}, {}),
+        pytest.param(MethodConfig(), {"images": True, "several": True}, {}, marks=pytest.mark.slow),
+        pytest.param(Q, {"images": True, "in_observation": True}, {}, marks=pytest.mark.slow),
+        pytest.param(replace(Q, n_step=1), {}, {}, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_training_and_evaluation_play_allowed_actions_only(
+    method: MethodConfig, options: dict[str, bool], changes: dict[str, Any], cartpole: RunConfig
+) -> None:
+    """The environment raises at any other."""
+    played(replace(picky(cartpole, method, **options), **changes), agent_steps=2_000)
+
+
+def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside the last one. After a terminated episode, where nothing was allowed, a mask allows all."""
+    rollouts = recording(monkeypatch)
+    for options in ({}, {"in_observation": True}, {"in_observation": True, "images": True}):
+        config = replace(picky(cartpole, **options), actor=ActorConfig(environments=3, unroll_length=40))
+        spec = environment_spec(config.environment)
+        actor = Actor(config, spec, 0)
+        actor.run(WeightSnapshot(0, Policy(config, spec).initial_parameters()))
+        actor.close()
+        rollout = rollouts.pop()
+        observations, masks = spec.split(rollout.observations)
+        assert masks is not None
+        assert observations.shape == (41, 3, *spec.observation_shape)
+        assert masks.shape == (41, 3, 5)
+        if not spec.images:
+            # The board begins with the mask.
+            live = np.concatenate([rollout.discounts != 0, np.ones((1, 3), bool)])
+            starts = np.concatenate([np.ones((1, 3), bool), rollout.discounts != 0])
+            np.testing.assert_array_equal(masks[starts], observations[starts][:, :5])
+            assert (masks[~starts] == 1).all()
+            assert not live.all()
+        assert np.take_along_axis(masks[:-1], rollout.actions[..., None], axis=-1).all()
+
+
+def test_an_actor_resumes_to_the_bit(cartpole: RunConfig) -> None:
+    config = replace(
+        picky(cartpole),
+        actor=ActorConfig(environments=4, unroll_length=8, epochs=2, minibatches=2),
+        checkpoint=replace(cartpole.checkpoint, exact=True),
+        executor="inline",
+    )
+    spec = environment_spec(config.environment)
+    snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
+    actor = Actor(config, spec, 0)
+    for _ in range(6):
+        actor.run(snapshot)
+    resumed = Actor(config, spec, 0)
+    resumed.restore(actor.state())
+    for _ in range(4):
+        reports = [each.run(snapshot) for each in (actor, resumed)]
+        assert reports[0] is not None
+        assert reports[1] is not None
+        np.testing.assert_array_equal(reports[0].gradient, reports[1].gradient)
+
+
+class Scripted:
+    """A network that gives `table[observation]` for one head."""
+
+    state_units = ()
+    unroll = Network.unroll
+
+    def __init__(self, table: np.ndarray, head: str) -> None:
+        self.table, self._head = tf.Variable(table), head
+
+    def __call__(self, observations: tf.Tensor, state: tuple = ()) -> NetworkOutput:  # noqa: ARG002
+        rows = tf.gather(self.table, tf.cast(observations[:, 0], tf.int32))
+        heads = {self._head: rows[:, :3], "value": rows[:, 3:]}
+        return NetworkOutput(heads, tf.ones((observations.shape[0], 2)), {})
+
+
+# At times 0, 1, 2 and 3: three logits or action values, and V. The largest logit is often masked.
+TABLE = np.array([[9.0, 1.0, 2.0, 0.5], [0.0, 3.0, 7.0, 1.5], [1.0, 2.0, 3.0, -1.0], [8.0, 4.0, 6.0, 2.0]], np.float32)
+MASKS = np.array([[0, 1, 1], [1, 1, 0], [1, 0, 0], [0, 1, 1]], np.float32)
+ACTIONS, REWARDS, DISCOUNT = np.array([2, 0, 0]), np.array([1.0, 2.0, 3.0], np.float32), 0.5
+
+
+def masked_rollout() -> RolloutTensors:
+    times = np.arange(4, dtype=np.float32)[:, None]
+    column = np.ones((3, 1), np.float32)
+    return RolloutTensors(
+        observations=tf.constant(np.concatenate([times, MASKS], axis=1)[:, None]),
+        actions=tf.constant(ACTIONS[:, None], tf.int32),
+        rewards=tf.constant(REWARDS[:, None]),
+        discounts=tf.constant(DISCOUNT * column),
+        mask=tf.constant(column),
+        next_actions=tf.constant([1]),
+    )
+
+
+def test_loss_entropy_and_gradient_equal_the_arithmetic_over_allowed_actions(cartpole: RunConfig) -> None:
+    config = replace(
+        cartpole, environment=PICKY, method=MethodConfig(entropy_cost=0.1, value_cost=0.5, reduction="sum")
+    )
+    network, actions = Scripted(TABLE, "policy"), ActionSpec(3)
+    with tf.GradientTape() as tape:
+        loss = method_class("actor_critic")(config, actions).loss(
+            MaskedNetwork(network, (1,), actions, "policy"), None, masked_rollout()
+        )
+    expected, entropies, by_table = 0.0, 0.0, np.zeros_like(TABLE)
+    value = float(TABLE[3, 3])
+    for t in reversed(range(3)):
+        value = REWARDS[t] + DISCOUNT * value
+        advantage = value - TABLE[t, 3]
+        possible = np.flatnonzero(MASKS[t])
+        exponentials = np.exp(TABLE[t, possible])
+        probabilities = exponentials / exponentials.sum()
+        log_probs = np.log(probabilities)
+        entropy = -(probabilities * log_probs).sum()
+        chosen = list(possible).index(ACTIONS[t])
+        expected += -log_probs[chosen] * advantage + 0.5 * advantage**2 - 0.1 * entropy
+        entropies += entropy
+        by_table[t, possible] = advantage * (probabilities - np.eye(len(possible))[chosen])
+        by_table[t, possible] += 0.1 * probabilities * (log_probs + entropy)
+        by_table[t, 3] = -advantage
+    assert float(loss.total) == pytest.approx(expected, rel=1e-5)
+    assert float(loss.statistics["entropy"]) == pytest.approx(entropies / 3, rel=1e-5)
+    gradient = tf.convert_to_tensor(tape.gradient(loss.total, network.table)).numpy()
+    np.testing.assert_allclose(gradient, by_table, rtol=1e-5, atol=1e-6)
+    assert (gradient[:3, :3][MASKS[:3] == 0] == 0).all()
+
+
+@pytest.mark.parametrize("target_network", [True, False])
+@pytest.mark.parametrize(("n_step", "return_lambda"), [(None, 1.0), (1, 1.0), (None, 0.5)])
+def test_action_values_bootstrap_from_the_best_allowed_action(
+    n_step: int | None, return_lambda: float, target_network: bool, cartpole: RunConfig
+) -> None:
+    settings = MethodConfig(
+        name="q_learning", n_step=n_step, return_lambda=return_lambda, target_network=target_network, reduction="sum"
+    )
+    actions = ActionSpec(3)
+    method = method_class("q_learning")(replace(cartpole, environment=PICKY, method=settings), actions)
+    online = MaskedNetwork(Scripted(TABLE, "action_values"), (1,), actions, "action_values")
+    target = MaskedNetwork(Scripted(10 * TABLE, "action_values"), (1,), actions, "action_values")
+    scale = 10 if target_network else 1
+    best = scale * np.where(MASKS > 0, TABLE[:, :3], -np.inf).max(axis=1)
+    expected, following = 0.0, float(best[3])
+    for t in reversed(range(3)):
+        mixed = best[t + 1] if n_step == 1 else (1 - return_lambda) * best[t + 1] + return_lambda * following
+        following = REWARDS[t] + DISCOUNT * mixed
+        expected += (following - TABLE[t, ACTIONS[t]]) ** 2
+    loss = method.loss(online, target if target_network else None, masked_rollout())
+    assert float(loss.total) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_masked_logit_has_gradient_0_and_its_action_probability_0() -> None:
+    logits = tf.Variable([[5.0, -3.0, 100.0], [1.0, 2.0, 3.0]])
+    mask = tf.constant([[True, True, False], [False, True, False]])
+    with tf.GradientTape() as tape:
+        masked = masked_logits(logits, mask)
+        log_probs = tf.nn.log_softmax(masked)
+        entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs)
+    gradient = tape.gradient(entropy, logits).numpy()
+    assert (gradient[~mask.numpy()] == 0).all()
+    assert np.isfinite(gradient).all()
+    assert (tf.nn.softmax(masked).numpy()[~mask.numpy()] == 0).all()
+    np.testing.assert_array_equal(allowed(masked), mask)
+
+
+def test_random_exploration_is_uniform_among_the_allowed_actions(cartpole: RunConfig) -> None:
+    count = 6_000
+    explorer = EpsilonGreedy(cartpole.exploration, count, 5, 1, training=True, masked=True)
+    row = [MASKED, 1.0, 2.0, MASKED, 3.0]
+    values = tf.constant([row] * count)
+    actions = explorer.sample(NetworkOutput({"action_values": values}, tf.zeros((count, 1)), {})).numpy()
+    shares = np.bincount(actions, minlength=5) / count
+    np.testing.assert_allclose(shares, [0, 1 / 3, 1 / 3, 0, 1 / 3], atol=0.03)
+    masks = np.array([[0, 1, 1, 1, 0, 0, 1]] * count)
+    drawn = np.asarray(random_actions(ActionSpec(7, choices=(3, 4)), count, np.random.default_rng(0), masks))
+    assert drawn.shape == (count, 2)
+    np.testing.assert_allclose(np.bincount(drawn[:, 0], minlength=3) / count, [0, 0.5, 0.5], atol=0.03)
+    np.testing.assert_allclose(np.bincount(drawn[:, 1], minlength=4) / count, [0.5, 0, 0, 0.5], atol=0.03)
+
+
+def test_random_play_for_the_mean_image_chooses_allowed_actions(short_random_play: None) -> None:  # noqa: ARG001
+    config = replace(PICKY, options={"images": True})
+    assert measure_observation_mean(config, 1).shape == environment_spec(config).observation_shape == (84, 84, 4)
+
+
+class Fixed(gymnasium.Env):
+    """Gives one mask in info, and ends as it is set to at its third step."""
+
+    def __init__(self, mask: Any, ends: str = "", space: gymnasium.Space | None = None, name: str = "mask") -> None:
+        self._mask, self._ends, self._name = mask, ends, name
+        self.observation_space = Box(0, 1, (2,), np.float32)
+        self.action_space = space or Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed, options=options)
+        self._time = 0
+        return np.zeros(2, np.float32), {self._name: [1, 1, 1] if self._ends else self._mask, "other": 1}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:  # noqa: ARG002
+        self._time += 1
+        ended = self._time == 3
+        info = {self._name: self._mask if ended or not self._ends else [1, 1, 1]}
+        return np.zeros(2, np.float32), 0.0, ended and self._ends == "terminated", ended and self._ends != "", info
+
+
+class WithDict(gymnasium.ObservationWrapper):
+    observation_space = Dict({"board": Box(0, 1, (2,), np.float32), "legal": MultiBinary(3)})
+
+    def observation(self, observation: Any) -> Any:
+        return {"board": observation, "legal": [1, 0, 1]}
+
+
+def fixed(monkeypatch: pytest.MonkeyPatch, make: Any, **settings: Any) -> EnvironmentConfig:
+    monkeypatch.setitem(gymnasium.registry, "Fixed-v0", gymnasium.envs.registration.EnvSpec("Fixed-v0", make))
+    return EnvironmentConfig(**{"id": "Fixed-v0", "frame_skip": 1, "action_mask": "mask"} | settings)
+
+
+PLACE = r" \(test_action_masks.py:\d+, in reset\)"
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([0, 0, 0], "the mask 'mask' allows no action, and the episode goes on"),
+        (
+            [1, 0],
+            r"the mask 'mask' is an array int64 \[2\], where a truth value for each of 3 actions \[3\] is expected",
+        ),
+        ([0, 2, 1], r"the mask 'mask' is an array int64 \[3\] with 2, where"),
+        ("101", "the mask 'mask' is '101', where"),
+        (None, r"--environment.action-mask mask: the observation has no keys, and info has 'mask', 'other'"),
+    ],
+)
+def test_a_mask_that_cannot_be_used_is_one_line(mask: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = fixed(monkeypatch, lambda: Fixed(mask))
+    with pytest.raises(ConfigurationError, match=f"^--environment.id Fixed-v0: reset\\(\\): {message}.*{PLACE}$"):
+        environment_spec(config, trial=True)
+
+
+def test_a_key_that_is_not_there_is_refused_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = fixed(monkeypatch, lambda: WithDict(Fixed([1, 1, 1])), action_mask="masks")
+    message = "--environment.action-mask masks: the observation has 'board', 'legal', and info has 'mask', 'other'"
+    with pytest.raises(ConfigurationError, match=message):
+        environment_spec(config, trial=True)
+
+
+def test_what_ends_an_episode_may_allow_nothing_but_not_what_truncates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value of a truncated episode's last observation is bootstrapped from what would be allowed."""
+    for mask in ([0, 0, 0], None):
+        environments = VectorEnvironment(fixed(monkeypatch, lambda m=mask: Fixed(m, "terminated")), 2)
+        environments.reset(0)
+        for _ in range(3):
+            result = environments.step(np.zeros(2, np.int32))
+        assert result.terminated.all()
+        np.testing.assert_array_equal(result.observations, [[0, 0, 1, 1, 1]] * 2)
+    config = fixed(monkeypatch, lambda: Fixed([0, 0, 0], "truncated"))
+    environments = VectorEnvironment(config, 2)
+    environments.reset(0)
+    for _ in range(2):
+        environments.step(np.zeros(2, np.int32))
+    with pytest.raises(EnvironmentFailedError, match=r"^Fixed-v0: step\(\): the mask 'mask' allows no action"):
+        environments.step(np.zeros(2, np.int32))
+
+
+def test_copies_in_processes_of_their_own_pass_their_masks_on() -> None:
+    played = []
+    for vectorization in ("sync", "async"):
+        options = {"several": True, "in_observation": True}
+        config = replace(PICKY, options=options, imports=("masked_tasks",), vectorization=vectorization)
+        spec, generator = environment_spec(config), np.random.default_rng(0)
+        environments = VectorEnvironment(config, 2)
+        rows = [environments.reset(0)]
+        for _ in range(20):
+            actions = random_actions(spec.actions, 2, generator, spec.split(rows[-1])[1])
+            rows.append(environments.step(actions).observations)
+        environments.close()
+        played.append(rows)
+    np.testing.assert_array_equal(*played)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"id": "Pendulum-v1"}, "mask: the actions of Pendulum-v1 are continuous .*; masks are for choices"),
+        ({"id": "ALE/Pong-v5"}, "mask: Atari games have no masks"),
+        ({"id": "CartPole-v1", "frame_skip": 2}, "mask: --environment.frame-skip 2 would repeat actions"),
+        ({"id": "CartPole-v1", "vectorization": "gymnasium"}, "mask: --environment.vectorization gymnasium"),
+        ({"id": "CartPole-v1"}, "mask: the observation has no keys, and info has no keys"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_have_masks_are_refused(settings: dict[str, Any], message: str) -> None:
+    config = EnvironmentConfig(**{"frame_skip": 1, "action_mask": "mask"} | settings)
+    with pytest.raises(ConfigurationError, match=f"--environment.action-mask {message}"):
+        environment_spec(config, trial=True)
+
+
+def test_a_method_without_a_head_for_actions_is_refused(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method_class("actor_critic"), "action_head", "")
+    with pytest.raises(ConfigurationError, match=r"-mask action_mask: method actor_critic supports no masks"):
+        Policy(picky(cartpole), environment_spec(PICKY))
+
+
+def test_masks_of_several_choices_come_as_one_array_or_as_one_each() -> None:
+    actions = ActionSpec(7, choices=(3, 4))
+    parts = (np.array([0, 1, 1]), np.array([1, 0, 0, 1]))
+    np.testing.assert_array_equal(read_mask("its mask", parts, actions, (7,)), [0, 1, 1, 1, 0, 0, 1])
+    with pytest.raises(ValueError, match="its mask allows no action of choice 1"):
+        read_mask("its mask", [1, 0, 0, 0, 0, 0, 0], actions, (7,))
+
+
+def test_the_part_with_the_mask_is_no_input_of_the_network() -> None:
+    assert masked_tasks.CHOICES == (3, 4)
+    spec = environment_spec(replace(PICKY, options={"in_observation": True}))
+    assert (spec.numbers, spec.observation_shape, spec.row_shape) == ((("board", 10),), (10,), (15,))
+    assert environment_spec(replace(PICKY, action_mask=None)).row_shape == (10,)
