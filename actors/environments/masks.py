@@ -116,7 +116,7 @@ def read_mask(
     if ended:
         return np.ones_like(mask)
     of_choice = f" of choice {np.argwhere(~possible)[0][-1]}" if actions.choices else ""
-    raise ValueError(f"{name} allows no action{of_choice}, and the episode goes on")
+    raise ValueError(f"{name} allows no action{of_choice}; only a terminated episode may end so")
 
 
 def split_masks(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Text, Tuple
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
+from actors.environments.masks import read_mask
 from actors.environments.pictures import Frames, inner_spaces, is_picture, is_stack
 from actors.environments.spaces import found_at
 from launch.run.folder import RunFolder, WeightsName, load_weights
@@ -53,7 +54,9 @@ class Agent:
         self.version = self._snapshot.version
         self._policies[1].assign(self._snapshot.parameters, self._snapshot.frames)
 
-    def act(self, observation: Any, state: State | None = None, deterministic: bool = False) -> tuple[Any, State]:
+    def act(
+        self, observation: Any, state: State | None = None, deterministic: bool = False, mask: Any = None
+    ) -> tuple[Any, State]:
         """Choose an action for one observation, or for each of a batch.
 
         Args:
@@ -64,6 +67,9 @@ class Agent:
             state: the state that the last call returned; None at the start of episodes. [B, …] each: the memory of
                 recurrent networks, then the stacks of single images. Set the rows of an episode that ends to 0.
             deterministic: return the best action of the policy, without sampling.
+            mask: for runs with `environment.action_mask`: truth values or 0 and 1 for each action, [A], or [B, A] for a
+                batch; for several choices side by side, or a tuple of one array for each. None: the part of a Dict
+                observation that has the mask.
 
         Returns:
             The action as the environment's `step` takes it, or a batch [B, …] of actions; and the state for the next
@@ -71,10 +77,10 @@ class Agent:
 
         Raises:
             ValueError: the observation has another shape, or values that do not fit the dtype; or the numbers of states
-                and observations differ.
+                and observations differ. A mask is missing, has another shape or kind, or allows no action.
         """
         memories = len(self._policies[1].network.state_units)
-        given = self._environment.batch(observation, None if state is None else state[memories:])
+        given = self._environment.batch(observation, None if state is None else state[memories:], mask)
         observations, one, stacks = given
         count = len(observations)
         # Powers of two: batches of many sizes need few networks.
@@ -130,7 +136,7 @@ def _padded(rows: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 class Batch(NamedTuple):
-    """Observations [B, …] in the shape and dtype of a spec; `one`: a single observation was given.
+    """Observations [B, *row_shape] in the dtype of a spec; `one`: a single observation was given.
 
     `stacks` are the rows of `Frames.stacked`, uint8 [B, R], if single images were given.
     """
@@ -149,22 +155,39 @@ class EnvironmentSide:
         self._id, self._spec = config.id, spec
         self._adapter = adapter_of(config)
         vector = self._adapter.make_vector(1)
-        self._space = vector.single_observation_space
+        self._mask_key, space = config.action_mask, vector.single_observation_space
+        self._space = space.spaces[0] if spec.masked and isinstance(space, Tuple) else space
         vector.close()
         self._frames = self._adapter.frames()
         # The environment's observations equal the network's except for the dtype.
         self._same = isinstance(self._space, Box) and self._space.shape == spec.observation_shape
 
-    def batch(self, observation: Any, stacks: State | None = None) -> Batch:
+    def batch(self, observation: Any, stacks: State | None = None, mask: Any = None) -> Batch:
         """Convert an observation or a batch, in the environment's form or in the network's.
 
         Args:
             observation: see `Agent.act`.
             stacks: of the last call, if single images are given; None at the start of episodes.
+            mask: see `Agent.act`.
 
         Raises:
-            ValueError: the shape differs, or values do not fit the dtype.
+            ValueError: the shape differs, or values do not fit the dtype; or the mask is missing or not usable.
         """
+        batch = self._batch(observation, stacks)
+        if not self._spec.masked:
+            if mask is not None:
+                raise ValueError(f"a mask, where the agent was trained on {self._id} without masks")
+            return batch
+        if mask is None and isinstance(observation, Mapping):
+            mask = observation.get(self._mask_key)
+        if mask is None:
+            raise ValueError(f"{self._id} is played with masks: act(observation, mask=…) takes {self._mask_key}")
+        shape = (self._spec.actions.size,) if batch.one else (len(batch.observations), self._spec.actions.size)
+        batch.observations[:, -self._spec.actions.size :] = read_mask("the mask", mask, self._spec.actions, shape)
+        return batch
+
+    def _batch(self, observation: Any, stacks: State | None) -> Batch:
+        """As `batch`, where masks are still to be written."""
         shape, dtype = self._spec.observation_shape, np.dtype(self._spec.observation_dtype)
         if self._frames is not None and (stacks or self._single_images(self._frames, observation)):
             return self._stacked(self._frames, observation, stacks)
@@ -178,7 +201,10 @@ class EnvironmentSide:
         if batch.shape[1:] != shape or not len(batch):
             frame = "" if self._frames is None else f", one image {self._frames.space.shape}"
             raise ValueError(f"an observation of shape {given.shape}, where {self._id} has {shape}{frame} or a batch")
-        return Batch(np.ascontiguousarray(_cast(batch, dtype)), one)
+        rows = np.ascontiguousarray(_cast(batch, dtype))
+        if self._spec.masked:
+            rows = np.pad(rows.reshape(len(rows), -1), ((0, 0), (0, self._spec.actions.size)))
+        return Batch(rows, one)
 
     def make_single(self, render_mode: str | None) -> gymnasium.Env:
         """See `Agent.environment`."""
@@ -210,8 +236,8 @@ class EnvironmentSide:
         return self._converted(parts, count, one)._replace(stacks=(rows,) if frames.stack > 1 else ())
 
     def _converted(self, parts: Any, count: int, one: bool) -> Batch:
-        to = np.empty((count, *self._spec.observation_shape), self._spec.observation_dtype)
-        return Batch(self._adapter.observations(parts, to), one)
+        to = np.empty((count, *self._spec.row_shape), self._spec.observation_dtype)
+        return Batch(self._adapter.observations((parts, 0) if self._spec.masked else parts, to), one)
 
 
 def _images(space: gymnasium.Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space]]:

@@ -154,16 +154,26 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.observation_bounds is not None and spec.observation_bounds[0]:
         low, high = map(np.array, spec.observation_bounds)
         bounds = {"low": json_bounds(low), "high": json_bounds(high)}
-    positions = {"positions": _positions(spec.numbers)} if spec.numbers else {}
+    more: dict[str, Any] = {"positions": _positions(spec.numbers)} if spec.numbers else {}
+    if spec.masked:
+        more["action_mask"] = {
+            "shape": [None, spec.actions.size],
+            "dtype": "bool",
+            "meaning": (
+                f"{config.environment.action_mask} of {config.environment.id}: whether each action is allowed, for "
+                f"several choices one after the other; the inputs are a dict of the observations (observations, where "
+                f"they have no names) and of action_mask; logits and values of other actions are -1e9"
+            ),
+        }
     if spec.parts is None:
         shape = [None, *spec.observation_shape]
-        return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **positions, "meaning": meaning}
+        return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **more, "meaning": meaning}
     named: dict[str, Any] = {
         image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images
     }
     if spec.parts.numbers:
         named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
-    return {"named": named, **positions, "meaning": meaning}
+    return {"named": named, **more, "meaning": meaning}
 
 
 def _positions(numbers: Sequence[tuple[str, int]]) -> dict[str, list[int]]:

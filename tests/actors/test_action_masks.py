@@ -289,7 +289,7 @@ PLACE = r" \(test_action_masks.py:\d+, in reset\)"
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        ([0, 0, 0], "the mask 'mask' allows no action, and the episode goes on"),
+        ([0, 0, 0], "the mask 'mask' allows no action; only a terminated episode may end so"),
         (
             [1, 0],
             r"the mask 'mask' is an array int64 \[2\], where a truth value for each of 3 actions \[3\] is expected",

@@ -1,0 +1,163 @@
+"""Runs with masks of the allowed actions: what their agents and exported networks take and give."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import keras
+import numpy as np
+import onnxruntime
+import pytest
+import tensorflow as tf
+from untrained_runs import untrained
+from waiting import UNTIL_FRAMES
+
+import tributary_rl as tributary
+from actors.environments import EnvironmentSpec, environment_spec
+from actors.policy import Policy
+from launch.cli import main
+from launch.run.folder import RunFolder, load_weights
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job_picking.py"
+RUNS: dict[str, dict[str, Any]] = {
+    "one choice, info": {},
+    "Q-learning": {"method.name": "q_learning", "environment.options": {"in_observation": True}},
+    "several choices, memory": {
+        "environment.options": {"several": True, "in_observation": True},
+        "network.recurrent": "lstm",
+    },
+    "images": {"environment.options": {"in_observation": True, "images": True}},
+}
+
+
+def masked_run(folder: Path, settings: dict[str, Any]) -> Path:
+    images = settings.get("environment.options", {}).get("images", False)
+    always = {"environment.id": "Picky-v0", "environment.imports": ("masked_tasks",)}
+    always["environment.action_mask"] = "action_mask"
+    return untrained(folder, "images" if images else "vectors", **always, **settings)
+
+
+def of(run: Path) -> tuple[Policy, EnvironmentSpec]:
+    folder = RunFolder(run)
+    config = folder.read_config("run", trust_imports=True)
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    policy = Policy(config, spec, training=False)
+    policy.assign(load_weights(folder, "auto", policy.layout)[0].parameters)
+    return policy, spec
+
+
+def random_masks(count: int, spec: EnvironmentSpec) -> np.ndarray:
+    """About half of the actions, and at least one of each choice."""
+    random = np.random.default_rng(1)
+    parts = [random.random((count, size)) for size in spec.actions.choices or (spec.actions.size,)]
+    return np.concatenate([(part < 0.5) | (part == part.min(axis=1, keepdims=True)) for part in parts], axis=1)
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_an_agent_plays_its_environment_without_an_action_that_is_not_allowed(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """With the mask of info, or with that of the observation; the environment raises at any other action."""
+    agent = tributary.load(str(masked_run(tmp_path / "run", settings)), trust_imports=True)
+    environment = agent.environment()
+    for deterministic in (True, False):
+        observation, info = environment.reset(seed=3)
+        state, steps = None, 0
+        for _ in range(40):
+            action, state = agent.act(observation, state, deterministic, mask=info.get("action_mask"))
+            observation, _, terminated, truncated, info = environment.step(action)
+            steps += 1
+            if terminated or truncated:
+                observation, info = environment.reset()
+                state = None
+        assert steps == 40
+
+
+def test_an_agent_takes_masks_of_a_batch_and_refuses_what_is_no_mask(tmp_path: Path) -> None:
+    agent = tributary.load(str(masked_run(tmp_path / "run", RUNS["one choice, info"])), trust_imports=True)
+    observations, masks = np.zeros((5, 10), np.float32), np.eye(5, dtype=bool)
+    np.testing.assert_array_equal(agent.act(observations, mask=masks)[0], np.arange(5))
+    np.testing.assert_array_equal(agent.act(observations, deterministic=True, mask=masks.astype(int))[0], np.arange(5))
+    assert agent.act(observations[0], mask=[0, 0, 0, 1, 0])[0] == 3
+    for mask, message in (
+        (None, r"Picky-v0 is played with masks: act\(observation, mask=…\) takes action_mask"),
+        ([1, 0], r"the mask is an array int64 \[2\], where a truth value for each of 5 actions \[5\] is expected"),
+        ([0] * 5, "the mask allows no action"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            agent.act(observations[0], mask=mask)
+    with pytest.raises(ValueError, match="a mask, where the agent was trained on CartPole-v1 without masks"):
+        tributary.load("zoo:cartpole").act(np.zeros(4), mask=[1, 1])
+
+
+@pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
+def test_exported_networks_take_the_mask_as_an_input(settings: dict[str, Any], tmp_path: Path) -> None:
+    run = masked_run(tmp_path / "run", settings)
+    policy, spec = of(run)
+    assert main(f"export {run} --trust-imports --output {tmp_path}/keras".split()) == 0
+    assert main(f"export {run} --trust-imports --format onnx --output {tmp_path}/onnx".split()) == 0
+    described = json.loads((tmp_path / "onnx" / "model.json").read_text())["inputs"]
+    assert described["action_mask"]["shape"] == [None, spec.actions.size]
+    assert described["tensors"]["action_mask"] == {"shape": [None, spec.actions.size], "dtype": "bool"}
+    count, random = 32, np.random.default_rng(0)
+    seen = random.random((count, *spec.observation_shape)).astype(np.float32)
+    if spec.images:
+        seen = random.integers(0, 256, seen.shape).astype(np.uint8)
+    masks = random_masks(count, spec)
+    rows = np.concatenate([seen.reshape(count, -1), masks.astype(seen.dtype)], axis=1)
+    state = [np.full((count, units), 0.1, np.float32) for units in policy.network.state_units]
+    expected = policy.network(tf.constant(rows), [tf.constant(part) for part in state])
+    head = policy.method.action_head
+    assert (expected.heads[head].numpy()[~masks] == np.float32(-1e9)).all()
+    if spec.parts is None:
+        inputs: dict[str, Any] = {"observations": seen}
+    else:
+        inputs = {im.name: seen[:, at].reshape(-1, *im.shape) for im, at in spec.parts.image_bytes()}
+    inputs |= {"action_mask": masks, **dict(zip(("hidden", "cell"), state, strict=False))}
+    assert described["tensors"].keys() == inputs.keys()
+    tensors = {name: tf.constant(value) for name, value in inputs.items()}
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
+    by_onnx = dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+    by_keras = keras.models.load_model(tmp_path / "keras" / "model.keras")(tensors)
+    saved = tf.saved_model.load(str(tmp_path / "keras" / "saved_model"))
+    for given in (by_keras, saved.serve(tensors), by_onnx):
+        for name, value in expected.heads.items():
+            np.testing.assert_allclose(given[name], value, rtol=1e-5, atol=1e-5)
+
+
+def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its environment raises at a job that is done."""
+    shutil.copy(EXAMPLE, tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    line = (
+        f"train job_picking:JobPicking-v0 --executor inline --actors 2 {UNTIL_FRAMES} --checkpoint.exact "
+        "--environment.no-normalise-rewards --actor.environments 4 --actor.unroll-length 8 --actor.epochs 2 "
+        "--actor.minibatches 2 --environment.action-mask"
+    )
+    try:
+        assert main([*line.split(), "mask", "--total-frames", "2000", "--run-dir", "no"]) == 2
+        assert "--environment.action-mask mask: the observation has no keys, and info has 'action_mask'" in (
+            capsys.readouterr().err
+        )
+        for run, frames in (("whole", 4000), ("parts", 2000)):
+            assert main([*line.split(), "action_mask", "--total-frames", str(frames), "--run-dir", run]) == 0
+        assert main(["train", "--resume", "parts", "--trust-imports", "--total-frames", "4000"]) == 0
+        weights = [of(tmp_path / run)[0].initial_parameters() for run in ("whole", "parts")]
+        np.testing.assert_array_equal(*weights)
+        for policy in ("greedy", "sampled"):
+            assert (
+                main(f"evaluate whole --episodes 20 --policy {policy} --trust-imports --json {policy}.json".split())
+                == 0
+            )
+        protocol = json.loads((tmp_path / "greedy.json").read_text())["protocol"]
+        assert protocol["action_mask"] == "action_mask"
+        assert -2 < sys.modules["job_picking"].play("whole") < 0
+    finally:
+        sys.modules.pop("job_picking", None)
+        gymnasium.registry.pop("JobPicking-v0", None)
