@@ -85,9 +85,14 @@ class Actor:
         self._policy: Policy
         # The actor whose exploration the policy has, in a list that all actors of the policy share.
         self._sampling: list[Actor]
+        # The state of its exploration while another actor uses the policy.
+        self._exploration: dict[str, npt.NDArray[np.generic]] = {}
         if first is not None:
             self._policy, self._sampling = first._policy, first._sampling
             self._gradients = first._gradients.for_another_actor(seeds.actions)
+            method = self._policy.method
+            explorer = make_explorer(config, spec.actions, method, actor.environments, seeds.actions, training=True)
+            self._exploration = explorer.state()
         else:
             self._policy = Policy(
                 config, spec, environments=actor.environments, seed=seeds.actions, unroll_length=actor.unroll_length
@@ -95,10 +100,6 @@ class Actor:
             self._sampling = [self]
             corrected = Minibatches(config, spec, self._policy, seeds.actions) if actor.corrects else None
             self._gradients = corrected or RolloutGradient(config, spec, self._policy)
-        explorer = make_explorer(
-            config, spec.actions, self._policy.method, actor.environments, seeds.actions, training=True
-        )
-        self._exploration = explorer.state()
         self._builder = RolloutBuilder(
             actor.unroll_length,
             actor.environments,
