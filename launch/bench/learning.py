@@ -1,7 +1,7 @@
 """`tributary bench learning`: how long presets and variants of them take to learn, with several seeds of each.
 
-A study is a folder with a run folder for each contender and seed, and the summary as JSON, CSV, Markdown and curves.
-The seeds are the outer loop: contenders take turns, so that a slow hour of the machine is in all of them.
+A study is a folder with a run folder for each contender and seed, and the summary in learning.json. The seeds are the
+outer loop: contenders take turns, so that a slow hour of the machine is in all of them.
 """
 
 import hashlib
@@ -9,13 +9,12 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -36,17 +35,14 @@ from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     check_json_file,
-    hardware_line,
     make_folder,
     print_line,
     provenance,
-    whole_csv,
-    whole_file,
+    quoted,
     write_json,
 )
 from launch.presets import PRESETS
 from launch.presets.settings_files import set_of_one_run
-from launch.results.curves import Band, Curve, XAxis, make_band, read_curve
 from launch.run.folder import RunFolder, read_summary
 from launch.run.status import reached_limit
 from shared.config import RunConfig, flat_settings
@@ -57,13 +53,12 @@ _TO_MARK = ("seconds_to_mark", "frames_to_mark", "agent_steps_to_mark")
 _OTHERS = (
     "evaluation_mean_return", "mean_return_100", "frames", "agent_steps", "wall_seconds", "agent_steps_per_second",
 )  # fmt: skip
-_AXES: tuple[XAxis, ...] = ("seconds", "frames")
 
 
 @dataclass(frozen=True)
 class LearningArguments:
-    """Train each preset with several seeds until a return is reached or for a number of minutes, and compare times,
-    returns and curves. The same command resumes an interrupted study."""
+    """Train each preset with several seeds until a return is reached or for a number of minutes, and compare times
+    and returns. The same command resumes an interrupted study."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     mark: float | None = None
@@ -152,7 +147,7 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
     with Interrupts() as interrupts:
         codes = train_in_turn(left, arguments.side_by_side, console, interrupts)
         result = summarise(study)
-        write(study, result)
+        write_json(study.folder / "learning.json", result)
         show(console, result, study.folder)
         if arguments.json is not None:
             write_json(arguments.json, result)
@@ -250,12 +245,13 @@ def summarise(study: Study) -> dict[str, Any]:
     for contender in study.contenders:
         runs = [_run(seed, study.run(contender, seed), contender.config) for seed in study.seeds]
         ended = [run for run in runs if run["ended"]]
+        seconds = contender.config.stop_after_seconds
         contenders.append(
             {
                 "name": contender.name,
                 "preset": contender.preset,
                 "mark": contender.config.stop_at_return,
-                "minutes": _minutes(contender.config.stop_after_seconds),
+                "minutes": None if seconds is None else seconds / 60,
                 "runs_ended": len(ended),
                 "runs_that_reached_the_mark": sum(run["seconds_to_mark"] is not None for run in ended),
                 "over_seeds": _over_seeds(ended),
@@ -297,139 +293,46 @@ def _over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | N
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
     if not values:
         return {"median": None, "least": None, "most": None}
-    # np.median of a number and an infinity is NaN.
-    low, high = (float(np.percentile(values, 50, method=method)) for method in ("lower", "higher"))
-    found = {"median": (low + high) / 2, "least": min(values), "most": max(values)}
+    found = {"median": median(values), "least": min(values), "most": max(values)}
     return {name: value if math.isfinite(value) else None for name, value in found.items()}
-
-
-def _minutes(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds / 60
-
-
-def write(study: Study, result: dict[str, Any]) -> None:
-    """Write learning.json, learning.csv, learning.md and the curves into the folder of the study."""
-    write_json(study.folder / "learning.json", result)
-    _write_rows(study.folder / "learning.csv", result)
-    with whole_file(study.folder / "learning.md") as file:
-        file.write(markdown(result))
-    for x in _AXES:
-        _draw(study, x)
-
-
-def _write_rows(file: Path, result: dict[str, Any]) -> None:
-    with whole_csv(file) as writer:
-        names = list(result["contenders"][0]["runs"][0])
-        writer.writerow(["contender", "mark", "minutes", *names])
-        for contender in result["contenders"]:
-            for run in contender["runs"]:
-                values = (contender[name] for name in ("name", "mark", "minutes"))
-                writer.writerow([*values, *(run[name] for name in names)])
-
-
-def _draw(study: Study, x: XAxis) -> None:
-    """Draw the return of all contenders over an axis, unless no run has a return yet."""
-    found = (_band(study, contender, x) for contender in study.contenders)
-    groups = [band for band in found if band is not None]
-    if not groups:
-        return
-    from launch.results.plot import curves_figure, save
-
-    configs = [contender.config for contender in study.contenders]
-    marks = [(c.environment.id, c.stop_at_return) for c in configs if c.stop_at_return is not None]
-    with curves_figure(groups, x, "mean_return_100", marks=marks) as drawn:
-        paths = [study.folder / f"curves-{x}.{kind}" for kind in ("png", "svg")]
-        save(drawn, paths, contenders=[contender.name for contender in study.contenders], seeds=list(study.seeds))
-
-
-def _band(study: Study, contender: Contender, x: XAxis) -> Band | None:
-    curves: list[Curve] = []
-    for seed in study.seeds:
-        # A run has no returns before its first episode ends.
-        with suppress(ConfigurationError):
-            curves.append(read_curve(study.run(contender, seed), x, "mean_return_100"))
-    return make_band(contender.name, curves) if curves else None
 
 
 def show(console: Console, result: dict[str, Any], folder: Path) -> None:
     """Print the table, with a row for each run, and the place of the files."""
-    columns = _columns(result)
+    by_mark, by_time = (any(c[limit] is not None for c in result["contenders"]) for limit in ("mark", "minutes"))
+    columns = (_MARK_COLUMNS if by_mark else {}) | (_TIME_COLUMNS if by_time else {}) | _SPEED_COLUMN
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
     table.add_column("seeds", no_wrap=True)
-    for column in columns:
+    for heading, _ in columns.values():
         # Headings in two lines leave room for the contenders' long names.
-        table.add_column("\n".join(column.heading.split(maxsplit=1)), justify="right", no_wrap=True)
+        table.add_column("\n".join(heading.split(maxsplit=1)), justify="right", no_wrap=True)
+
+    def cells(values: dict[str, Any]) -> list[str]:
+        return ["-" if values[name] is None else text(values[name]) for name, (_, text) in columns.items()]
+
     for contender in result["contenders"]:
-        medians = (column.of(contender["over_seeds"][column.figure]["median"]) for column in columns)
-        table.add_row(Text(contender["name"]), _reached(contender), *medians)
+        ended, mark = contender["runs_ended"], contender["mark"]
+        seeds = f"{ended}" if mark is None else f"{contender['runs_that_reached_the_mark']} of {ended} to {mark:g}"
+        medians = {name: spread["median"] for name, spread in contender["over_seeds"].items()}
+        table.add_row(Text(contender["name"]), seeds, *cells(medians))
         for run in contender["runs"]:
-            figures = (column.of(run[column.figure]) for column in columns)
-            table.add_row(f"  seed {run['seed']}", run["status"].replace("_", " "), *figures, style="dim")
+            table.add_row(f"  seed {run['seed']}", run["status"].replace("_", " "), *cells(run), style="dim")
     console.print(table, highlight=False)
     console.print("a contender's figures are medians over its seeds", style="dim", highlight=False)
-    print_line(console, f"table, figures and curves: {folder}")
+    print_line(console, f"figures: {folder / 'learning.json'}; curves: tributary plot {quoted(folder)}/*/")
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """The table of medians and ranges for a document, with the command and the hardware."""
-    columns = _columns(result)
-    lines = [["", "seeds", *(column.heading for column in columns)], ["---"] * (2 + len(columns))]
-    for contender in result["contenders"]:
-        ranges = (column.range_of(contender["over_seeds"][column.figure]) for column in columns)
-        lines.append([f"`{contender['name']}`", _reached(contender), *ranges])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    seeds = ", ".join(map(str, result["seeds"]))
-    return f"{table}\n\n{_LEGEND} Seeds {seeds}. `{result['command']}` on {hardware_line(result)}.\n"
-
-
-_LEGEND = "Median (least to most) over seeds; a mark is confirmed by an evaluation of the weights that crossed it."
-
-
-def _count(count: float) -> str:
-    return f"{count / 1e6:.2f} M" if count >= 1e5 else f"{count / 1e3:.1f} k"
-
-
-def _in_minutes(seconds: float) -> str:
-    return f"{seconds / 60:.1f}" if seconds >= 60.0 else f"{seconds / 60:.2f}"
-
-
-class _Column(NamedTuple):
-    heading: str
-    figure: str
-    text: Callable[[float], str]
-
-    def of(self, value: float | None) -> str:
-        return "-" if value is None else self.text(value)
-
-    def range_of(self, spread: dict[str, float | None]) -> str:
-        if spread["least"] is None:
-            return "-"
-        return f"{self.of(spread['median'])} ({self.of(spread['least'])} to {self.of(spread['most'])})"
-
-
-_MARK_COLUMNS = (
-    _Column("minutes", "seconds_to_mark", _in_minutes),
-    _Column("frames", "frames_to_mark", _count),
-    _Column("agent steps", "agent_steps_to_mark", _count),
-    _Column("evaluation", "evaluation_mean_return", lambda mean: f"{mean:,.1f}"),
-)
-_RETURN_COLUMN = _Column("return at the end", "mean_return_100", lambda mean: f"{mean:,.1f}")
-_TIME_COLUMNS = (_Column("frames", "frames", _count), _Column("agent steps", "agent_steps", _count))
-_SPEED_COLUMN = _Column("agent steps/s", "agent_steps_per_second", lambda rate: f"{rate:,.0f}")
-
-
-def _columns(result: dict[str, Any]) -> list[_Column]:
-    contenders = result["contenders"]
-    by_mark, by_time = (any(c[limit] is not None for c in contenders) for limit in ("mark", "minutes"))
-    return [
-        *(_MARK_COLUMNS if by_mark else ()),
-        *((_RETURN_COLUMN,) if by_time else ()),
-        *(() if by_mark else _TIME_COLUMNS),
-        _SPEED_COLUMN,
-    ]
-
-
-def _reached(contender: dict[str, Any]) -> str:
-    ended, mark = contender["runs_ended"], contender["mark"]
-    return f"{ended}" if mark is None else f"{contender['runs_that_reached_the_mark']} of {ended} to {mark:g}"
+# The heading and the format of each figure, by its name in learning.json.
+_MARK_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "seconds_to_mark": ("minutes", lambda seconds: f"{seconds / 60:.1f}"),
+    "frames_to_mark": ("frames", "{:,.0f}".format),
+    "agent_steps_to_mark": ("agent steps", "{:,.0f}".format),
+    "evaluation_mean_return": ("evaluation", "{:,.1f}".format),
+}
+_TIME_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "mean_return_100": ("return at the end", "{:,.1f}".format)
+}
+_SPEED_COLUMN: dict[str, tuple[str, Callable[[float], str]]] = {
+    "agent_steps_per_second": ("agent steps/s", "{:,.0f}".format)
+}

@@ -11,7 +11,7 @@ learner's process, and on the learner's network link. All are upper bounds: wait
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,15 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import EnvironmentSpec, environment_spec
+from launch.bench.bound import Meter, measure_at_once, measuring_processes
 from launch.bench.learner import measure_learner
-from launch.bench.throughput import Meter, measure_at_once, measuring_processes
+from launch.bench.throughput import progress
 from launch.commands.options import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
 from launch.output import (
     EXIT_DONE,
     check_json_file,
-    check_output,
-    hardware_line,
     print_line,
     provenance,
     write_json,
@@ -56,8 +55,6 @@ class PlanArguments(PresetArguments):
     """Bandwidth of the learner's network link, per second and direction."""
     json: Path | None = None
     """Output file of the figures."""
-    output: Path | None = None
-    """Output file of the curve, .png or .svg."""
 
 
 class Costs(NamedTuple):
@@ -83,17 +80,11 @@ def plan_line(arguments: Sequence[str]) -> int:
         ConfigurationError: an argument is invalid.
     """
     parsed = parse_with_preset(PlanArguments, "plan", arguments)
-    return EXIT_DONE if parsed is None else plan(*parsed)
+    return EXIT_DONE if parsed is None else _plan(*parsed)
 
 
-def plan(arguments: PlanArguments, preset: str) -> int:
-    """Measure, predict, print and write the figures; return the exit code.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
-    """
+def _plan(arguments: PlanArguments, preset: str) -> int:
     check_json_file(arguments.json)
-    check_output(arguments.output, (".png", ".svg"))
     node_cores = usable_cores() if arguments.node_cores is None else arguments.node_cores
     if node_cores < 1:
         raise setting_error("node_cores", node_cores, "must be at least 1")
@@ -109,7 +100,7 @@ def plan(arguments: PlanArguments, preset: str) -> int:
     line = sharing_line(arguments.config, config, sharing)
     if line:
         print_line(console, line)
-    costs = measure_costs(config, spec, lambda line: console.print(line, style="dim", highlight=False))
+    costs = measure_costs(config, spec, console)
     counts = {2**i for i in range(int(math.log2(_MOST_ACTORS)) + 1)} | {per_node}
     counts |= set() if asked is None else {asked}
     curve = [
@@ -138,16 +129,13 @@ def plan(arguments: PlanArguments, preset: str) -> int:
     }
     result["advice"] = advice(config, result)
     _show(console, result)
-    if arguments.output is not None:
-        draw(arguments.output, curve, [], result)
-        print_line(console, f"curve: {arguments.output}")
     if arguments.json is not None:
         write_json(arguments.json, result)
     return EXIT_DONE
 
 
-def measure_costs(config: RunConfig, spec: EnvironmentSpec, show: Callable[[str], object]) -> Costs:
-    """Measure a configuration on this machine. `show` takes the lines of the progress.
+def measure_costs(config: RunConfig, spec: EnvironmentSpec, console: Console) -> Costs:
+    """Measure a configuration on this machine.
 
     Raises:
         ConfigurationError: a process died, or Ray did not start.
@@ -155,9 +143,9 @@ def measure_costs(config: RunConfig, spec: EnvironmentSpec, show: Callable[[str]
     # The mean that centres observations is measured at the start of a run. It changes values and no costs.
     config = replace(config, network=replace(config.network, centre_observations=False))
     cores = usable_cores()
-    show(f"1/3  starting {cores} process{'es' * (cores > 1)} with an actor each …")
+    progress(console, f"1/3  starting {cores} process{'es' * (cores > 1)} with an actor each …")
     with measuring_processes(_actor_meter, config, spec, cores) as processes:
-        show("2/3  environment, acting and gradient, on one core and on all of them …")
+        progress(console, "2/3  environment, acting and gradient, on one core and on all of them …")
         alone, loaded = (
             dict(zip(StageSeconds._fields[:-1], map(float, np.mean(stages, axis=0)), strict=True))
             for stages in (
@@ -165,7 +153,7 @@ def measure_costs(config: RunConfig, spec: EnvironmentSpec, show: Callable[[str]
                 measure_at_once(processes, _MEASURED_SECONDS),
             )
         )
-    show("3/3  the learner: gradients from this machine, and as between machines …")
+    progress(console, "3/3  the learner: gradients from this machine, and as between machines …")
     learner = measure_learner(config, spec, _MEASURED_SECONDS)
     return Costs(alone, loaded, learner, learner.pop("parameters"))
 
@@ -301,7 +289,7 @@ def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
         if config.learner.gradients_per_update == 1:
             changes.append("--learner.gradients-per-update K, whose gradients are added on their node")
         lines.append(f"to use more: {'; '.join(changes)}")
-    lines.append("more actors change what is learned from the same frames: docs/tuning.md, Many actors")
+    lines.append("more actors change what is learned from the same frames: docs/scaling.md")
     return lines
 
 
@@ -345,25 +333,3 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     console.print(table, highlight=False)
     for line in result["advice"]:
         print_line(console, line)
-
-
-def draw(path: Path, predicted: list[dict[str, Any]], measured: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    """Draw agent steps per second over actors. Measured rows have their range in `least` and `most`."""
-    from launch.results.plot import COLOURS, figure, save
-
-    with figure() as (drawn, (axes,)):
-        actors, rates = ([row[name] for row in predicted] for name in ("actors", "agent_steps_per_second"))
-        axes.plot(actors, rates, "o-", color=COLOURS[0], markersize=3, label="predicted")
-        if measured:
-            actors, rates = ([row[name] for row in measured] for name in ("actors", "agent_steps_per_second"))
-            errors = np.abs(np.array([[row["least"], row["most"]] for row in measured]).T - np.array(rates))
-            axes.errorbar(actors, rates, errors, color="black", marker="x", capsize=3, label="measured, with range")
-            bounds = [row["bound"] for row in measured]
-            if None not in bounds:
-                axes.plot(actors, bounds, "--", color=COLOURS[1], label="bound of the cores")
-        axes.set(xlabel="actors", ylabel="agent steps per second", title=f"On {hardware_line(result)}")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(fontsize=8)
-        save(drawn, [path], settings=result["settings"])

@@ -1,4 +1,4 @@
-"""`tributary bench scaling`: measured throughput against the number of actors, beside the plan and the bound.
+"""`tributary bench scaling`: measured throughput against the number of actors, beside the plan.
 
 Each point is a training run. Points take turns within a repeat, so that those that are compared are measured close
 together.
@@ -14,28 +14,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from actors.environments import EnvironmentSpec, environment_spec
-from launch.bench.plan import Costs, agent_steps_per_gradient, draw, measure_costs, predict
-from launch.bench.throughput import (
-    DRIFT,
-    Components,
-    endless,
-    has_bound,
-    measure_components,
-    steady_state,
-    train_for,
-)
+from actors.environments import environment_spec
+from launch.bench.plan import Costs, agent_steps_per_gradient, measure_costs, predict
+from launch.bench.throughput import endless, progress, steady_state, train_for
 from launch.commands.options import PresetArguments, option, parse_with_preset, spelt_out
 from launch.machine import automatic_actors, thread_budget, usable_cores
-from launch.output import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    check_json_file,
-    check_output,
-    print_line,
-    provenance,
-    write_json,
-)
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
 from launch.request import check_network, shared_by
 from launch.run.metrics import lag_summary
 from shared.config import ActorConfig, RunConfig, flat_settings
@@ -50,8 +34,8 @@ _DEFAULT_ACTORS = "1,2"
 
 @dataclass(frozen=True)
 class ScalingArguments(PresetArguments):
-    """Measure throughput for several numbers of actors, like --actors 1,2,4, beside what tributary plan predicts and
-    the bound of the cores, and name what limits it. Ctrl-C keeps the measurements so far."""
+    """Measure throughput for several numbers of actors, like --actors 1,2,4, beside what tributary plan predicts, and
+    name what limits it. Ctrl-C keeps the measurements so far."""
 
     seconds: float = 15.0
     """Duration of each measurement, after its warm-up."""
@@ -59,8 +43,6 @@ class ScalingArguments(PresetArguments):
     """Measurements of each number of actors."""
     json: Path | None = None
     """Output file of the result."""
-    output: Path | None = None
-    """Output file of the curve, .png or .svg."""
 
 
 def scaling_line(arguments: Sequence[str]) -> int:
@@ -70,10 +52,9 @@ def scaling_line(arguments: Sequence[str]) -> int:
         ConfigurationError: a setting is invalid.
     """
     rest = spelt_out(arguments)
-    counts = _counts(option(rest, "--actors") or _DEFAULT_ACTORS)
     points = {}
-    for actors in counts:
-        # What follows from the number of actors differs between the points.
+    for actors in _counts(option(rest, "--actors") or _DEFAULT_ACTORS):
+        # What follows from the number of actors differs between the points. The last of several options counts.
         parsed = parse_with_preset(ScalingArguments, "bench scaling", _with_actors(rest, actors))
         if parsed is None:
             return EXIT_DONE
@@ -90,14 +71,11 @@ def _counts(text: str) -> list[int]:
 
 def _with_actors(arguments: Sequence[str], actors: int) -> list[str]:
     """The line with one number of actors in place of several."""
-    line = list(arguments)
-    for i, argument in enumerate(line):
-        if argument.startswith("--actors="):
-            line[i] = f"--actors={actors}"
-        elif argument == "--actors":
-            line[i + 1] = str(actors)
-    named = any(argument.partition("=")[0] == "--actors" for argument in line)
-    return line if named else [*line, f"--actors={actors}"]
+    line = [argument for argument in arguments if not argument.startswith("--actors=")]
+    if "--actors" in line:
+        at = line.index("--actors")
+        del line[at : at + 2]
+    return [*line, f"--actors={actors}"]
 
 
 def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
@@ -107,83 +85,43 @@ def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
         ConfigurationError: a setting is invalid.
     """
     arguments = next(iter(points.values()))
-    configs = {actors: shared_by(endless(point.config), actors) for actors, point in points.items()}
-    spec = _check(arguments, configs)
-    console = Console()
-    components: dict[ActorConfig, dict[int, Components]] = {}
-    costs: dict[ActorConfig, Costs] = {}
-    made: dict[int, list[dict[str, Any]]] = {actors: [] for actors in configs}
-    interrupted = False
-    try:
-        _measure_components(configs, spec, components, console)
-        for config in configs.values():
-            if config.actor not in costs:
-                costs[config.actor] = measure_costs(config, spec, lambda line: _progress(console, line))
-        for repeat in range(arguments.repeats):
-            for actors, config in configs.items():
-                _progress(console, f"repeat {repeat + 1} of {arguments.repeats}: {actors} actors …")
-                made[actors].append(measure_throughput(config, arguments.seconds))
-        # Before and after the system, so that a slow minute of a shared machine is in both.
-        _measure_components(configs, spec, components, console)
-    except KeyboardInterrupt:
-        interrupted = True
-        console.print("interrupted; what was measured is shown")
-    if not any(made.values()):
-        return EXIT_INTERRUPTED
-    result = summarise(configs, made, components, costs) | {
-        "preset": preset,
-        "settings": flat_settings(arguments.config) | {"actors": ",".join(map(str, configs))},
-        **provenance(),
-    }
-    show(console, result)
-    if arguments.output is not None:
-        predicted = [
-            {"actors": row["actors"], "agent_steps_per_second": row["predicted_agent_steps_per_second"]}
-            for row in result["points"]
-        ]
-        draw(arguments.output, predicted, result["points"], result)
-        print_line(console, f"curve: {arguments.output}")
-    if arguments.json is not None:
-        write_json(arguments.json, result)
-    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
-
-
-def _progress(console: Console, line: str) -> None:
-    console.print(line, style="dim", highlight=False)
-
-
-def _check(arguments: ScalingArguments, configs: dict[int, RunConfig]) -> EnvironmentSpec:
     check_json_file(arguments.json)
-    check_output(arguments.output, (".png", ".svg"))
     if not arguments.seconds > 0:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     if arguments.repeats < 1:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
+    configs = {actors: shared_by(endless(point.config), actors) for actors, point in points.items()}
     spec = environment_spec(arguments.config.environment)
     for config in configs.values():
         check_network(config, spec)
         if config.address == "local":
             thread_budget(config)
-    return spec
-
-
-def _measure_components(
-    configs: dict[int, RunConfig],
-    spec: EnvironmentSpec,
-    components: dict[ActorConfig, dict[int, Components]],
-    console: Console,
-) -> None:
-    """Add repeats of the components, of one process alone and of one for each busy core, by the actors' settings."""
-    here = usable_cores()
-    for actor in {config.actor: None for config in configs.values()}:
-        some = [config for config in configs.values() if config.actor == actor]
-        if has_bound(some[0], spec):
-            _progress(console, "environment, acting and gradient in plain Keras, alone and at once …")
-            counts = sorted({1, *(min(actors, here) for actors in configs)})
-            measured, before = measure_components(some[0], spec, counts), components.get(actor)
-            components[actor] = {
-                count: before[count].with_repeats(parts) if before else parts for count, parts in measured.items()
-            }
+    console = Console()
+    costs: dict[ActorConfig, Costs] = {}
+    made: dict[int, list[dict[str, Any]]] = {actors: [] for actors in configs}
+    interrupted = False
+    try:
+        for config in configs.values():
+            if config.actor not in costs:
+                costs[config.actor] = measure_costs(config, spec, console)
+        for repeat in range(arguments.repeats):
+            for actors, config in configs.items():
+                progress(console, f"repeat {repeat + 1} of {arguments.repeats}: {actors} actors …")
+                made[actors].append(measure_throughput(config, arguments.seconds))
+    except KeyboardInterrupt:
+        interrupted = True
+        console.print("interrupted; what was measured is shown")
+    if not any(made.values()):
+        return EXIT_INTERRUPTED
+    result = summarise(configs, made, costs) | {
+        "preset": preset,
+        "settings": flat_settings(arguments.config) | {"actors": ",".join(map(str, configs))},
+        **provenance(),
+    }
+    _show(console, result)
+    if arguments.json is not None:
+        write_json(arguments.json, result)
+    return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
 def measure_throughput(config: RunConfig, seconds: float) -> dict[str, Any]:
@@ -204,41 +142,23 @@ def measure_throughput(config: RunConfig, seconds: float) -> dict[str, Any]:
 
 
 def summarise(
-    configs: dict[int, RunConfig],
-    made: dict[int, list[dict[str, Any]]],
-    components: dict[ActorConfig, dict[int, Components]],
-    costs: dict[ActorConfig, Costs],
+    configs: dict[int, RunConfig], made: dict[int, list[dict[str, Any]]], costs: dict[ActorConfig, Costs]
 ) -> dict[str, Any]:
-    """Medians over repeats, speed-up and efficiency against the fewest actors, prediction, fractions of the bounds."""
-    rows = [
-        _row(config, actors, made[actors], components.get(config.actor), costs[config.actor])
-        for actors, config in configs.items()
-        if made[actors]
-    ]
-    fewest = rows[0]
+    """Medians over repeats, speed-up and efficiency against the fewest actors, and the prediction."""
+    rows = [_row(config, n, made[n], costs[config.actor]) for n, config in configs.items() if made[n]]
     for row in rows:
-        row["speed_up"] = row["agent_steps_per_second"] / fewest["agent_steps_per_second"] * fewest["actors"]
+        row["speed_up"] = row["agent_steps_per_second"] / rows[0]["agent_steps_per_second"] * rows[0]["actors"]
         row["efficiency"] = row["speed_up"] / row["actors"]
     return {"points": rows, "verdict": verdict(rows)}
 
 
-def _row(
-    config: RunConfig,
-    actors: int,
-    made: list[dict[str, Any]],
-    components: dict[int, Components] | None,
-    costs: Costs,
-) -> dict[str, Any]:
+def _row(config: RunConfig, actors: int, made: list[dict[str, Any]], costs: Costs) -> dict[str, Any]:
     rates = [m["agent_steps_per_second"] for m in made]
     rate = float(np.median(rates))
     here = usable_cores()
-    if config.address == "local":
-        cores, nodes = min(actors, here), 1
-    else:
-        # The machines of a cluster are taken for copies of this one.
-        cores, nodes = actors, -(-actors // automatic_actors(here))
+    # The machines of a cluster are taken for copies of this one.
+    nodes = 1 if config.address == "local" else -(-actors // automatic_actors(here))
     predicted = predict(config, costs, actors, nodes, here)["agent_steps_per_second"]
-    bounds = [components[count].bound(cores) if components else None for count in (1, min(actors, here))]
     return {
         "actors": actors,
         "gradients_per_update": config.learner.gradients_per_update,
@@ -253,8 +173,6 @@ def _row(
             name: float(np.median([m[name] for m in made]))
             for name in ("frames_per_second", "updates_per_second", "policy_lag_mean", "learner_utilisation")
         },
-        # None without reuse.
-        **{name: float(np.median([m["drift"][name] for m in made])) if made[0]["drift"] else None for name in DRIFT},
         "policy_lag_p95": max(m["policy_lag_p95"] for m in made),
         "policy_lag_max": max(m["policy_lag_max"] for m in made),
         "stage_microseconds": {
@@ -262,17 +180,13 @@ def _row(
             for stage in made[0]["stage_seconds_per_step"]
         },
         "agent_steps_dropped": dict(sum((Counter(m["agent_steps_dropped"]) for m in made), Counter())),
-        "bound": bounds[0],
-        "fraction_of_bound": None if bounds[0] is None else rate / bounds[0],
-        "bound_under_load": bounds[1],
-        "fraction_of_bound_under_load": None if bounds[1] is None else rate / bounds[1],
     }
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> str:
     """One line: whether throughput saturates within the rows, and on what."""
     first, last = rows[0], rows[-1]
-    stages = last["stage_microseconds"]
+    stages, before = last["stage_microseconds"], first["stage_microseconds"]
     waiting = sum(stages[stage] for stage in _WAITING_STAGES) / sum(stages.values())
     seen = f"{last['actors']} actors reach {last['speed_up']:.2f} times one"
     if last["efficiency"] >= 0.9 or len(rows) == 1:
@@ -281,7 +195,6 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
         return f"{seen}: limited by the learner, which is busy {last['learner_utilisation']:.0%} of the time"
     if waiting >= _WAITING:
         return f"{seen}: actors wait {waiting:.0%} of their time for weights; try two calls in flight"
-    before = first["stage_microseconds"]
     slower = max(set(stages) - set(_WAITING_STAGES), key=lambda stage: stages[stage] - before[stage])
     return (
         f"{seen}: limited by the cores; {slower} takes {stages[slower]:.0f} µs per agent step, with the fewest actors "
@@ -289,28 +202,19 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def show(console: Console, result: dict[str, Any]) -> None:
-    """Print the table and the verdict."""
-    has_drift = any(row["ratio_deviation"] is not None for row in result["points"])
+def _show(console: Console, result: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False)
-    headings = ["actors", "agent\nsteps/s", "predicted", "effi-\nciency", "of bound", "learner\nbusy", "lag"]
-    for heading in headings + ["drift"] * has_drift:
+    for heading in ("actors", "agent\nsteps/s", "predicted", "effi-\nciency", "learner\nbusy", "lag"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in result["points"]:
-        fractions = [row[f"fraction_of_{bound}"] for bound in ("bound", "bound_under_load")]
         table.add_row(
             str(row["actors"]),
             f"{row['agent_steps_per_second']:,.0f}",
             f"{row['predicted_agent_steps_per_second']:,.0f} ({row['prediction_error']:+.0%})",
             f"{row['efficiency']:.2f}",
-            "/".join("-" if fraction is None else f"{fraction:.2f}" for fraction in fractions),
             f"{row['learner_utilisation']:.0%}",
             f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
-            *([f"{row['ratio_deviation']:.3f}"] if has_drift else []),
         )
     console.print(table, highlight=False)
-    legend = "medians; of bound: measured alone/on busy cores; lag: mean/95th percentile/largest, in updates" + (
-        "; drift: mean |ratio - 1| of the policy to the one that acted" if has_drift else ""
-    )
-    console.print(legend, style="dim", highlight=False)
+    console.print("medians; lag: mean/95th percentile/largest, in updates", style="dim", highlight=False)
     print_line(console, result["verdict"])

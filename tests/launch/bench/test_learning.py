@@ -1,6 +1,5 @@
 """What bench learning compares, what it makes of its runs, and that the same command goes on after an interrupt."""
 
-import csv
 import json
 import shlex
 import shutil
@@ -15,9 +14,10 @@ from typing import Any
 import pytest
 
 from launch.bench import learning as module
-from launch.bench.learning import Contender, Study, contenders_of, markdown, run_left, summarise, write
+from launch.bench.learning import Contender, Study, contenders_of, run_left, summarise
 from launch.cli import main
 from launch.commands.seeds import PlannedRun
+from launch.output import write_json
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 from shared.errors import ConfigurationError
@@ -134,32 +134,11 @@ def test_a_run_without_a_finite_return_is_in_the_study_without_one(tmp_path: Pat
     ended(study.run(contender, 3), "return_reached", 300.0, 18.5)
     result = summarise(study)
     assert result["contenders"][0]["over_seeds"]["mean_return_100"] == {"median": 18.5, "least": 18.5, "most": 18.5}
-    write(study, result)
+    write_json(tmp_path / "learning.json", result)
     assert json.loads((tmp_path / "learning.json").read_text(), parse_constant=pytest.fail) == result
 
 
-def test_a_study_is_written_as_json_csv_markdown_and_pictures(tmp_path: Path) -> None:
-    contender = Contender("pong", "pong", PONG)
-    study = Study(tmp_path, [contender], [1, 2])
-    ended(study.run(contender, 1), "return_reached", 300.0, 18.5)
-    ended(study.run(contender, 2), "return_reached", 360.0, 19.5)
-    result = summarise(study)
-    write(study, result)
-    assert json.loads((tmp_path / "learning.json").read_text()) == result
-    lines = (tmp_path / "learning.csv").read_text().splitlines()
-    assert json.loads(lines[0].removeprefix("# "))["hardware"]["cores"]
-    assert [row["seconds_to_mark"] for row in csv.DictReader(lines[1:])] == ["300.0", "360.0"]
-    page = (tmp_path / "learning.md").read_text()
-    assert page == markdown(result)
-    row = "| `pong` | 2 of 2 to 18 | 5.5 (5.0 to 6.0) | 4.00 M (4.00 M to 4.00 M) | 1.00 M (1.00 M to 1.00 M) |"
-    assert page.splitlines()[2].startswith(row)
-    assert result["command"] in page
-    for x in ("seconds", "frames"):
-        assert (tmp_path / f"curves-{x}.svg").read_text().endswith("</svg>\n")
-        assert (tmp_path / f"curves-{x}.png").stat().st_size > 0
-
-
-def test_what_isrun_left(tmp_path: Path) -> None:
+def test_what_is_left_of_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "seed-1"
     run = PlannedRun("pong, seed 1", PONG, folder, "pong")
     assert run_left(run) == run

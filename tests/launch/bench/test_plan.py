@@ -85,7 +85,6 @@ def test_advice_names_the_number_of_actors_and_what_to_set_for_more() -> None:
     [
         ("--gigabits 0", "--gigabits 0.0: must be greater than 0"),
         ("--node-cores 0", "must be at least 1"),
-        ("--output plan.txt", ".png or .svg"),
         ("pogn", "did you mean pong?"),
         ("pong --network.name mlp", "use a3c_cnn"),
         ("pong --actor.minibatches 3", "does not divide"),
@@ -102,9 +101,9 @@ def test_mistakes_are_refused(settings: str, problem: str, capsys: pytest.Captur
 @pytest.mark.timeout(600)
 def test_a_plan_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """A method with a target network, and a normalised observation: neither reaches the sender of gradients."""
-    file, picture = tmp_path / "plan.json", tmp_path / "plan.svg"
-    changes = "--method.name double_q --learner.gradients-per-update 2 --actors 3"
-    assert main(["plan", "cartpole", *changes.split(), "--json", str(file), "--output", str(picture)]) == 0
+    file = tmp_path / "plan.json"
+    changes = "--method.name q_learning --learner.gradients-per-update 2 --actors 3"
+    assert main(["plan", "cartpole", *changes.split(), "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     learner = found["learner_seconds_per_gradient"]
     assert learner.keys() == {"shared_memory", "objects", "sums"}
@@ -112,7 +111,6 @@ def test_a_plan_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert found["step_seconds_alone"] == pytest.approx(sum(found["stage_seconds_alone"].values()))
     assert found["settings"]["learner.gradients_per_update"] == 2
     assert {1, 3, 1024} <= {row["actors"] for row in found["curve"]}
-    assert picture.read_text().endswith("</svg>\n")
     output = capsys.readouterr().out
     for line in found["advice"]:
         assert line in output

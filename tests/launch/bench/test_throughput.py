@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 
 from actors.environments import environment_spec
-from launch.bench.throughput import (
-    Components,
-    Work,
-    make_works,
-    measure_components,
-    seconds_per_agent_step,
-    steady_state,
-)
+from launch.bench.bound import Work, make_works, measure_components, seconds_per_agent_step
+from launch.bench.throughput import bounds, steady_state
 from launch.cli import main
 from launch.presets import PRESETS
 from shared.config import ActorConfig
@@ -39,7 +33,6 @@ def row(seconds: float, agent_steps: int, updates: int, environment: float = 250
         "policy_lag_mean": 1.0,
         "policy_lag_max": int(seconds),
         "policy_lag_counts": {"1": 10},
-        "ratio_deviation": 0.1,
     }
 
 
@@ -69,18 +62,22 @@ def test_rows_of_intervals_without_a_gradient_count_as_time_only() -> None:
     rows = [row(s, 1_000 * (s - 5), s - 5, 240.0) for s in range(6, 16)]
     for empty in rows[1::2]:
         empty |= {"agent_steps_per_second": 0.0, "policy_lag_counts": {}, "stage_microseconds": {"environment": 0.0}}
-        del empty["ratio_deviation"]
     found = steady_state(rows, seconds=4.0)
     assert found["stage_seconds_per_step"] == pytest.approx({"environment": 240e-6, "wait": 10e-6})
-    assert found["drift"] == {"ratio_deviation": pytest.approx(0.1)}
     with pytest.raises(ConfigurationError, match="too short for the actors"):
         steady_state(rows[:1] + rows[1::2], seconds=9.0)
 
 
 def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
-    before = Components([250e-6, 250e-6], [40e-6, 40e-6], [110e-6, 110e-6])
-    after = Components([900e-6], [900e-6], [10e-6])
-    assert before.with_repeats(after).bound(2) == pytest.approx(5_000.0)
+    alone = {"environment": [250e-6, 250e-6], "acting": [40e-6, 40e-6], "gradient": [110e-6, 110e-6]}
+    after = {"environment": [900e-6], "acting": [900e-6], "gradient": [10e-6]}
+    loaded = {part: [2 * seconds for seconds in repeats] for part, repeats in alone.items()}
+    found = bounds([{1: alone, 2: loaded}, {1: after, 2: loaded}], 2, 2_000.0)
+    assert found["bound_agent_steps_per_second"] == pytest.approx(5_000.0)
+    assert found["fraction_of_bound"] == pytest.approx(0.4)
+    assert found["bound_under_load_agent_steps_per_second"] == pytest.approx(2_500.0)
+    assert found["alone"]["least_and_most_seconds_per_step"]["acting"] == (40e-6, 900e-6)
+    assert bounds([], 2, 2_000.0) == {}
 
 
 class ClockedCalls:
@@ -112,7 +109,7 @@ def test_each_component_is_measured_alone_and_at_once() -> None:
     config = replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=3))
     found = measure_components(config, environment_spec(config.environment), (1, 2), seconds=0.02)
     assert set(found) == {1, 2}
-    for part in (*found[1], *found[2]):
+    for part in (*found[1].values(), *found[2].values()):
         assert len(part) > 1
         assert min(part) > 0.0
     assert not multiprocessing.active_children()

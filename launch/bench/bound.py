@@ -1,0 +1,284 @@
+"""The bound of the machine's cores: environment, acting and gradient in plain Keras, in processes of their own."""
+
+import itertools
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from actors.environments import EnvironmentSpec, VectorEnvironment
+from launch.tensorflow_setup import prepare_tensorflow
+from shared.config import RunConfig
+from shared.errors import ConfigurationError, EnvironmentFailedError
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+_PARTS = ("environment", "acting", "gradient")
+_REPEATS = 3
+# From a request to the opening of its window: by then each process has received the request and is at work.
+_NOTICE_SECONDS = 0.1
+_WARM_UP_CALLS = 3
+_READY = "ready"
+_SPAWN = multiprocessing.get_context("spawn")
+# (filters, kernel, stride) and units. Not taken from shared.networks: the reference must not change with our networks.
+_CONVOLUTIONAL = {
+    "a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256),
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+}
+PLAIN_NETWORKS = (*_CONVOLUTIONAL, "impala_resnet")
+
+Components = dict[str, list[float]]
+"""Environment, acting and gradient: e, a and E·g of the bound in seconds of one core per agent step, by repeats."""
+
+
+def has_bound(config: RunConfig, spec: EnvironmentSpec) -> bool:
+    """Whether the bound can be measured: the plain networks are for images of Atari games."""
+    return spec.has_lives and config.network.name in PLAIN_NETWORKS
+
+
+def measure_components(
+    config: RunConfig, spec: EnvironmentSpec, counts: Sequence[int], seconds: float = 0.7
+) -> dict[int, Components]:
+    """Components by the number of processes that are at work at the same time, for each of `counts`.
+
+    Each process has one thread. A repeat lasts `seconds`, and is the mean over the processes. The counts take turns, so
+    that a slow minute is in all of them.
+
+    Raises:
+        ConfigurationError: a measuring process died.
+    """
+    measured: dict[int, Components] = {count: {part: [] for part in _PARTS} for count in counts}
+    with measuring_processes(_component_meter, config, spec, max(counts)) as processes:
+        for _ in range(_REPEATS):
+            for part in _PARTS:
+                for count in measured:
+                    times = measure_at_once(processes[:count], seconds, part)
+                    measured[count][part].append(float(np.mean(times)))
+    return measured
+
+
+# A meter runs in a process of its own. It measures between two times of time.monotonic, which all processes share.
+Meter = Callable[..., Any]
+MakeMeter = Callable[[RunConfig, EnvironmentSpec], Meter]
+
+
+@contextmanager
+def measuring_processes(
+    make: MakeMeter, config: RunConfig, spec: EnvironmentSpec, count: int
+) -> Iterator[list[Connection]]:
+    """Connections to `count` processes, each with a meter that `make` has constructed.
+
+    Raises:
+        ConfigurationError: a process died.
+    """
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_measuring_process(make, config, spec)) for _ in range(count)]
+        for process in processes:
+            assert _receive(process) == _READY
+        yield processes
+
+
+def measure_at_once(processes: Sequence[Connection], seconds: float, *request: Any) -> list[Any]:
+    """Call the meters of all `processes` with (opens, closes, *request) for one window of `seconds`.
+
+    Raises:
+        ConfigurationError: a process died.
+    """
+    opens = time.monotonic() + _NOTICE_SECONDS
+    for process in processes:
+        process.send((opens, opens + seconds, *request))
+    return [_receive(process) for process in processes]
+
+
+@contextmanager
+def _measuring_process(make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> Iterator[Connection]:
+    """The connection to a process that runs `_serve`."""
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_serve, args=(theirs, make, config, spec), daemon=True)
+    # The first spawned process starts this one, which would unblock the interrupts that are blocked below.
+    resource_tracker.ensure_running()
+    # The process inherits the mask: Ctrl-C, which a terminal sends to all processes of its group, ends it from here
+    # and prints no traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _receive(process: Connection) -> Any:
+    try:
+        received = process.recv()
+        if isinstance(received, EnvironmentFailedError):
+            raise received
+        return received
+    except (EOFError, OSError) as error:
+        raise ConfigurationError("environment, acting and gradient could not be measured: a process died") from error
+
+
+def _serve(connection: Connection, make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Reply to requests with what the meter measures, until the other end of the pipe is closed."""
+    prepare_tensorflow(1, gpu=False)
+    try:
+        meter = make(config, spec)
+        connection.send(_READY)
+        while True:
+            try:
+                request = connection.recv()
+            except EOFError:
+                return
+            connection.send(meter(*request))
+    except EnvironmentFailedError as error:
+        connection.send(error)
+
+
+def _component_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
+    """Measures the seconds per agent step of one component."""
+    works = make_works(config, spec)
+    for work in works.values():
+        for _ in range(_WARM_UP_CALLS):
+            work.call()
+    return lambda opens, closes, part: seconds_per_agent_step(works[part], opens, closes)
+
+
+class Work(NamedTuple):
+    """A call to measure, and the number of agent steps that it accounts for."""
+
+    call: Callable[[], object]
+    agent_steps: int
+
+
+def seconds_per_agent_step(
+    work: Work, opens: float, closes: float, clock: Callable[[], float] = time.monotonic
+) -> float:
+    """Seconds per agent step over the calls within a window of `clock`, which all processes share; at least one call.
+
+    The work is also done before and after the window: within it each process finds the others at work.
+    """
+    while (first := clock()) < opens:
+        work.call()
+    last, calls = first, 0
+    while True:
+        work.call()
+        now = clock()
+        if now > closes and calls:
+            return (last - first) / (calls * work.agent_steps)
+        last, calls = now, calls + 1
+
+
+def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
+    """Environment, acting and gradient of one actor in plain Keras, by name. Imports TensorFlow."""
+    import tensorflow as tf
+
+    actor, random = config.actor, np.random.default_rng(config.seed)
+    environment = VectorEnvironment(config.environment, actor.environments)
+    # The environment itself, without the processing of its observations.
+    environment.unwrapped.reset(seed=config.seed)
+    turn = itertools.cycle(random.integers(0, spec.actions.size, (1_000, actor.environments)))
+
+    policy = _plain_network(config, spec, times=1)
+    observed = _images((actor.environments, *policy.input_shape[1:]))
+    act = tf.function(lambda x: policy(x), input_signature=[tf.TensorSpec.from_tensor(observed)], autograph=False)
+
+    agent_steps = actor.environments * actor.unroll_length // actor.minibatches
+    times = actor.unroll_length if _is_recurrent(config) else 1
+    network = _plain_network(config, spec, times)
+    images = _images((agent_steps // times, *network.input_shape[1:]))
+    actions = tf.constant(random.integers(0, spec.actions.size, agent_steps), tf.int32)
+    returns = tf.constant(random.normal(size=agent_steps), tf.float32)
+
+    def gradient(images: "tf.Tensor") -> "list[tf.Tensor]":
+        with tf.GradientTape() as tape:
+            logits, values = network(images)
+            values = values[:, 0]
+            log_probs = tf.nn.log_softmax(logits)
+            advantages = tf.stop_gradient(returns - values)
+            policy_loss = -tf.reduce_mean(tf.gather(log_probs, actions, batch_dims=1) * advantages)
+            entropy = -tf.reduce_mean(tf.reduce_sum(tf.exp(log_probs) * log_probs, axis=-1))
+            loss = policy_loss + 0.5 * tf.reduce_mean(tf.square(returns - values)) - 0.01 * entropy
+        return tape.gradient(loss, network.trainable_variables)
+
+    graph = tf.function(gradient, input_signature=[tf.TensorSpec.from_tensor(images)], autograph=False)
+    return {
+        "environment": Work(lambda: environment.unwrapped.step(next(turn)), actor.environments),
+        "acting": Work(lambda: act(observed), actor.environments),
+        "gradient": Work(lambda: [graph(images) for _ in range(actor.epochs)], agent_steps),
+    }
+
+
+def _is_recurrent(config: RunConfig) -> bool:
+    return config.network.recurrent != "none"
+
+
+def _images(shape: tuple[int, ...]) -> "tf.Tensor":
+    import tensorflow as tf
+
+    return tf.constant(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+
+
+def _plain_network(config: RunConfig, spec: EnvironmentSpec, times: int) -> "keras.Model":
+    """Policy logits and values [N, …] of images [N, …]; with an LSTM of sequences [N / times, times, …]."""
+    import keras
+
+    sequence = (times,) if _is_recurrent(config) else ()
+    inputs = keras.Input((*sequence, *spec.observation_shape), dtype="uint8")
+    images = keras.ops.reshape(inputs, (-1, *spec.observation_shape)) if sequence else inputs
+    x = keras.layers.Rescaling(1 / 255)(images)
+    x = (_residual if config.network.name == "impala_resnet" else _convolutional)(x, config)
+    if sequence:
+        from shared.networks.recurrent import LSTM_UNITS
+
+        steps = keras.ops.reshape(x, (-1, times, x.shape[-1]))
+        units = LSTM_UNITS
+        states = keras.layers.LSTM(units, return_sequences=True, dtype="float32")(steps)
+        x = keras.ops.reshape(states, (-1, units))
+    heads = [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)]
+    return keras.Model(inputs, heads)
+
+
+def _activated(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
+    """ReLU of x, layer-normalised before if the settings have it."""
+    import keras
+
+    if config.network.layer_norm:
+        x = keras.layers.LayerNormalization(list(range(1, len(x.shape))), 1e-5)(x)
+    return keras.layers.ReLU()(x)
+
+
+def _convolutional(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
+    import keras
+
+    convolutions, units = _CONVOLUTIONAL[config.network.name]
+    for filters, kernel, stride in convolutions:
+        x = _activated(keras.layers.Conv2D(filters, kernel, stride)(x), config)
+    x = keras.layers.Flatten()(x)
+    return _activated(keras.layers.Dense(units)(x), config)
+
+
+def _residual(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
+    import keras
+
+    for filters in (16, 32, 32):
+        x = keras.layers.Conv2D(filters, 3, padding="same")(x)
+        x = keras.layers.MaxPooling2D(3, 2, "same")(x)
+        for _ in range(2):
+            before = x
+            for _ in range(2):
+                x = keras.layers.Conv2D(filters, 3, padding="same")(_activated(x, config))
+            x = keras.layers.Add()([before, x])
+    x = keras.layers.Flatten()(_activated(x, config))
+    return _activated(keras.layers.Dense(256)(x), config)
