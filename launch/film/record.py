@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec
-from launch.film.stage import Frame, Performance, make_stage, play_episode
+from launch.film.stage import Frame, Performance, PlayArguments, make_stage, play_episode
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -24,8 +24,7 @@ from launch.output import (
     provenance_text,
     write_json,
 )
-from launch.results.evaluate import PolicyName, ProtocolName
-from launch.run.folder import RunFolder, WeightsName
+from launch.run.folder import RunFolder
 from launch.run.status import RunPath
 from shared.config import RunConfig
 from shared.errors import setting_error
@@ -42,8 +41,8 @@ _CAPTION_SHARE = 0.06
 _GIF_FRAMES_PER_SECOND = 25
 
 
-@dataclass(frozen=True)
-class RecordArguments:
+@dataclass(frozen=True, kw_only=True)
+class RecordArguments(PlayArguments):
     """Write whole episodes of a run's agent as a video. Ctrl-C keeps the frames so far."""
 
     run: Annotated[RunPath, tyro.conf.Positional]
@@ -56,18 +55,6 @@ class RecordArguments:
     """Format of the default file."""
     overlay: bool = False
     """Write the score and the network's value below each frame."""
-    protocol: ProtocolName = "training"
-    """As in tributary evaluate."""
-    policy: PolicyName = "as-trained"
-    """As in tributary evaluate."""
-    weights: WeightsName = "auto"
-    """As in tributary evaluate."""
-    seed: int | None = None
-    """Seed of the episodes. Default: the run's."""
-    trust_imports: bool = False
-    """As in tributary evaluate."""
-    json: Path | None = None
-    """File to write the returns to, with protocol and seeds."""
 
 
 def record(arguments: RecordArguments) -> int:
@@ -82,15 +69,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     check_output(arguments.output, (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
-    performance = Performance(
-        folder,
-        arguments.episodes,
-        protocol=arguments.protocol,
-        policy=arguments.policy,
-        weights=arguments.weights,
-        seed=arguments.seed,
-        trust_imports=arguments.trust_imports,
-    )
+    performance = Performance(folder, arguments.episodes, arguments)
     made, stage = performance.description, performance.stage
     output = arguments.output or folder.output(f"videos/update-{made['version']}.{arguments.format}")
     print_line(console, f"playing {made['environment']} with {performance.source}")

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from actors.environments import (
     atari_game,
     environment_spec,
 )
-from actors.environments.border import as_array, described
+from actors.environments.border import described
 from launch.results.evaluate import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.tensorflow_setup import prepare_tensorflow
@@ -39,8 +40,6 @@ _ATARI_ENLARGEMENT = 3
 # On a television of 4:3.
 _ATARI_PIXEL_ASPECT = 12 / 7
 _DEFAULT_FRAMES_PER_SECOND = 30
-# Grey, in colour, and in colour with an opacity, which is not shown.
-_CHANNELS = (1, 3, 4)
 
 
 class PlayedStep(NamedTuple):
@@ -136,44 +135,20 @@ class RenderedStage:
     def _frame(self) -> Frame:
         try:
             frames = self._environment.unwrapped.render()
+            frame = None if frames is None or frames[0] is None else np.asarray(frames[0])
         except Exception as error:
             raise self._not_shown(f"render() raised {typed_line(error)}{place(error)}") from error
-        if frames is None or frames[0] is None:
+        if frame is None:
             raise self._not_shown("it draws nothing")
-        try:
-            frame = as_frame(frames[0])
-        except ValueError as error:
-            raise self._not_shown(str(error)) from error
         self._shape = self._shape or frame.shape
-        if frame.shape != self._shape:
-            raise self._not_shown(f"render() gave a picture of {frame.shape[:2]} after one of {self._shape[:2]}")
+        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.shape != self._shape:
+            raise self._not_shown(
+                f"render() gave {described(frame)}, where uint8 [height, width, 3] of one size is expected"
+            )
         return frame
 
     def _not_shown(self, why: str) -> ConfigurationError:
         return setting_error("environment.id", self._id, f"cannot be shown: {why}")
-
-
-def as_frame(rendered: Any) -> Frame:
-    """A picture of `render` as uint8 [height, width, 3]: grey, with an opacity, or with the channels first.
-
-    Raises:
-        ValueError: it is no picture, or its values are no bytes.
-    """
-    if isinstance(rendered, list | tuple) and rendered and np.ndim(rendered[-1]) >= 2:
-        # A list of all pictures since the last call: the newest one.
-        rendered = rendered[-1]
-    try:
-        picture = np.asarray(rendered)
-    except ValueError:
-        picture = np.empty(0)
-    if picture.ndim == 3 and picture.shape[2] not in _CHANNELS and picture.shape[0] in _CHANNELS:
-        picture = np.moveaxis(picture, 0, -1)
-    if picture.ndim == 2:
-        picture = picture[..., None]
-    if picture.ndim != 3 or picture.shape[2] not in _CHANNELS or not picture.size:
-        raise ValueError(f"render() gave {described(rendered)}, where uint8 [height, width, 3] is expected")
-    frame = as_array("the picture of render()", picture, np.dtype(np.uint8), picture.shape, "uint8")
-    return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else np.ascontiguousarray(frame[..., :3])
 
 
 def make_stage(config: EnvironmentConfig) -> Stage:
@@ -208,43 +183,45 @@ def _value_and_preferences(
     return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlayArguments:
+    """The options that `tributary watch` and `tributary record` share."""
+
+    protocol: ProtocolName = "training"
+    """As in tributary evaluate."""
+    policy: PolicyName = "as-trained"
+    """As in tributary evaluate."""
+    weights: WeightsName = "auto"
+    """As in tributary evaluate."""
+    seed: int | None = None
+    """Seed of the episodes. Default: the run's."""
+    trust_imports: bool = False
+    """As in tributary evaluate."""
+    json: Path | None = None
+    """File to write the returns to, with protocol and seeds."""
+
+
 class Performance:
-    """The agent of a run on the stage of its environment, for `tributary watch` and `tributary record`.
+    """The agent of a run on the stage of its environment. `episodes` is the number of seeds."""
 
-    Args:
-        run: its folder.
-        episodes: number of seeds.
-        seed: of the episodes; None for the run's.
-    """
-
-    def __init__(
-        self,
-        run: RunFolder,
-        episodes: int,
-        *,
-        protocol: ProtocolName,
-        policy: PolicyName,
-        weights: WeightsName,
-        seed: int | None,
-        trust_imports: bool,
-    ) -> None:
-        config: RunConfig = run.read_config("run", trust_imports=trust_imports)
-        if seed is not None:
-            config = replace(config, seed=seed)
+    def __init__(self, run: RunFolder, episodes: int, arguments: PlayArguments) -> None:
+        config: RunConfig = run.read_config("run", trust_imports=arguments.trust_imports)
+        if arguments.seed is not None:
+            config = replace(config, seed=arguments.seed)
         self.spec: EnvironmentSpec = run.with_observation_mean(config, environment_spec(config.environment))
-        environment = by_protocol(config.environment, protocol)
-        policy_name: EvaluationPolicy = policy_of(config, policy)
+        environment = by_protocol(config.environment, arguments.protocol)
+        policy_name: EvaluationPolicy = policy_of(config, arguments.policy)
         prepare_tensorflow(1, gpu=False)
         from actors.policy import Policy
 
         self.seeds: EpisodeSeeds = episode_seeds(config.seed, "recording", episodes)
         self.policy = Policy(config, self.spec, seed=self.seeds.actions, training=False)
-        snapshot, self.source = load_weights(run, weights, self.policy.layout)
+        snapshot, self.source = load_weights(run, arguments.weights, self.policy.layout)
         self.policy.assign(snapshot.parameters, snapshot.frames)
         self.stage = make_stage(environment)
         self.description: dict[str, Any] = {
             "environment": environment.id,
-            "protocol": describe_protocol(environment, protocol, self.spec),
+            "protocol": describe_protocol(environment, arguments.protocol, self.spec),
             "policy": policy_name,
             "weights": self.source,
             "version": snapshot.version,

@@ -4,29 +4,21 @@ import os
 import re
 import select
 import signal
-import sys
-import tempfile
 import termios
 import time
 import tty
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-Colours = Literal["true", "256", "none"]
 Colour = tuple[int, int, int]
 
 _SPACE, _UPPER_HALF = ord(" "), ord("▀")
-# Without colours: from the shade of the background to the most different one.
-_SHADES = np.array([ord(character) for character in " .:-=+*#%@"], np.uint32)
-_LUMINANCE = np.array([0.299, 0.587, 0.114])
-# xterm's 256 colours: a cube of these levels from 16 on, and a ramp of greys from 232 on.
+# The cube of xterm's 256 colours has these levels, from colour 16 on.
 _LEVELS = np.array([0, 95, 135, 175, 215, 255])
-_GREYS = np.arange(8, 239, 10)
 # Synchronised output: the terminal shows a frame at once, or ignores the sequence.
 _BEGIN, _END = b"\x1b[?2026h", b"\x1b[?2026l"
 
@@ -49,8 +41,8 @@ class Screen:
     """The whole terminal of this process as a display. On exit it is restored, also after signals and errors.
 
     Use as a context, and call `wait` regularly. `interrupted` is set by signals that request the end, and by a closed
-    terminal. `changed` is set when the whole display must be drawn again, because the window was resized or the program
-    suspended; the caller resets it. Standard error is held back until the end.
+    terminal. `changed` is set when the whole display must be drawn again, because the window was resized; the caller
+    resets it. Ctrl-Z does nothing.
 
     Raises:
         OSError: this process has no terminal.
@@ -62,34 +54,29 @@ class Screen:
         self._input = b""
         self._requests, self._last_request = 0, 0.0
         self._sends_requests, self._replied = True, False
-        self._suspended = self._continued = False
         self.interrupted = False
         self.changed = True
 
     def __enter__(self) -> "Screen":
-        kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+        kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
         # Signals that are ignored from the start, as under nohup, stay ignored.
         self._before = {kind: signal.getsignal(kind) for kind in kinds if signal.getsignal(kind) != signal.SIG_IGN}
         for kind in self._before:
             signal.signal(kind, self._on_signal)
-        self._stderr = os.dup(2) if os.isatty(2) else None
-        if self._stderr is not None:
-            self._held = tempfile.TemporaryFile()
-            os.dup2(self._held.fileno(), 2)
-        self._set_up()
+        with suppress(termios.error):
+            tty.setcbreak(self._terminal, termios.TCSANOW)
+            settings = termios.tcgetattr(self._terminal)
+            # Ctrl-S would block the output, and with it the exit; Ctrl-Z would leave the display as it is.
+            settings[0] &= ~termios.IXON
+            settings[6][termios.VSUSP] = b"\0"
+            termios.tcsetattr(self._terminal, termios.TCSANOW, settings)
+        self._write(_ENTER)
         return self
 
     def __exit__(self, *_: object) -> None:
         # The handlers stay until the terminal is restored: a signal cannot interrupt that.
         self._restore()
         os.close(self._terminal)
-        if self._stderr is not None:
-            sys.stderr.flush()
-            os.dup2(self._stderr, 2)
-            os.close(self._stderr)
-            self._held.seek(0)
-            with suppress(OSError), self._held:
-                os.write(2, self._held.read())
         for kind, before in self._before.items():
             signal.signal(kind, before)
 
@@ -118,19 +105,6 @@ class Screen:
 
     def wait(self, seconds: float) -> list[str]:
         """Wait for keys: characters, "left" and "right"."""
-        keys = self._read(seconds)
-        if self._suspended:
-            self._suspended = False
-            self._restore()
-            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-            signal.raise_signal(signal.SIGTSTP)
-            signal.signal(signal.SIGTSTP, handler)
-            self._set_up()
-        elif self._continued:
-            self._set_up()
-        return keys
-
-    def _read(self, seconds: float) -> list[str]:
         if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
             return []
         read = b""
@@ -160,38 +134,22 @@ class Screen:
     def _closed(self) -> None:
         self.interrupted, self._requests = True, 0
 
-    def _set_up(self) -> None:
-        self._continued = False
-        with suppress(termios.error):
-            tty.setcbreak(self._terminal, termios.TCSANOW)
-            # Without this, Ctrl-S would block the output, and with it the exit.
-            settings = termios.tcgetattr(self._terminal)
-            settings[0] &= ~termios.IXON
-            termios.tcsetattr(self._terminal, termios.TCSANOW, settings)
-        self._write(_ENTER)
-        self.changed = True
-
     def _restore(self) -> None:
         self._write(_LEAVE)
         # Later replies would appear as input of the shell.
         deadline = time.monotonic() + _REPLY_SECONDS
         while self._replied and self._requests and (left := deadline - time.monotonic()) > 0:
-            self._read(left)
+            self.wait(left)
         self._requests = 0
         with suppress(termios.error):
             termios.tcflush(self._terminal, termios.TCIFLUSH)
             termios.tcsetattr(self._terminal, termios.TCSANOW, self._settings)
 
     def _on_signal(self, kind: int, _frame: object) -> None:
-        match kind:
-            case signal.SIGWINCH:
-                self.changed = True
-            case signal.SIGTSTP:
-                self._suspended = True
-            case signal.SIGCONT:
-                self._continued = True
-            case _:
-                self.interrupted = True
+        if kind == signal.SIGWINCH:
+            self.changed = True
+        else:
+            self.interrupted = True
 
 
 class Rectangle(NamedTuple):
@@ -239,11 +197,11 @@ class Painter:
     """Computes the bytes that change a terminal from one grid of cells to the next.
 
     Args:
-        colours: of the terminal. `none` draws pictures with characters.
+        true_colours: the terminal has 16 million colours, and not 256.
     """
 
-    def __init__(self, colours: Colours) -> None:
-        self._colours = colours
+    def __init__(self, true_colours: bool) -> None:
+        self._true_colours = true_colours
         self._shown: npt.NDArray[np.uint32] | None = None
 
     def clear(self) -> bytes:
@@ -267,44 +225,23 @@ class Painter:
             row, column = divmod(cell, cells.shape[1])
             if cell != expected or column == 0:
                 parts.append(f"\x1b[{row + 1};{column + 1}H")
-            if self._colours != "none":
-                if its_back != back:
-                    parts.append(self._colour(its_back, 48))
-                if its_front != front:
-                    parts.append(self._colour(its_front, 38))
+            if its_back != back:
+                parts.append(self._colour(its_back, 48))
+            if its_front != front:
+                parts.append(self._colour(its_front, 38))
             parts.append(chr(character))
             expected, front, back = cell + 1, its_front, its_back
         return _BEGIN + "".join(parts).encode() + _END
 
     def _as_shown(self, cells: Cells) -> npt.NDArray[np.uint32]:
         """Character, front and back colour as numbers of the terminal: uint32 [rows, columns, 3]."""
-        if self._colours == "none":
-            nothing = np.zeros(cells.shape, np.uint32)
-            return np.stack([_without_colours(cells), nothing, nothing], axis=-1)
-        as_number = _in_256 if self._colours == "256" else _in_24_bits
+        as_number = _in_24_bits if self._true_colours else _in_256
         return np.stack([cells.characters, as_number(cells.front), as_number(cells.back)], axis=-1)
 
     def _colour(self, number: int, place: int) -> str:
-        if self._colours == "256":
+        if not self._true_colours:
             return f"\x1b[{place};5;{number}m"
         return f"\x1b[{place};2;{number >> 16};{number >> 8 & 255};{number & 255}m"
-
-
-def terminal_colours(environment: Mapping[str, str]) -> Colours:
-    """The colours of a terminal by its environment variables; see no-color.org and termstandard/colors."""
-    if environment.get("NO_COLOR"):
-        return "none"
-    true = environment.get("COLORTERM") in ("truecolor", "24bit") or environment.get("TERM", "").endswith("-direct")
-    return "true" if true else "256"
-
-
-def _without_colours(cells: Cells) -> npt.NDArray[np.uint32]:
-    """Characters uint32 [rows, columns], with shades where there is a picture."""
-    picture = cells.characters == _UPPER_HALF
-    means = ((cells.front.astype(np.float64) + cells.back) @ _LUMINANCE / 2).astype(int)
-    background = np.bincount(means[picture]).argmax() if picture.any() else 0
-    shades = np.minimum(np.abs(means - background) * len(_SHADES) // 128, len(_SHADES) - 1)
-    return np.where(picture, _SHADES[shades], cells.characters)
 
 
 def _in_24_bits(colours: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
@@ -312,11 +249,6 @@ def _in_24_bits(colours: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
 
 
 def _in_256(colours: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
-    """The nearest of xterm's 256 colours, by the squares of the differences."""
-    wide = colours.astype(np.int64)
-    steps = np.abs(wide[..., None] - _LEVELS).argmin(-1)
-    cube = 16 + steps @ (36, 6, 1)
-    grey = np.abs(wide.mean(-1)[..., None] - _GREYS).argmin(-1)
-    to_cube = np.square(wide - _LEVELS[steps]).sum(-1)
-    to_grey = np.square(wide - _GREYS[grey][..., None]).sum(-1)
-    return np.where(to_cube <= to_grey, cube, 232 + grey).astype(np.uint32)
+    """The nearest colour of xterm's cube."""
+    steps = np.abs(colours.astype(np.int64)[..., None] - _LEVELS).argmin(-1)
+    return (16 + steps @ (36, 6, 1)).astype(np.uint32)

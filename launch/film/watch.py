@@ -13,11 +13,10 @@ import tyro
 from rich.console import Console
 
 from launch import zoo
-from launch.film.stage import Frame, Performance, PlayedStep
-from launch.film.terminal import Cells, Painter, Rectangle, Screen, terminal_colours
+from launch.film.stage import Frame, Performance, PlayArguments, PlayedStep
+from launch.film.terminal import Cells, Painter, Rectangle, Screen
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, quoted, write_json
-from launch.results.evaluate import PolicyName, ProtocolName
-from launch.run.folder import RunFolder, WeightsName
+from launch.run.folder import RunFolder
 from launch.run.status import RunPath, run_name
 from shared.errors import ConfigurationError
 
@@ -35,34 +34,18 @@ _MOST_LATE_SECONDS = 0.25
 _POLL_SECONDS = 0.05
 
 _LEAST_SIDE_COLUMNS, _MOST_SIDE_COLUMNS = 20, 40
-_LEAST_SIDE_ROWS = 12
-# The panel beside the picture shows more than the lines below it, and may take this factor of the picture's area.
-_SIDE_IS_BETTER = 1.2
-_LINES_BELOW = 3
 _KEYS = "q quit   space pause   . one frame   ← → speed   n next episode"
 
 _BRIGHT, _DIM, _KEY = (255, 255, 255), (150, 150, 150), (110, 110, 110)
 _BAR, _TAKEN_BAR = (38, 62, 92), (30, 100, 60)
 
 
-@dataclass(frozen=True)
-class WatchArguments:
+@dataclass(frozen=True, kw_only=True)
+class WatchArguments(PlayArguments):
     """Watch an agent play in the terminal, at the console's speed. Keys change speed and episode; q ends it."""
 
     run: Annotated[RunPath, tyro.conf.Positional] = _DEFAULT
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
-    protocol: ProtocolName = "training"
-    """As in tributary evaluate."""
-    policy: PolicyName = "as-trained"
-    """As in tributary evaluate."""
-    weights: WeightsName = "auto"
-    """As in tributary evaluate."""
-    seed: int | None = None
-    """Seed of the episodes, which are those of tributary record. Default: the run's."""
-    trust_imports: bool = False
-    """As in tributary evaluate."""
-    json: Path | None = None
-    """File to write the returns to, with protocol and seeds."""
 
 
 def watch(arguments: WatchArguments) -> int:
@@ -82,21 +65,13 @@ def watch(arguments: WatchArguments) -> int:
         screen_of_terminal = Screen()
     except OSError as error:
         raise no_terminal from error
-    performance = Performance(
-        folder,
-        _EPISODES,
-        protocol=arguments.protocol,
-        policy=arguments.policy,
-        weights=arguments.weights,
-        seed=arguments.seed,
-        trust_imports=arguments.trust_imports,
-    )
+    performance = Performance(folder, _EPISODES, arguments)
     agent, stage = Path(folder.name).name, performance.stage
     names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
     returns: list[float] = []
     try:
         with screen_of_terminal as screen:
-            player = Player(screen, Painter(terminal_colours(os.environ)), stage.frames_per_second, stage.pixel_aspect)
+            player = Player(screen, Painter(_true_colours()), stage.frames_per_second, stage.pixel_aspect)
             for episode in count():
                 for step in performance.episode(episode % _EPISODES):
                     panel = Panel(agent, environment_id, episode + 1, returns, step, names, preferences_are)
@@ -117,6 +92,12 @@ def watch(arguments: WatchArguments) -> int:
         played = {**performance.description, "returns": returns, "interrupted": interrupted}
         write_json(arguments.json, played | provenance())
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
+
+
+def _true_colours() -> bool:
+    """Whether the terminal has 16 million colours, by the variables that termstandard/colors describes."""
+    direct = os.environ.get("TERM", "").endswith("-direct")
+    return direct or os.environ.get("COLORTERM") in ("truecolor", "24bit")
 
 
 class Panel(NamedTuple):
@@ -217,29 +198,27 @@ class Player:
 
 
 def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Panel) -> Cells:
-    """A frame uint8 [height, width, 3] and its panel in a window of `size` rows and columns.
+    """A frame uint8 [height, width, 3] in a window of `size` rows and columns, with its panel beside it.
 
-    The panel is beside the picture, or below it where that allows for a larger picture.
+    A narrow window has one line below the picture in place of the panel.
     """
     rows, columns = size
     height, width = frame.shape[0], frame.shape[1] * pixel_aspect
     # The last row lists the keys.
     free = max(1, rows - 1)
-    beside = fit(width, height, free, max(1, columns - _LEAST_SIDE_COLUMNS - 1))
-    below = fit(width, height, max(1, free - _LINES_BELOW), columns)
     cells = Cells(rows, columns)
+    beside = fit(width, height, free, max(1, columns - _LEAST_SIDE_COLUMNS - 1))
     side = min(_MOST_SIDE_COLUMNS, columns - beside[1] - 1)
-    if side >= _LEAST_SIDE_COLUMNS and beside[0] * beside[1] * _SIDE_IS_BETTER >= below[0] * below[1]:
+    if side >= _LEAST_SIDE_COLUMNS:
         left = max(0, (columns - beside[1] - 1 - side) // 2)
         cells.picture(frame, Rectangle((free - beside[0]) // 2, left, *beside))
         _panel(cells, Rectangle(0, left + beside[1] + 1, free, side), panel)
     else:
-        cells.picture(frame, Rectangle(0, (columns - below[1]) // 2, *below))
-        left = free - below[0]
-        if left > _LEAST_SIDE_ROWS:
-            _panel(cells, Rectangle(below[0] + 1, 0, left - 1, min(columns, _MOST_SIDE_COLUMNS)), panel)
-        else:
-            _few_lines(cells, Rectangle(below[0], 0, left, columns), panel)
+        picture = fit(width, height, max(1, free - 1), columns)
+        cells.picture(frame, Rectangle(0, (columns - picture[1]) // 2, *picture))
+        score = f"score {panel.step.episode_return:g}  value {panel.step.value:+.2f}  {panel.speed}  {panel.agent}"
+        if rows > 2:
+            cells.text(picture[0], 0, score, _BRIGHT)
     if rows > 1:
         cells.text(rows - 1, 0, _KEYS, _KEY)
     return cells
@@ -274,22 +253,6 @@ def _panel(cells: Cells, at: Rectangle, panel: Panel) -> None:
         cells.text(row, at.column, name[: at.columns - len(number) - 1], colour)
         cells.text(row, at.column + at.columns - len(number), number, colour)
         row += 1
-
-
-def _few_lines(cells: Cells, at: Rectangle, panel: Panel) -> None:
-    """The panel in the few lines below a picture."""
-    step = panel.step
-    facts = f"score {step.episode_return:g}   value {step.value:+.2f}   episode {panel.episode}   {panel.speed}"
-    cells.text(at.row, 0, f"{panel.agent}   {facts}", _BRIGHT)
-    row, column = at.row + 1, 0
-    for name, number, _, taken in _action_lines(panel):
-        text = f"{name} {number}  "
-        if column + len(text) > at.columns:
-            row, column = row + 1, 0
-        if row >= at.row + at.rows:
-            break
-        cells.text(row, column, text, _BRIGHT if taken else _DIM)
-        column += len(text)
 
 
 def _action_lines(panel: Panel) -> list[tuple[str, str, float, bool]]:

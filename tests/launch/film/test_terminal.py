@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 from screen_reader import ScreenReader
 from terminal import Terminal
 
-from launch.film.terminal import Cells, Painter, Rectangle, terminal_colours
+from launch.film.terminal import Cells, Painter, Rectangle
 from launch.film.watch import fit
 
 ROWS, COLUMNS = 4, 7
 
 _LEVELS = (0, 95, 135, 175, 215, 255)
 
-PALETTE = {
-    **{16 + i: rgb for i, rgb in enumerate(itertools.product(_LEVELS, repeat=3))},
-    **{232 + i: (8 + 10 * i,) * 3 for i in range(24)},
-}
+PALETTE = {16 + i: rgb for i, rgb in enumerate(itertools.product(_LEVELS, repeat=3))}
 
 
 def random_cells(seed: int) -> Cells:
@@ -53,7 +50,7 @@ def look(character: str, front: str, back: str) -> tuple[str, str, str]:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 2**31), min_size=1, max_size=4))
 def test_the_terminal_shows_what_was_drawn_last(seeds: list[int]) -> None:
-    painter, reader = Painter("true"), ScreenReader()
+    painter, reader = Painter(True), ScreenReader()
     for cells in map(random_cells, seeds):
         reader.feed(painter.paint(cells))
         wanted = looks_of(cells)
@@ -62,7 +59,7 @@ def test_the_terminal_shows_what_was_drawn_last(seeds: list[int]) -> None:
 
 
 def test_what_has_not_changed_is_not_sent() -> None:
-    painter, cells = Painter("true"), Cells(24, 80)
+    painter, cells = Painter(True), Cells(24, 80)
     cells.picture(np.full((210, 160, 3), 90, np.uint8), Rectangle(0, 0, 23, 60))
     assert len(painter.paint(cells)) > 24 * 80
     cells.text(5, 70, "+0.53", (255, 255, 255))
@@ -91,7 +88,7 @@ def test_a_picture_has_two_pixels_in_a_cell_and_nothing_in_it_is_lost() -> None:
 def test_256_colours_are_the_nearest_ones(colour: tuple[int, int, int]) -> None:
     cells, reader = Cells(1, 1), ScreenReader()
     cells.fill(Rectangle(0, 0, 1, 1), colour)
-    reader.feed(Painter("256").paint(cells))
+    reader.feed(Painter(False).paint(cells))
     kind, _, number = reader.cells[0, 0][2].partition(";")
     assert kind == "5"
 
@@ -101,42 +98,11 @@ def test_256_colours_are_the_nearest_ones(colour: tuple[int, int, int]) -> None:
     assert distance(PALETTE[int(number)]) == min(map(distance, PALETTE.values()))
 
 
-def test_without_colours_the_background_is_empty_and_what_differs_is_not() -> None:
-    frame = np.full((40, 40, 3), (144, 72, 17), np.uint8)
-    frame[10:20, 10:20] = (236, 236, 236)
-    frame[30:40, 30:40] = (0, 0, 0)
-    cells, reader = Cells(2, 8), ScreenReader()
-    cells.picture(frame, Rectangle(0, 0, 2, 4))
-    cells.text(0, 5, "20", (255, 255, 255))
-    sent = Painter("none").paint(cells)
-    reader.feed(sent)
-    assert b"m" not in sent
-    first, second = reader.line(0), reader.line(1)
-    assert (first[0], first[2:5], first[5:7]) == (" ", "   ", "20")
-    assert first[1] != " "
-    assert second[3] != " "
-
-
 def test_a_window_of_another_size_is_drawn_whole() -> None:
-    painter, reader = Painter("true"), ScreenReader()
+    painter, reader = Painter(True), ScreenReader()
     reader.feed(painter.paint(Cells(2, 3)))
     reader.feed(painter.paint(Cells(3, 4)))
     assert len(reader.cells) == 12
-
-
-@pytest.mark.parametrize(
-    ("variables", "colours"),
-    [
-        ({"COLORTERM": "truecolor"}, "true"),
-        ({"COLORTERM": "24bit", "TERM": "xterm"}, "true"),
-        ({"TERM": "xterm-direct"}, "true"),
-        ({"TERM": "xterm-256color"}, "256"),
-        ({"COLORTERM": "truecolor", "NO_COLOR": "1"}, "none"),
-        ({"COLORTERM": "truecolor", "NO_COLOR": ""}, "true"),
-    ],
-)
-def test_colours_by_environment_variables(variables: dict[str, str], colours: str) -> None:
-    assert terminal_colours(variables) == colours
 
 
 @pytest.mark.parametrize(
@@ -154,7 +120,7 @@ def test_a_picture_is_as_large_as_there_is_room(
     assert fit(*size, rows, columns) == fitted
 
 
-# Shows its size, and each key; q ends it, x is a mistake in it, w is a warning.
+# Shows its size, and each key; q ends it, x is a mistake in it.
 SCRIPT = """
 import sys
 from launch.film.terminal import Screen
@@ -170,8 +136,6 @@ with Screen() as screen:
                 sys.exit(0)
             if key == "x":
                 raise RuntimeError("a mistake")
-            if key == "w":
-                print("a warning", file=sys.stderr)
             screen.send(f"<{key}>".encode())
 sys.exit(130)
 """
@@ -263,26 +227,12 @@ def test_another_size_is_noticed() -> None:
         terminal.until(lambda: "rows and columns 30 100" in terminal.screen.text)
 
 
-def test_a_suspended_program_gives_the_terminal_back_meanwhile() -> None:
+def test_ctrl_z_does_not_leave_the_display_behind() -> None:
     with Terminal(program(SCRIPT)) as terminal:
         terminal.until(lambda: STARTED in terminal.screen.text)
-        terminal.type("\x1a")
-        # It has no shell that it could stop in favour of, and goes on at once.
-        terminal.until(lambda: terminal.output.count("\x1b[?1049h") == 2 and STARTED in terminal.screen.text)
-        assert terminal.output.index("\x1b[?1049l") < terminal.output.rindex("\x1b[?1049h")
-        terminal.type("q")
+        terminal.type("\x1aq")
         assert terminal.read_to_the_end() == 0
-
-
-def test_warnings_are_shown_at_the_end() -> None:
-    with Terminal(program(SCRIPT)) as terminal:
-        terminal.until(lambda: STARTED in terminal.screen.text)
-        terminal.type("w")
-        terminal.until(lambda: "<w>" in terminal.screen.text)
-        assert "a warning" not in terminal.output
-        terminal.type("q")
-        assert terminal.read_to_the_end() == 0
-        assert terminal.output.index("\x1b[?1049l") < terminal.output.index("a warning")
+        assert terminal.output.count("\x1b[?1049h") == 1
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -49,11 +49,11 @@ def changed(panel: Panel = PONG, **step: Any) -> Panel:
 
 def shown(cells: Cells) -> str:
     reader = ScreenReader()
-    reader.feed(Painter("true").paint(cells))
+    reader.feed(Painter(True).paint(cells))
     return reader.text
 
 
-@pytest.mark.parametrize("size", [(24, 80), (60, 200), (50, 50)])
+@pytest.mark.parametrize("size", [(24, 80), (60, 200)])
 def test_score_value_and_probabilities_are_shown(size: tuple[int, int]) -> None:
     text = shown(compose(size, FRAME, 12 / 7, PONG))
     words = {" ".join(line.replace("▀", " ").split()) for line in text.splitlines()}
@@ -91,12 +91,10 @@ def test_action_values_and_vectors_of_actions_have_numbers_of_their_own() -> Non
     assert "+0.00" in shown(compose((24, 80), FRAME, 1.0, changed(vector, action=None)))
 
 
-def test_a_small_window_has_lines_below_the_picture() -> None:
-    text = shown(compose((16, 40), FRAME, 12 / 7, PONG))
-    lines = text.splitlines()
+def test_a_narrow_window_has_a_line_below_the_picture() -> None:
+    lines = shown(compose((24, 40), FRAME, 12 / 7, PONG)).splitlines()
     assert lines[-1].startswith("q quit")
-    assert "score -3" in text
-    assert "›RIGHTFIRE 0.20" in text
+    assert any(line.startswith("score -3  value +0.50") for line in lines)
 
 
 @settings(max_examples=100, deadline=None)
@@ -119,7 +117,7 @@ from launch.film.watch import Panel, Player
 
 frames = np.random.default_rng(0).integers(0, 255, (600, 40, 40, 3), np.uint8)
 with Screen() as screen:
-    player = Player(screen, Painter("true"), int(sys.argv[1]), 1.0)
+    player = Player(screen, Painter(True), int(sys.argv[1]), 1.0)
     while not screen.wait(0.05):
         pass
     for number, frame in enumerate(frames):
