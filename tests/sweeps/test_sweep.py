@@ -67,12 +67,10 @@ def test_all_trials_end_though_one_of_their_processes_and_the_driver_are_killed(
     result = json.loads((folder / "sweep.json").read_text())
     best = max(trials.values(), key=lambda trial: trial["score"])
     assert result["best"] == best["number"]
-    assert sum(result["importances"].values()) == pytest.approx(1.0)
     rows = list(csv.DictReader((folder / "trials.csv").read_text().splitlines()[1:]))
     assert [float(row["optimizer.learning_rate"]) for row in rows] == [
         trial["settings"]["optimizer.learning_rate"] for trial in trials.values()
     ]
-    assert (folder / "importance.png").is_file()
 
     # The best settings train, by the command that the sweep prints.
     run = tmp_path / "best"
