@@ -14,9 +14,7 @@ from launch.output import revision, versions
 from shared.errors import ConfigurationError, typed_line
 
 _LEAST_PYTHON = (3, 11)
-_MOST_CLOCK_SKEW_SECONDS = 1.0
 _LEAST_SHARED_BYTES = 512 * 2**20
-_LEAST_TRANSFER_BYTES_PER_SECOND = 10e6
 
 
 def reference() -> dict[str, Any]:
@@ -35,7 +33,6 @@ def quick_probe() -> dict[str, Any]:
         "cores": usable_cores(),
         "memory_bytes": machine_bytes(),
         "shared_memory_bytes": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None,
-        "time": time.time(),
     }
 
 
@@ -145,13 +142,6 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
     if shared is not None and shared < _LEAST_SHARED_BYTES:
         text = f"/dev/shm holds {shared >> 20} MiB"
         found.append((text, "start the container with --shm-size=2g, or mount a larger tmpfs there"))
-    skew = report.get("clock_skew_seconds")
-    if skew is not None and abs(skew) > _MOST_CLOCK_SKEW_SECONDS:
-        found.append((f"its clock is {skew:+.1f} s off", "run there: timedatectl set-ntp true"))
-    rate = report.get("transfer_bytes_per_second")
-    if rate is not None and rate < _LEAST_TRANSFER_BYTES_PER_SECOND:
-        text = f"16 MB from the learner's node come at {rate / 1e6:.1f} MB/s"
-        found.append((text, "check the network"))
     return found
 
 

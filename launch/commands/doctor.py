@@ -14,8 +14,8 @@ from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, print_line, p
 
 @dataclass(frozen=True)
 class DoctorArguments:
-    """Check this machine, or every node of a cluster: versions, game files, memory, a real environment step, a real
-    graph call, clocks, and the network to the learner's node."""
+    """Check this machine, or every node of a cluster: versions, game files, memory, a real environment step, and a
+    real graph call."""
 
     address: str = "local"
     """Ray cluster to check, as in tributary train. local: this machine alone."""
@@ -48,14 +48,13 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     packages = ", ".join(f"{name} {here['versions'][name]}" for name in shown)
     console.print(f"here: Python {here['python']}, {packages}, revision {here['revision']}", highlight=False)
     table = Table(box=None, pad_edge=False)
-    for heading in ("node", "as here", "cores", "GiB", "shm GiB", "step µs", "graph µs", "clock s", "MB/s"):
+    for heading in ("node", "as here", "cores", "GiB", "shm GiB", "step µs", "graph µs"):
         table.add_column(heading, justify="left" if heading == "node" else "right", no_wrap=True)
     for report in reports:
         if "error" in report:
             table.add_row(report["node"], "no")
             continue
-        shared, skew = report["shared_memory_bytes"], report.get("clock_skew_seconds")
-        rate = report.get("transfer_bytes_per_second")
+        shared = report["shared_memory_bytes"]
         table.add_row(
             report["node"],
             "no" if disagreements(report, here) else "yes",
@@ -64,14 +63,8 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
             "-" if shared is None else f"{shared / 2**30:.1f}",
             f"{report['environment_microseconds']:.0f}" if "environment_microseconds" in report else "fails",
             f"{report['graph_microseconds']:.0f}" if "graph_microseconds" in report else "fails",
-            "-" if skew is None else f"{skew:+.3f}",
-            "-" if rate is None else f"{rate / 1e6:,.0f}",
         )
     console.print(table, highlight=False)
     for finding in findings:
-        line = f"{finding.node}: {finding.cause}; {finding.advice}"
-        print_line(console, line)
-    if findings:
-        console.print(f"{len(findings)} found", highlight=False)
-    else:
-        console.print("all is well; MB/s: 16 MB from the learner's node" if len(reports) > 1 else "all is well")
+        print_line(console, f"{finding.node}: {finding.cause}; {finding.advice}")
+    console.print(f"{len(findings)} found" if findings else "all is well", highlight=False)

@@ -2,12 +2,12 @@
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from decimal import Decimal
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -23,7 +23,6 @@ from launch.request import (
 )
 from shared.config import OptionValue, RunConfig
 from shared.config.task import read_option
-from shared.errors import setting_error
 
 _Arguments = TypeVar("_Arguments")
 _PresetArguments = TypeVar("_PresetArguments", bound="PresetArguments")
@@ -31,7 +30,7 @@ _PresetArguments = TypeVar("_PresetArguments", bound="PresetArguments")
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
 _POWERS = {"k": 3, "m": 6}
-_TRUTH = {"true": True, "false": False}
+_FLAG = re.compile(r"--((?:[\w-]+\.)*)(no-)?([\w-]+)=(true|false)", re.IGNORECASE)
 _READERS = ConstructorRegistry()
 _OPTIONS, _OPTIONS_TYPE = "--environment.options", dict[str, OptionValue]
 
@@ -53,7 +52,7 @@ def parse(kind: type[_Arguments], command: str, arguments: Sequence[str], defaul
         SystemExit: with code 2 after tyro has printed what is wrong, or with code 0 after `--help`.
     """
     options = {} if default is None else {"default": default}
-    spelt = _with_flags_spelt_out(kind, _with_one_list_of_options(arguments))
+    spelt = [_flag_spelt_out(argument) for argument in _with_one_list_of_options(arguments)]
     parsed = tyro.cli(kind, prog=f"tributary {command}", args=spelt, registry=_READERS, **options)
     # Before an environment of the user changes to another folder.
     files = {
@@ -166,14 +165,11 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
     return bool({"-h", "--help"} & set(arguments))
 
 
-def help_page(command: str, purpose: str, preset: str, base: Any, kind: type, *, without: Collection[str] = ()) -> str:
-    """The short help of a command with the options of the dataclass `kind`, and `base` as the values of settings.
-
-    `without` are settings that the command does not use.
-    """
+def help_page(command: str, purpose: str, preset: str, base: Any, kind: type) -> str:
+    """The short help of a command with the options of the dataclass `kind`, and `base` as the values of settings."""
     words = f"{purpose} The settings that most runs change, with the values of the preset {preset}:"
     more = filled(f"tributary {command} --help-all shows every setting; docs/settings.md has them on one page.")
-    return _HELP.format(command=command, purpose=filled(words), settings=short_help(base, kind, without), more=more)
+    return _HELP.format(command=command, purpose=filled(words), settings=short_help(base, kind), more=more)
 
 
 def with_full_help(arguments: Sequence[str]) -> list[str]:
@@ -203,20 +199,23 @@ def _number(text: str) -> float:
 
 
 @_READERS.primitive_rule
-def _counts(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    return _reader("INT", _count, lambda value: isinstance(value, int)) if field.type is int else None
-
-
-@_READERS.primitive_rule
-def _numbers(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    return _reader("FLOAT", _number, lambda value: isinstance(value, int | float)) if field.type is float else None
-
-
-@_READERS.primitive_rule
-def _paths(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    # A shell leaves the ~ of --run-dir=~/runs to the command.
-    reads = field.type is Path
-    return _reader("PATH", typed_path, lambda value: isinstance(value, Path)) if reads else None
+def _typed(field: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+    readers: dict[Any, tuple[str, Callable[[str], Any], Any]] = {
+        int: ("INT", _count, int),
+        float: ("FLOAT", _number, int | float),
+        # A shell leaves the ~ of --run-dir=~/runs to the command.
+        Path: ("PATH", typed_path, Path),
+    }
+    if field.type not in readers:
+        return None
+    metavar, read, kinds = readers[field.type]
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda texts: read(texts[0]),
+        is_instance=lambda value: isinstance(value, kinds),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 @_READERS.primitive_rule
@@ -267,41 +266,10 @@ def _with_options_added(parsed: Any, default: Any) -> Any:
     return replace(parsed, **{name: value for name, value in changes.items() if value != getattr(parsed, name)})
 
 
-def _reader(metavar: str, read: Any, is_instance: Any) -> PrimitiveConstructorSpec:
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda texts: read(texts[0]),
-        is_instance=is_instance,
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def _with_flags_spelt_out(kind: type, arguments: Sequence[str]) -> list[str]:
+def _flag_spelt_out(argument: str) -> str:
     """`--flag=True` as `--flag`, `--flag=False` as `--no-flag`: tyro's flags take no value, and come in such pairs."""
-    flags = {name for name, hint in _names(kind) if hint is bool}
-    spelt = []
-    for argument in arguments:
-        typed, _, value = argument.partition("=")
-        section, dot, name = typed.removeprefix("--").replace("_", "-").rpartition(".")
-        flag = section + dot + name.removeprefix("no-")
-        if argument.startswith("--") and "=" in argument and flag in flags:
-            if value.lower() not in _TRUTH:
-                raise setting_error(flag, value, "must be True or False")
-            on = _TRUTH[value.lower()] != name.startswith("no-")
-            argument = f"--{section}{dot}{'' if on else 'no-'}{name.removeprefix('no-')}"
-        spelt.append(argument)
-    return spelt
-
-
-def _names(kind: type, section: str = "") -> Iterator[tuple[str, Any]]:
-    """The names of a dataclass's fields as they are typed, and their types."""
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        marks: Sequence[Any] = ()
-        if get_origin(hint) is Annotated:
-            hint, *marks = get_args(hint)
-        if isinstance(hint, type) and is_dataclass(hint):
-            unnamed = any(getattr(mark, "name", None) == "" for mark in marks)
-            yield from _names(hint, section if unnamed else f"{section}{name.replace('_', '-')}.")
-        else:
-            yield section + name.replace("_", "-"), hint
+    match = _FLAG.fullmatch(argument)
+    if match is None:
+        return argument
+    section, no, name, value = match.groups()
+    return f"--{section}{'' if (value.lower() == 'true') != bool(no) else 'no-'}{name}"

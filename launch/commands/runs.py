@@ -20,10 +20,9 @@ from shared.errors import ConfigurationError
 _POLL_SECONDS = 0.5
 _MOST_SHOWN = 20
 _HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
-# Columns that are left out on a narrow terminal, in this order.
-_LEFT_OUT_FIRST = ("environment", "h:mm:ss", "evaluation")
+# Width of the console from which on these columns are shown.
+_LEAST_WIDTH = {"environment": 100, "h:mm:ss": 70, "evaluation": 60}
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
-_ANY_WIDTH, _LEAST_NAME = 1000, 12
 _FILE_WIDTH = 200
 
 
@@ -100,25 +99,17 @@ def attach(arguments: AttachArguments) -> int:
 
 
 def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
-    """A table of runs with as many columns as fit into the width of the console."""
-    rows = [_row(run, folder) for run in runs]
-    no_evaluation = all(row[_HEADINGS.index("evaluation")] == "-" for row in rows)
-    shown = [name for name in _HEADINGS if not (no_evaluation and name == "evaluation")]
-    for name in (None, *_LEFT_OUT_FIRST):
-        shown = [other for other in shown if other != name]
-        table = Table(box=None, pad_edge=False)
-        for heading in shown:
-            if heading == "run":
-                table.add_column(heading, overflow="fold", min_width=_LEAST_NAME)
-            else:
-                text = heading in ("environment", "status")
-                table.add_column(heading, justify="left" if text else "right", no_wrap=True)
-        for run, row in zip(runs, rows, strict=True):
-            cells = [cell for heading, cell in zip(_HEADINGS, row, strict=True) if heading in shown]
-            table.add_row(*map(Text, cells), style="bold" if run.status == RUNNING else None)
-        # Measured at a large width: at the real one the result is the width after folding.
-        if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum <= console.width:
-            break
+    """A table of runs, with fewer columns on a narrow console."""
+    rows = [dict(zip(_HEADINGS, _row(run, folder), strict=True)) for run in runs]
+    shown = [name for name in _HEADINGS if console.width >= _LEAST_WIDTH.get(name, 0)]
+    if all(row["evaluation"] == "-" for row in rows):
+        shown = [name for name in shown if name != "evaluation"]
+    table = Table(box=None, pad_edge=False)
+    for name in shown:
+        text = name in ("run", "environment", "status")
+        table.add_column(name, justify="left" if text else "right", overflow="fold", no_wrap=name != "run")
+    for run, row in zip(runs, rows, strict=True):
+        table.add_row(*(Text(row[name]) for name in shown), style="bold" if run.status == RUNNING else None)
     return table
 
 

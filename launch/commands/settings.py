@@ -6,7 +6,7 @@
 import ast
 import inspect
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -71,17 +71,13 @@ class Setting(NamedTuple):
         return "--" + self.name.replace("_", "-")
 
 
-def settings(config: RunConfig) -> Iterator[Setting]:
-    """All settings in the order of their definition. Their defaults are the values of `config`."""
-    return _settings(config, "")
-
-
-def _settings(part: Any, prefix: str) -> Iterator[Setting]:
+def settings(part: Any, prefix: str = "") -> Iterator[Setting]:
+    """All settings of a RunConfig in the order of their definition, with its values as their defaults."""
     described = _described(part.__class__)
     for field in fields(part):
         value = getattr(part, field.name)
         if is_dataclass(value):
-            yield from _settings(value, f"{prefix}{field.name}.")
+            yield from settings(value, f"{prefix}{field.name}.")
         else:
             kind, text = described[field.name]
             yield Setting(prefix + field.name, kind, value, text)
@@ -139,12 +135,12 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def short_help(config: RunConfig, command: type, without: Collection[str] = ()) -> str:
-    """The settings in `MOST_USED` except `without`, with the values of `config`, and the options of the command itself,
-    which are the fields of the dataclass `command`."""
+def short_help(config: RunConfig, command: type) -> str:
+    """The settings in `MOST_USED` with the values of `config`, and the options of the command itself, which are the
+    fields of the dataclass `command`."""
     known = {setting.name: setting for setting in settings(config)}
     short = {option: f", or {alias}" for alias, option in ALIASES.items()}
-    shown = [known[name] for name in MOST_USED if name not in without]
+    shown = [known[name] for name in MOST_USED]
     rows = [(f"{s.option} ({_shown(s.default)}){short.get(s.option, '')}", s.help) for s in shown]
     # The option --config is the field config_file: config is the settings themselves.
     defaults = {field.name: field.default for field in fields(command)}

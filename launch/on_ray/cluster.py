@@ -19,7 +19,6 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # The run reports actors that join or go: the autoscaler's lines would only come between.
 os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
 
-import numpy as np
 import ray
 from ray.autoscaler.sdk import request_resources
 from ray.job_config import JobConfig
@@ -29,7 +28,7 @@ from rich.console import Console
 from launch.doctor import check_reports, probe, quick_probe
 from launch.interrupts import StoppedBeforeTrainingError
 from launch.machine import machine_bytes, provide_home, worker_path
-from launch.on_ray.placement import Node, learner_node, slots_by_node
+from launch.on_ray.placement import Node, slots_by_node
 from launch.output import EXIT_INTERRUPTED
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
@@ -49,9 +48,6 @@ _RETRY_SECONDS = 10.0
 # The custom resource that marks the node of the learner.
 _LEARNER_RESOURCE = "learner"
 
-_TRANSFER_BYTES = 16 * 10**6
-# A node that is busy for a moment is neither late nor slow.
-_SAMPLES = 3
 # Enough for a process that imports TensorFlow on a busy machine.
 _PROBE_SECONDS = 120.0
 
@@ -356,7 +352,7 @@ def _responds(node: Node) -> bool:
 
 
 def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
-    """A full report of each node, with its clock skew and the transfer rate from the learner's node.
+    """A full report of each node.
 
     Raises:
         ConfigurationError: nothing listens at the address, or the cluster runs another version of Ray or Python.
@@ -365,15 +361,7 @@ def probe_cluster(address: str, console: Console) -> list[dict[str, Any]]:
         join(address)
         nodes = cluster_nodes()
         console.print(f"{len(nodes)} nodes …", style="dim", highlight=False)
-        reports = _reports(nodes, probe)
-        learner, _ = learner_node(RunConfig(), nodes)
-        for node, report in zip(nodes, reports, strict=True):
-            if "error" in report:
-                continue
-            report["clock_skew_seconds"] = _clock_skew(node)
-            if node.id != learner.id:
-                report["transfer_bytes_per_second"] = _transfer_rate(learner, node)
-        return reports
+        return _reports(nodes, probe)
     finally:
         ray.shutdown()
 
@@ -389,7 +377,7 @@ def check_nodes() -> None:
 
 def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
     """Run a probe on all nodes at once. One report each, in their order; that of a failed probe has an `error`."""
-    calls = [_on(node, function).remote() for node in nodes]
+    calls = [ray.remote(function).options(num_cpus=0, max_retries=0, **on_node(node.id)).remote() for node in nodes]
     reports = []
     deadline = time.monotonic() + _PROBE_SECONDS
     for node, call in zip(nodes, calls, strict=True):
@@ -405,12 +393,6 @@ def _reports(nodes: list[Node], function: Callable[[], dict[str, Any]]) -> list[
 
 def _failed_report(error: Exception) -> dict[str, Any]:
     text = one_line(error)
-    package = re.search(r"'(\w+)' is not a package", text)
-    if package is not None:
-        return {
-            "error": f"a file there takes the place of the project's package {package[1]}",
-            "advice": f"python -c 'import {package[1]}; print({package[1]})' names it there: rename it",
-        }
     if "ModuleNotFoundError" in text or "No module named" in text:
         missing = text.rpartition("No module named ")[2][:40].split("'")[1::2]
         return {
@@ -418,43 +400,3 @@ def _failed_report(error: Exception) -> dict[str, Any]:
             "advice": "copy this folder there and run: pip install --editable .",
         }
     return {"error": text[-200:], "advice": "see ray logs on that node"}
-
-
-def _on(node: Node, function: Callable[..., Any]) -> Any:
-    options = {"num_cpus": 0, "max_retries": 0, **on_node(node.id)}
-    return ray.remote(function).options(**options)
-
-
-def _clock_skew(node: Node) -> float:
-    """Seconds by which a node's clock is ahead, by the quickest of several replies: others were delayed."""
-    samples = []
-    for _ in range(_SAMPLES):
-        sent = time.time()
-        there = ray.get(_on(node, _clock).remote())
-        received = time.time()
-        samples.append((received - sent, there - (sent + received) / 2))
-    return min(samples)[1]
-
-
-def _transfer_rate(source: Node, node: Node) -> float:
-    """Bytes per second from one node to another: the best of several transfers, each of fresh data."""
-    seconds = []
-    for _ in range(_SAMPLES):
-        data = _on(source, _put).remote(_TRANSFER_BYTES)
-        ray.wait([data], fetch_local=False)
-        seconds.append(ray.get(_on(node, _get_seconds).remote([data])))
-    return _TRANSFER_BYTES / min(seconds)
-
-
-def _put(size: int) -> np.ndarray:
-    return np.ones(size, np.uint8)
-
-
-def _get_seconds(refs: list[ray.ObjectRef]) -> float:
-    started = time.perf_counter()
-    ray.get(refs[0])
-    return time.perf_counter() - started
-
-
-def _clock() -> float:
-    return time.time()

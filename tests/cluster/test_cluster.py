@@ -104,5 +104,3 @@ def test_the_doctor_looks_at_every_node(cluster: Cluster, tmp_path: Path, capsys
     for node in nodes:
         assert node["environment_microseconds"] > 0
         assert node["graph_microseconds"] > 0
-        assert abs(node["clock_skew_seconds"]) < 1
-    assert sum("transfer_bytes_per_second" in node for node in nodes) == 1
