@@ -102,11 +102,7 @@ class Study(NamedTuple):
 
 
 def learning_line(arguments: Sequence[str]) -> int:
-    """Run `tributary bench learning [PRESET…] [SETTINGS]` and return its exit code.
-
-    Raises:
-        ConfigurationError: a preset is unknown or a setting is invalid.
-    """
+    """Run `tributary bench learning [PRESET…] [SETTINGS]` and return its exit code."""
     rest, presets = spelt_out(arguments), list[str]()
     while (preset := take_preset(rest)) is not None:
         presets.append(preset)
@@ -121,11 +117,7 @@ def learning_line(arguments: Sequence[str]) -> int:
 
 
 def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> int:
-    """Train the runs that have not ended, summarise all, and return the exit code.
-
-    Raises:
-        ConfigurationError: a setting is invalid or a run could not start.
-    """
+    """Train the runs that have not ended, summarise all, and return the exit code."""
     seeds = parse_seeds(arguments.seeds)
     check_side_by_side(arguments.side_by_side)
     check_json_file(arguments.json)

@@ -1,12 +1,11 @@
 """`tributary plan`: what N actors would give, from costs measured on this machine in about half a minute.
 
-The model has four limits in gradients per second, with the seconds that one gradient takes at its actor, in the
-learner's process, and on the learner's network link. All are upper bounds: waiting in a queue is not modelled.
+The model has three limits in gradients per second, with the seconds that one gradient takes at its actor and in the
+learner's process. All are upper bounds: waiting in a queue is not modelled, and neither is the bandwidth of a network.
 
-    actors   N / (actor + learner + link)     each actor waits for the weights after its own gradient
+    actors   N / (actor + learner)            each actor waits for the weights after its own gradient
     cores    cores / (actor + learner)        more actors than cores do not add to it
     learner  1 / learner
-    network  1 / link                         0 seconds on one machine
 """
 
 import math
@@ -39,7 +38,6 @@ from shared.errors import setting_error
 from shared.types import GradientReport, StageSeconds, WeightSnapshot
 
 _MOST_ACTORS = 1024
-_ELEMENT_BYTES = 4
 _MEASURED_SECONDS = 2.0
 _MILLIONS_OF_FRAMES = (40, 200)
 
@@ -51,8 +49,6 @@ class PlanArguments(PresetArguments):
 
     node_cores: int | None = None
     """Cores of one machine of the cluster to plan for. Default: those of this machine."""
-    gigabits: float = 10.0
-    """Bandwidth of the learner's network link, per second and direction."""
     json: Path | None = None
     """Output file of the figures."""
 
@@ -74,11 +70,7 @@ class Costs(NamedTuple):
 
 
 def plan_line(arguments: Sequence[str]) -> int:
-    """Run `tributary plan [PRESET] [SETTINGS]` and return its exit code.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
-    """
+    """Run `tributary plan [PRESET] [SETTINGS]` and return its exit code."""
     parsed = parse_with_preset(PlanArguments, "plan", arguments)
     return EXIT_DONE if parsed is None else _plan(*parsed)
 
@@ -88,8 +80,6 @@ def _plan(arguments: PlanArguments, preset: str) -> int:
     node_cores = usable_cores() if arguments.node_cores is None else arguments.node_cores
     if node_cores < 1:
         raise setting_error("node_cores", node_cores, "must be at least 1")
-    if not arguments.gigabits > 0:
-        raise setting_error("gigabits", arguments.gigabits, "must be greater than 0")
     console, per_node = Console(), automatic_actors(node_cores)
     asked = arguments.config.actor_range[1]
     # The whole curve is for the rollouts that a run divides among this number of actors.
@@ -103,10 +93,7 @@ def _plan(arguments: PlanArguments, preset: str) -> int:
     costs = measure_costs(config, spec, console)
     counts = {2**i for i in range(int(math.log2(_MOST_ACTORS)) + 1)} | {per_node}
     counts |= set() if asked is None else {asked}
-    curve = [
-        predict(config, costs, actors, math.ceil(actors / per_node), node_cores, arguments.gigabits)
-        for actors in sorted(counts)
-    ]
+    curve = [predict(config, costs, n, math.ceil(n / per_node), node_cores) for n in sorted(counts)]
     result = {
         "step_seconds_alone": sum(costs.alone.values()),
         "step_seconds_on_busy_cores": sum(costs.loaded.values()),
@@ -117,10 +104,9 @@ def _plan(arguments: PlanArguments, preset: str) -> int:
         "agent_steps_per_gradient": agent_steps_per_gradient(config),
         "actor_bytes": ACTOR_BYTES,
         "node_cores": node_cores,
-        "gigabits": arguments.gigabits,
         "curve": curve,
         "saturation_actors": {
-            where: saturation_actors(config, costs, nodes, node_cores, arguments.gigabits)
+            where: saturation_actors(config, costs, nodes, node_cores)
             for where, nodes in (("one_machine", 1), ("several_machines", 2))
         },
         "preset": preset,
@@ -203,45 +189,30 @@ def _sums_on_nodes(config: RunConfig, actors: int, nodes: int) -> bool:
     return count > 1 and actors // nodes >= count and config.learner.max_policy_lag is None
 
 
-class _Cycle(NamedTuple):
-    """Seconds per gradient at its actor, in the learner's process and on the learner's link."""
-
-    actor: float
-    learner: float
-    link: float
-
-
-def _cycle(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int, gigabits: float) -> _Cycle:
+def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int) -> tuple[float, float]:
+    """Seconds per gradient at its actor and in the learner's process."""
     # The costs of an agent step grow linearly from one busy core to all of them.
     busy = (min(math.ceil(actors / nodes), node_cores) - 1) / (node_cores - 1) if node_cores > 1 else 1.0
     alone, loaded = sum(costs.alone.values()), sum(costs.loaded.values())
     sums = _sums_on_nodes(config, actors, nodes)
     learner = costs.learner["sums" if sums else "shared_memory" if nodes == 1 else "objects"]
-    link = 0.0 if nodes == 1 else 8 * _ELEMENT_BYTES * costs.parameters / (gigabits * 1e9)
-    return _Cycle(
-        (alone + busy * (loaded - alone)) * agent_steps_per_gradient(config),
-        learner,
-        link / config.learner.gradients_per_update if sums else link,
-    )
+    return (alone + busy * (loaded - alone)) * agent_steps_per_gradient(config), learner
 
 
-def predict(
-    config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int, gigabits: float = 10.0
-) -> dict[str, Any]:
+def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int) -> dict[str, Any]:
     """Rates, lag and memory of `actors` actors on `nodes` machines.
 
     Between the snapshot and the report of an actor every other outstanding gradient is applied once: a mean lag of
     (N c - 1) / K updates. With sums on n nodes, an actor starts with the weights that came with its node's last sum:
     N / K + n (c - 1 / K) - 1.
     """
-    cycle = _cycle(config, costs, actors, nodes, node_cores, gigabits)
+    actor, learner = _gradient_seconds(config, costs, actors, nodes, node_cores)
     calls, count = config.actor.calls_in_flight, config.learner.gradients_per_update
     limits = {
         # A second call in flight hides the transfer.
-        "actors": actors / (cycle.actor if calls > 1 else sum(cycle)),
-        "cores": nodes * node_cores / (cycle.actor + cycle.learner),
-        "learner": 1.0 / cycle.learner,
-        "network": 1.0 / cycle.link if cycle.link else math.inf,
+        "actors": actors / (actor if calls > 1 else actor + learner),
+        "cores": nodes * node_cores / (actor + learner),
+        "learner": 1.0 / learner,
     }
     held_back_by = min(limits, key=lambda limit: limits[limit])
     rate = limits[held_back_by]
@@ -257,15 +228,15 @@ def predict(
         "frames_per_second": frames,
         **{f"minutes_to_{millions}m_frames": millions * 1e6 / frames / 60 for millions in _MILLIONS_OF_FRAMES},
         "policy_lag": actors / count + nodes * (calls - 1 / count) - 1 if sums else (actors * calls - 1) / count,
-        "learner_utilisation": rate * cycle.learner,
+        "learner_utilisation": rate * learner,
         "held_back_by": held_back_by,
     }
 
 
-def saturation_actors(config: RunConfig, costs: Costs, nodes: int, node_cores: int, gigabits: float) -> float:
-    """Number of actors at which the learner or its link is full, when all cores are busy."""
-    cycle = _cycle(config, costs, nodes * node_cores, nodes, node_cores, gigabits)
-    return (cycle.actor if config.actor.calls_in_flight > 1 else sum(cycle)) / max(cycle.learner, cycle.link)
+def saturation_actors(config: RunConfig, costs: Costs, nodes: int, node_cores: int) -> float:
+    """Number of actors at which the learner is full, when all cores are busy."""
+    actor, learner = _gradient_seconds(config, costs, nodes * node_cores, nodes, node_cores)
+    return (actor if config.actor.calls_in_flight > 1 else actor + learner) / learner
 
 
 def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
@@ -282,7 +253,7 @@ def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
     several = full["several_machines"]
     lines.append(f"several machines: the learner is full at about {several:,.0f} actors; more of them would wait")
     last = result["curve"][-1]
-    if last["held_back_by"] in ("learner", "network"):
+    if last["held_back_by"] == "learner":
         changes = ["a longer --actor.unroll-length"]
         if config.actor.gradients_per_rollout > 1:
             changes.append("fewer --actor.epochs or --actor.minibatches")
@@ -309,9 +280,9 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     print_line(console, f"learner, ms per gradient: {learner}; {result['parameters']:,} parameters")
     print_line(
         console,
-        f"assumed: {result['node_cores']} cores a machine, {result['gigabits']:g} gigabits/s, "
-        f"{result['actor_bytes'] >> 20} MiB an actor; rollouts of {result['settings']['actor.environments']} x "
-        f"{result['settings']['actor.unroll_length']}, K = {result['settings']['learner.gradients_per_update']}",
+        f"assumed: {result['node_cores']} cores a machine, {result['actor_bytes'] >> 20} MiB an actor; rollouts of "
+        f"{result['settings']['actor.environments']} x {result['settings']['actor.unroll_length']}, "
+        f"K = {result['settings']['learner.gradients_per_update']}",
     )
     table = Table(box=None, pad_edge=False)
     headings = ("actors", "nodes", "memory", "agent\nsteps/s", "minutes\nto 40 M", "to 200 M\nframes", "policy\nlag",

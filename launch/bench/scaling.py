@@ -46,11 +46,7 @@ class ScalingArguments(PresetArguments):
 
 
 def scaling_line(arguments: Sequence[str]) -> int:
-    """Run `tributary bench scaling [PRESET] [SETTINGS]` and return its exit code.
-
-    Raises:
-        ConfigurationError: a setting is invalid.
-    """
+    """Run `tributary bench scaling [PRESET] [SETTINGS]` and return its exit code."""
     rest = spelt_out(arguments)
     points = {}
     for actors in _counts(option(rest, "--actors") or _DEFAULT_ACTORS):
@@ -79,11 +75,7 @@ def _with_actors(arguments: Sequence[str], actors: int) -> list[str]:
 
 
 def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
-    """Measure each number of actors, print and write the figures; return the exit code.
-
-    Raises:
-        ConfigurationError: a setting is invalid.
-    """
+    """Measure each number of actors, print and write the figures; return the exit code."""
     arguments = next(iter(points.values()))
     check_json_file(arguments.json)
     if not arguments.seconds > 0:

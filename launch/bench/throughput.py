@@ -49,11 +49,7 @@ class ThroughputArguments(PresetArguments):
 
 
 def throughput_line(arguments: Sequence[str]) -> int:
-    """Run `tributary bench throughput [PRESET] [SETTINGS]` and return its exit code.
-
-    Raises:
-        ConfigurationError: the preset is unknown or a setting is invalid.
-    """
+    """Run `tributary bench throughput [PRESET] [SETTINGS]` and return its exit code."""
     parsed = parse_with_preset(ThroughputArguments, "bench throughput", arguments)
     if parsed is None:
         return EXIT_DONE
