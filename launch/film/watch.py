@@ -33,6 +33,8 @@ _LONGEST_UNSEEN_SECONDS = 0.1
 _MOST_LATE_SECONDS = 0.25
 _POLL_SECONDS = 0.05
 
+# A narrower window has no panel beside the picture.
+_LEAST_COLUMNS = 60
 _LEAST_SIDE_COLUMNS, _MOST_SIDE_COLUMNS = 20, 40
 _KEYS = "q quit   space pause   . one frame   ← → speed   n next episode"
 
@@ -209,7 +211,7 @@ def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Pan
     cells = Cells(rows, columns)
     beside = fit(width, height, free, max(1, columns - _LEAST_SIDE_COLUMNS - 1))
     side = min(_MOST_SIDE_COLUMNS, columns - beside[1] - 1)
-    if side >= _LEAST_SIDE_COLUMNS:
+    if columns >= _LEAST_COLUMNS:
         left = max(0, (columns - beside[1] - 1 - side) // 2)
         cells.picture(frame, Rectangle((free - beside[0]) // 2, left, *beside))
         _panel(cells, Rectangle(0, left + beside[1] + 1, free, side), panel)
