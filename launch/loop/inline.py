@@ -53,12 +53,12 @@ class InlineExecutor:
 
     With `actor.fresh_gradients` a rollout and a gradient are calls of different length, and the first call to end in
     simulated time is run first. Actors start evenly spread over one cycle, since actors that began together would
-    report together for ever. So N actors here see the weights that N processes would, to the variation of their speed.
+    report together for ever. So N actors here see the weights that N processes of equal speed would.
 
     All actors use the graphs of the first. A thousand fit into one process.
 
     `actors` are started at once, with ids that count up from `first_actor_id`. An evaluation ends without a result when
-    `stops` is true, and says by `log` what it waits for: it may never end by itself.
+    `stops` is true, and writes to `log` what it waits for: it may never end by itself.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class ReplayExecutor(InlineExecutor):
             # Without calls in flight the coordinator's loop ends too.
             self._calls.clear()
             return None
-        if self._trace.has_replacements and self._paused_before != line:
+        if self._paused_before != line:
             # One pass without a completion before each line: in it the worker pool starts and drains actors.
             self._paused_before = line
             return None
@@ -256,8 +256,6 @@ class ReplayExecutor(InlineExecutor):
             self._trace.advance()
 
     def add(self) -> int | None:
-        if not self._trace.has_replacements:
-            return super().add()
         event, line = self._trace.next, self._trace.line
         # One at a time: whether an actor joins or replaces another follows from the actors missing at its line.
         if event is None or event.kind not in ("replacement", "joined") or self._paused_before != line:

@@ -8,8 +8,6 @@ from outside of the learner, in the order in which the run took them in:
 - `replacement 3`, `joined 3`: an actor was started in place of a failed one, or in a free slot.
 - `released 0`: an actor on a draining node made its last report and was ended.
 - `evaluation`, `lost-evaluator`.
-
-Files of version 1 lack the first line and have no `replacement`: each `lost` implies one at once.
 """
 
 from collections import Counter
@@ -21,6 +19,8 @@ from shared.errors import setting_error
 
 # Text, so that a trace can be read and shortened by hand when a fault is looked for.
 _VERSION = "version 2"
+# Number of the line with the first event.
+_FIRST_LINE = 3
 _Kind = Literal["report", "lost", "lost-with-node", "replacement", "joined", "released", "evaluation", "lost-evaluator"]
 
 
@@ -60,8 +60,6 @@ class EventTrace:
     Attributes:
         actor_ids: ids of the first actors.
         events: all events.
-        first_line: line number of the first event.
-        has_replacements: whether the file is of version 2.
 
     Raises:
         ConfigurationError: the file cannot be read, or is not a trace.
@@ -72,22 +70,18 @@ class EventTrace:
             lines = Path(file).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
-        self.has_replacements = lines[:1] == [_VERSION]
-        if self.has_replacements:
-            del lines[0]
-        word, *ids = lines[0].split() if lines else [""]
+        word, *ids = lines[1].split() if lines[:1] == [_VERSION] and len(lines) > 1 else [""]
         if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
-            raise setting_error("replay_arrivals", file, "does not begin with its actors; record it by a run")
+            problem = f"does not begin with {_VERSION!r} and its actors; record it by a run"
+            raise setting_error("replay_arrivals", file, problem)
         self.actor_ids = list(map(int, ids))
-        self.first_line = 3 if self.has_replacements else 2
-        self.events = [_parse(file, number, line) for number, line in enumerate(lines[1:], self.first_line)]
+        self.events = [_parse(file, number, line) for number, line in enumerate(lines[2:], _FIRST_LINE)]
 
 
 class TraceReader:
     """A position in a trace, and what the events up to it imply for the actors.
 
     Attributes:
-        has_replacements: see `EventTrace`.
         reports_before_drained: reports that each actor which will be drained has yet to make, by its id.
     """
 
@@ -95,7 +89,6 @@ class TraceReader:
         self._trace = EventTrace(file)
         self._position = 0
         self._replacements_missing = 0
-        self.has_replacements = self._trace.has_replacements
         drained = {event.actor_id for event in self._trace.events if event.kind == "released"}
         # The trace has no line for the moment at which a node began to drain. It follows from the number of reports
         # that are left, since a draining actor gets no further dispatch.
@@ -109,7 +102,7 @@ class TraceReader:
     @property
     def line(self) -> int:
         """Line number of the next event."""
-        return self._trace.first_line + self._position
+        return _FIRST_LINE + self._position
 
     @property
     def next(self) -> TraceEvent | None:
@@ -119,7 +112,7 @@ class TraceReader:
     @property
     def free_slots(self) -> int:
         """See `Executor.free_slots`: failed actors without a replacement so far, and one that joins now."""
-        if self.next is None or not self.has_replacements:
+        if self.next is None:
             return 0
         return self._replacements_missing + (self.next.kind == "joined")
 

@@ -179,10 +179,10 @@ def test_a_run_that_learned_nothing_is_saved_as_failed_and_ends_with_exit_code_1
 @pytest.mark.parametrize(
     ("arrivals", "mistake"),
     [
-        ("report 0\nreport 2\n", "line 3 is 'report 2', which nothing under way fits"),
+        ("report 0\nreport 2\n", "line 4 is 'report 2', which nothing under way fits"),
         *(
             pytest.param(
-                f"report 0\n{line}\n", f"line 3 is '{line}', which nothing under way fits", marks=pytest.mark.slow
+                f"report 0\n{line}\n", f"line 4 is '{line}', which nothing under way fits", marks=pytest.mark.slow
             )
             for line in ("lost 2", "evaluation")
         ),
@@ -192,7 +192,7 @@ def test_a_replay_that_does_not_fit_is_one_line_and_saved(
     arrivals: str, mistake: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     order, run = tmp_path / "order.txt", tmp_path / "run"
-    order.write_text(f"actors 0 1\n{arrivals}")
+    order.write_text(f"version 2\nactors 0 1\n{arrivals}")
     small = "--executor inline --actors 2 --actor.environments 4 --actor.unroll-length 5"
     line = f"train cartpole {small} --replay-arrivals {order} --run-dir {run} --json {tmp_path}/result.json"
     assert main(line.split()) == 1

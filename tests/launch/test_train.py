@@ -160,12 +160,12 @@ def test_actors_of_a_cluster_share_the_steps_in_flight_and_not_on_a_resume(
 
 def test_training_that_fails_gives_its_reason(tmp_path: Path) -> None:
     order = tmp_path / "order.txt"
-    order.write_text("actors 0\nreport 0\nreport 2\n")
+    order.write_text("version 2\nactors 0\nreport 0\nreport 2\n")
     events: list[Event] = []
-    with pytest.raises(TrainingFailedError, match="line 3 is 'report 2', which nothing under way fits"):
+    with pytest.raises(TrainingFailedError, match="line 4 is 'report 2', which nothing under way fits"):
         train(quick(replay_arrivals=str(order)), tmp_path / "run", events.append)
     assert any(isinstance(event, Started) for event in events)
-    assert any("line 3 is" in event.text for event in events if isinstance(event, Message))
+    assert any("line 4 is" in event.text for event in events if isinstance(event, Message))
 
 
 @pytest.mark.parametrize("option", ["--resume", "--start-from"])

@@ -31,11 +31,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "does not begin with its actors"),
-        (b"actors one\n", "does not begin with its actors"),
-        (b"actors 0\nreport\n", "line 2 is 'report'"),
-        (b"actors 0\nreport 0\nreport x\n", "line 3 is 'report x'"),
-        (b"actors 0\njoined\n", "line 2 is 'joined'"),
+        (b"", "does not begin with 'version 2' and its actors"),
+        (b"version 2\n", "does not begin with"),
+        (b"actors 0\nreport 0\n", "does not begin with"),
+        (b"version 2\nactors one\n", "does not begin with"),
+        (b"version 2\nactors 0\nreport\n", "line 3 is 'report'"),
+        (b"version 2\nactors 0\nreport 0\nreport x\n", "line 4 is 'report x'"),
+        (b"version 2\nactors 0\njoined\n", "line 3 is 'joined'"),
         (b"\xff\xfe", "cannot be read"),
     ],
 )

@@ -141,15 +141,6 @@ def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConf
     assert (summary["status"], summary["updates"]) == ("interrupted", 3)
 
 
-def test_a_record_of_an_older_version_replaces_at_once(tmp_path: Path) -> None:
-    order = tmp_path / "order.txt"
-    order.write_text("actors 0 1\nreport 0\nlost 1\nreport 2\n")
-    line = f"{SMALL} --replay-arrivals {order} --run-dir {tmp_path / 'run'}"
-    assert main(line.split()) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["status"], summary["updates"], summary["actor_restarts"]) == ("arrivals_replayed", 2, 1)
-
-
 @pytest.mark.parametrize("line", ["joined 7", "replacement 2", "released 0", "lost-evaluator", "lost-with-node 2"])
 def test_what_does_not_fit_is_told_by_its_line(line: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     order = tmp_path / "order.txt"
