@@ -67,11 +67,7 @@ class TrainArguments:
 
 
 def train_line(arguments: Sequence[str]) -> int:
-    """Run `tributary train` with the arguments after it. Returns the exit code.
-
-    Raises:
-        ConfigurationError: a mistake in the settings, found before any worker started.
-    """
+    """Run `tributary train` with the arguments after it. Returns the exit code."""
     rest = spelt_out(arguments)
     parsed: TrainArguments | None = None
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import gymnasium
 
 from actors.environments import EnvironmentSpec
-from launch.on_ray.transport import ChannelAddress, LocalEndpoint, accept
+from launch.on_ray.transport import ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, place, typed_line
@@ -78,7 +78,8 @@ class ActorProcess:
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
         if address is not None and self._endpoint is None:
-            self._endpoint = accept(address)
+            channel = open_channel(address)
+            self._endpoint = None if channel is None else LocalEndpoint(channel)
         return Reply(self._run(snapshot, target), self._endpoint is not None)
 
     def serve(self) -> None:

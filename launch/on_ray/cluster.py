@@ -142,18 +142,9 @@ def join(address: str) -> None:
         ConfigurationError: nothing listens there, or the cluster runs another version of Ray or Python.
         ConnectionError: the listener is no Ray cluster.
     """
-    in_environment = os.environ.get("RAY_ADDRESS", "auto") or "auto"
-    if address == "auto" and in_environment != "auto":
-        # Ray takes it before it looks for a cluster on this machine.
-        fault = _fault(in_environment)
-        if fault is not None:
-            raise setting_error(
-                "address",
-                "auto",
-                f"stands for the variable RAY_ADDRESS, {in_environment}: {fault}; set it to the HOST:PORT of the "
-                f"cluster, unset it to find the one on this machine, or give --address HOST:PORT",
-            )
-        address = in_environment
+    if address == "auto":
+        # Ray takes the variable before it looks for a cluster on this machine.
+        address = os.environ.get("RAY_ADDRESS") or "auto"
     check_address(address)
     try:
         with _own_sigterm():
@@ -211,22 +202,17 @@ def _leave_if_stuck(arrived: int, started: threading.Event) -> None:
 
 def check_address(address: str) -> None:
     """Refuse an address where nothing listens: Ray would try for over a minute, and end the process."""
-    fault = None if address == "auto" else _fault(address)
-    if fault is not None:
-        raise setting_error("address", address, fault)
-
-
-def _fault(address: str) -> str | None:
-    """What is wrong with the HOST:PORT of a cluster; None if something listens there."""
+    if address == "auto":
+        return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
-        return "must be local, auto or HOST:PORT"
+        problem = "must be local, auto or HOST:PORT; auto is RAY_ADDRESS where that is set"
+        raise setting_error("address", address, problem)
     try:
         # Brackets separate an IPv6 address from its port.
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError, UnicodeError) as error:
-        return f"no Ray cluster answers there: {error}"
-    return None
+        raise setting_error("address", address, f"no Ray cluster answers there: {error}") from error
 
 
 def cluster_nodes() -> list[Node]:
@@ -292,12 +278,7 @@ def _draining_nodes() -> set[str]:
 
 
 class ClusterView:
-    """The nodes of the cluster and their slots for actors, looked up again every two seconds.
-
-    Args:
-        config: of the run.
-        learner: the node of the learner.
-    """
+    """The nodes of the cluster and their slots for actors, looked up again every two seconds."""
 
     def __init__(self, config: RunConfig, learner: Node) -> None:
         self._config, self.learner = config, learner

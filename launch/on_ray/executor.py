@@ -61,8 +61,6 @@ class RayExecutor:
     accepted, its calls go through `launch.on_ray.transport`, and Ray only reports how its process ended.
 
     Args:
-        config: of the run.
-        spec: of its environment.
         actors: number of actors to start.
         first_actor_id: ids count up from here and are never reused.
         actor_process: class of the actors' processes.

@@ -18,23 +18,21 @@ import ray
 
 from actors.environments import EnvironmentSpec
 from launch.loop.aggregator import GradientAggregator
-from launch.loop.executor import ChildEvent, Completion, Heartbeat
+from launch.loop.executor import Completion
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, WorkerHandle
 from shared.config import RunConfig
-from shared.types import AggregatedReport, WeightSnapshot
+from shared.types import AggregatedReport
 
 # An aggregator and its actors have a range of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000
 
 
-class NodeAggregator:
+class NodeAggregator(GradientAggregator):
     """A node's process that runs the node's actors and sums their gradients.
 
     Args:
-        config: of the run.
-        spec: of its environment.
         actors: number of actors to start.
         first_actor_id: ids count up from here.
         node: id of this process's node, for its actors; empty on a single machine.
@@ -53,13 +51,7 @@ class NodeAggregator:
         # The evaluator is that of the learner's process.
         config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
         executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
-        self._aggregator = GradientAggregator(executor, config.learner.gradients_per_update, config.supervision)
-
-    def collect(
-        self, snapshot: WeightSnapshot, target: WeightSnapshot | None
-    ) -> AggregatedReport | ChildEvent | Heartbeat:
-        """See `GradientAggregator.collect`."""
-        return self._aggregator.collect(snapshot, target)
+        super().__init__(executor, config.learner.gradients_per_update, config.supervision)
 
 
 class NodesExecutor(RayExecutor):

@@ -249,12 +249,6 @@ class LocalEndpoint:
         return self._vectors[address]
 
 
-def accept(address: ChannelAddress) -> LocalEndpoint | None:
-    """Accept the far end of a connection; None if it cannot be reached from this process."""
-    channel = open_channel(address)
-    return None if channel is None else LocalEndpoint(channel)
-
-
 class Channel:
     """One end of a pair of pipes, for pickled messages."""
 
@@ -289,21 +283,24 @@ class Channel:
 
 def open_channel(address: ChannelAddress) -> Channel | None:
     """Open the far end of a channel of another process; None if it cannot be reached from this process."""
-    if address.machine != machine_id():
-        return None
-    ends: list[int] = []
-    try:
-        for number, flags in ((address.reads, os.O_RDONLY), (address.writes, os.O_WRONLY)):
-            path = f"{PROCESSES}/{address.pid}/fd/{number}"
-            # The process id may belong to another process by now.
-            if not os.readlink(path).startswith("pipe:"):
-                raise FileNotFoundError(path)
-            ends.append(os.open(path, flags))
-    except OSError:
-        for end in ends:
+    reads = _open_file(address.machine, address.pid, address.reads, "pipe:", os.O_RDONLY)
+    writes = _open_file(address.machine, address.pid, address.writes, "pipe:", os.O_WRONLY)
+    if reads is not None and writes is not None:
+        return Channel(reads, writes)
+    for end in (reads, writes):
+        if end is not None:
             os.close(end)
-        return None
-    return Channel(*ends)
+    return None
+
+
+def _open_file(machine: str, pid: int, descriptor: int, kind: str, flags: int) -> int | None:
+    """Open a file that another process has open; None if it cannot be reached from this process."""
+    path = f"{PROCESSES}/{pid}/fd/{descriptor}"
+    with suppress(OSError):
+        # The process id may belong to another process by now.
+        if machine == machine_id() and os.readlink(path).startswith(kind):
+            return os.open(path, flags)
+    return None
 
 
 class SharedVector:
@@ -353,15 +350,9 @@ def is_available() -> bool:
 
 def attach(address: VectorAddress) -> Float32Array | None:
     """Map a vector of another process; None if it cannot be reached from this process."""
-    if not is_available() or address.machine != machine_id():
-        return None
-    path = f"{PROCESSES}/{address.pid}/fd/{address.descriptor}"
-    try:
-        # The process id may belong to another process by now.
-        if not os.readlink(path).startswith(f"/memfd:{_MEMORY_NAME}"):
-            return None
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:
+    kind = f"/memfd:{_MEMORY_NAME}"
+    descriptor = _open_file(address.machine, address.pid, address.descriptor, kind, os.O_RDWR)
+    if descriptor is None:
         return None
     try:
         return _map(descriptor, address.size)

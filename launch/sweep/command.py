@@ -74,11 +74,7 @@ class Trial(NamedTuple):
 
 
 def sweep(arguments: SweepArguments) -> int:
-    """Run `tributary sweep`. Returns the exit code: 1 if no trial has a return.
-
-    Raises:
-        ConfigurationError: a mistake in the file, found before any trial started.
-    """
+    """Run `tributary sweep`. Returns the exit code: 1 if no trial has a return."""
     check_json_file(arguments.json)
     check_tune("tributary sweep", "optuna")
     plan = read_sweep(arguments.file)

@@ -102,7 +102,7 @@ def test_a_variable_that_names_no_cluster_is_one_line(value: str, monkeypatch: p
     monkeypatch.setenv("RAY_ADDRESS", value)
     with pytest.raises(ConfigurationError) as raised:
         cluster.join("auto")
-    assert str(raised.value).startswith(f"--address auto: stands for the variable RAY_ADDRESS, {value}: ")
+    assert str(raised.value).startswith(f"--address {value}: ")
 
 
 @pytest.mark.parametrize(
