@@ -94,9 +94,9 @@ def sweep(arguments: SweepArguments) -> int:
             results = run_trials(plan, folder, arguments.address)
         except ConnectionError as error:
             raise setting_error("address", arguments.address, f"no Ray cluster answers there: {error}") from error
-        trials = _trials(plan, results, score_name(plan))
-        best = _best(trials)
-        _write(plan, folder, trials, best, arguments.json)
+        trials = trials_of(plan, results, score_name(plan))
+        best = best_of(trials)
+        write(plan, folder, trials, best, arguments.json)
         _show(console, plan, trials, best)
         print_line(console, f"written: trials.csv and sweep.json in {folder}")
         if best is not None:
@@ -129,7 +129,7 @@ def _check_same_sweep(folder: Path, plan: Sweep) -> None:
         write_json(file, msgspec.to_builtins(plan))
 
 
-def _trials(plan: Sweep, results: Iterable[Any], score: str) -> list[Trial]:
+def trials_of(plan: Sweep, results: Iterable[Any], score: str) -> list[Trial]:
     """The trials of Tune's `ResultGrid` that have reported, with the column `score` of their last rows."""
     trials = []
     for result in results:
@@ -150,14 +150,14 @@ def _trials(plan: Sweep, results: Iterable[Any], score: str) -> list[Trial]:
     return sorted(trials)
 
 
-def _best(trials: Sequence[Trial]) -> Trial | None:
+def best_of(trials: Sequence[Trial]) -> Trial | None:
     """The trial with the highest score, among those that trained to their end if there is one."""
     scored = [trial for trial in trials if trial.score is not None and trial.ended in ("done", "stopped")]
     done = [trial for trial in scored if trial.ended == "done"]
     return max(done or scored, key=lambda trial: trial.score or -math.inf, default=None)
 
 
-def _write(plan: Sweep, folder: Path, trials: Sequence[Trial], best: Trial | None, json: Path | None) -> None:
+def write(plan: Sweep, folder: Path, trials: Sequence[Trial], best: Trial | None, json: Path | None) -> None:
     """Write trials.csv, sweep.json and best.toml into the sweep's folder."""
     names = list(plan.space)
     with whole_csv(folder / "trials.csv") as writer:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from launch.results.curves import EVALUATION_RETURN
+from launch.sweep.command import best_of, trials_of, write
 from launch.sweep.file import read_sweep
-from launch.sweep.results import outcome, write
 
 FILE = """
 preset = "cartpole"
@@ -34,10 +34,11 @@ def test_a_trial_whose_return_is_not_finite_is_listed_without_one_and_never_the_
     (tmp_path / "sweep.toml").write_text(FILE)
     scores = (float("nan"), -3.0, None, float("inf"))
     trials = [trial(number, {EVALUATION_RETURN: score}) for number, score in enumerate(scores)]
-    found = outcome(read_sweep(tmp_path / "sweep.toml"), tmp_path, [*trials, trial(4, {})], EVALUATION_RETURN)
-    assert [trial.score for trial in found.trials] == [None, -3.0, None, None, None]
-    assert found.best == found.trials[1]
-    write(found)
+    plan = read_sweep(tmp_path / "sweep.toml")
+    found = trials_of(plan, [*trials, trial(4, {})], EVALUATION_RETURN)
+    assert [trial.score for trial in found] == [None, -3.0, None, None, None]
+    assert best_of(found) == found[1]
+    write(plan, tmp_path, found, best_of(found), None)
     written = json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)
     assert [trial["score"] for trial in written["trials"]] == [None, -3.0, None, None, None]
     assert written["best"] == 1
