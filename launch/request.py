@@ -13,11 +13,12 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from actors.environments.spaces import is_bound
+from launch.checks import check_effects
 from launch.loop.trace import EventTrace
 from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, nearest
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
-from launch.presets.settings_files import ConfigFile, for_another_run, read_config_file
+from launch.presets.settings_files import ConfigFile, chosen_in_toml, for_another_run, read_config_file
 from launch.run.folder import RunFolder, check_imports
 from launch.run.status import FIXED_SETTINGS, SeveralSeeds, read_seeds, run_path
 from launch.tensorflow_setup import prepare_tensorflow
@@ -49,6 +50,7 @@ class TrainRequest:
         start_from: run whose best weights a new run starts with.
         trust_imports: import the modules that the settings of an earlier run name.
         change: changes the settings that the above give.
+        changed: names of the settings that `change` is given.
     """
 
     preset: str | None = None
@@ -60,6 +62,7 @@ class TrainRequest:
     start_from: str | None = None
     trust_imports: bool = False
     change: Callable[[RunConfig], RunConfig] = lambda config: config
+    changed: Collection[str] = ()
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -77,6 +80,7 @@ class ResolvedRun(NamedTuple):
         start_from: folder of the run whose weights the new one starts with.
         several: the seeds in the folder that goes on, if there are several.
         preset_chosen: the environment decided on the preset, and not the user.
+        chosen_in_file: names of the settings that a TOML file changes.
     """
 
     config: RunConfig
@@ -85,6 +89,7 @@ class ResolvedRun(NamedTuple):
     start_from: Path | None = None
     several: SeveralSeeds | None = None
     preset_chosen: bool = False
+    chosen_in_file: Sequence[str] = ()
 
 
 def complete(request: TrainRequest) -> ResolvedRun:
@@ -94,6 +99,11 @@ def complete(request: TrainRequest) -> ResolvedRun:
     if any(attrgetter(name)(config) != attrgetter(name)(base.config) for name in _SHARED):
         # Chosen by hand.
         config = replace(config, actor=replace(config.actor, steps_in_flight=None))
+    check_effects(config, request.changed)
+    try:
+        check_effects(config, base.chosen_in_file)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{request.config}: {error}") from error
     return base._replace(config=config)
 
 
@@ -162,10 +172,16 @@ def base_settings(request: TrainRequest) -> ResolvedRun:
         other = RunFolder(start_from)
         config = other.read_config("start_from", trust_imports=request.trust_imports, named_modules=request.modules)
         config = for_another_run(config)
-        return ResolvedRun(config if file is None else file.over(config), other.outputs.name, start_from=start_from)
-    preset, config = _of_preset(request, file)
-    chosen = not from_preset and start_from is None
-    return ResolvedRun(config, preset, start_from=start_from, preset_chosen=chosen)
+        resolved = ResolvedRun(config, other.outputs.name, start_from=start_from)
+    else:
+        chosen = not from_preset and start_from is None
+        preset, config = _of_preset(request, file)
+        resolved = ResolvedRun(config, preset, start_from=start_from, preset_chosen=chosen)
+    if file is None:
+        return resolved
+    changed = file.over(config)
+    chosen_in_file = [] if file.whole else chosen_in_toml(file.settings, config)
+    return resolved._replace(config=changed, chosen_in_file=chosen_in_file)
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
@@ -187,7 +203,7 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
 
 
 def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, RunConfig]:
-    """A preset's name and its settings, changed by those of a file.
+    """The name of a preset, and the settings that the changes of a file start from.
 
     The modules that request and file name are imported: they may register what a preset is looked up by.
     """
@@ -201,8 +217,7 @@ def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, Run
         import_modules(file.modules)
     preset = request.preset or (file and file.preset)
     preset = preset or preset_of_environment(request.environment_id or (file and file.environment_id))
-    config = PRESETS[preset].config
-    return preset, config if file is None else file.over(config)
+    return preset, PRESETS[preset].config
 
 
 def preset_of_environment(environment_id: str | None) -> str:

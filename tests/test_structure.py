@@ -50,6 +50,7 @@ ROOMS = (
     "results",
     "film",
     "on_ray",
+    "checks",
     "request",
     "train",
     "driver",

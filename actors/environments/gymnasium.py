@@ -25,7 +25,7 @@ from actors.environments.masks import ActionMasks, split_masks
 from actors.environments.pictures import Frames, Pictures, channels_together, has_pictures, is_stack, shape_together
 from actors.environments.spaces import Actions, PackedObservations, Vectors, reading_notes
 from shared.config import EnvironmentConfig, OptionValue
-from shared.config.task import option_of_type, read_wrapper
+from shared.config.task import STICKY, option_of_type, read_wrapper
 from shared.errors import ConfigurationError, place, setting_error, typed_line
 from shared.registry import import_modules
 from shared.types import Float32Array
@@ -60,11 +60,8 @@ class GymnasiumAdapter:
     def check(self) -> None:
         config = self._config
         if config.sticky_action_probability:
-            raise setting_error(
-                "environment.sticky_action_probability",
-                config.sticky_action_probability,
-                "is for Atari; others by a wrapper: gymnasium.wrappers:StickyAction,repeat_action_probability=0.25",
-            )
+            name = "environment.sticky_action_probability"
+            raise STICKY.refused(name, config.sticky_action_probability, config.id)
         if config.action_mask is not None and config.vectorization == "gymnasium":
             problem = "--environment.vectorization gymnasium has no masks; set it to sync or async"
             raise setting_error("environment.action_mask", config.action_mask, problem)

@@ -14,6 +14,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from launch.commands.settings import ALIASES, filled, short_help
 from launch.output import typed_path
+from launch.presets.settings_files import KINDS
 from launch.request import (
     TrainRequest,
     base_settings,
@@ -119,8 +120,16 @@ def request_of(preset: str | None, arguments: Sequence[str], **more: Any) -> Tra
         imports=options(arguments, "--environment.imports"),
         config=None if file is None else typed_path(file),
         trust_imports="--trust-imports" in arguments,
+        changed=_typed_settings(arguments),
         **more,
     )
+
+
+def _typed_settings(arguments: Sequence[str]) -> list[str]:
+    """The names of the settings among the options: --environment.no-greyscale is environment.greyscale."""
+    typed = [argument.partition("=")[0][2:].replace("-", "_") for argument in arguments if argument.startswith("--")]
+    switched_off = [re.sub(r"(^|\.)no_(?=[^.]+$)", r"\1", name) for name in typed]
+    return [name for name in dict.fromkeys([*typed, *switched_off]) if name in KINDS]
 
 
 @dataclass(frozen=True)

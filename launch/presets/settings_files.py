@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -189,6 +190,19 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     return replace(config, **changed)
 
 
+def chosen_in_toml(settings: Mapping[str, Any], base: RunConfig) -> list[str]:
+    """The names of settings by which a TOML file changes `base`, except to their defaults.
+
+    The others are no choice of the user: `tributary config` writes all settings into a file.
+
+    Raises:
+        ConfigurationError: see `with_settings`.
+    """
+    changed, default = with_settings(base, settings), RunConfig()
+    values = {name: [attrgetter(name)(config) for config in (changed, base, default)] for name in named(settings)}
+    return [name for name, (value, *others) in values.items() if value not in others]
+
+
 def for_another_run(config: RunConfig) -> RunConfig:
     """The settings of a run, with the defaults for those in `OF_ONE_RUN`."""
     unset: dict[str, Any] = {name: getattr(RunConfig, name) for name in OF_ONE_RUN}
@@ -212,19 +226,19 @@ def named(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
         name = prefix + str(key).replace("-", "_")
-        if name in _KINDS:
+        if name in KINDS:
             yield name, value
         elif name not in _SECTIONS:
             raise ConfigurationError(f"--{name.replace('_', '-')}: there is no such setting{_nearest(name)}")
         elif isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
-            example = next(known for known in _KINDS if known.startswith(f"{name}."))
+            example = next(known for known in KINDS if known.startswith(f"{name}."))
             raise setting_error(name, value, f"is a group of settings, like {example}")
 
 
 def _converted(name: str, value: Any) -> Any:
-    kind = _KINDS[name]
+    kind = KINDS[name]
     if value == NONE and NoneType in get_args(kind):
         return None
     if isinstance(value, np.generic):
@@ -239,15 +253,15 @@ def _converted(name: str, value: Any) -> Any:
 
 def _nearest(name: str) -> str:
     """The end of a message about an unknown setting. A right name without its group comes before a similar name."""
-    without_group = [known for known in _KINDS if known.rpartition(".")[2] == name]
+    without_group = [known for known in KINDS if known.rpartition(".")[2] == name]
     if without_group:
         return f", did you mean {without_group[0]}?"
     if name in SHORT_NAMES:
         return f", its whole name is {SHORT_NAMES[name]}"
     section = name.rpartition(".")[0]
     if section in _SECTIONS:
-        return nearest(name, [known for known in _KINDS if known.startswith(f"{section}.")])
-    return nearest(name, [*_SECTIONS, *_KINDS])
+        return nearest(name, [known for known in KINDS if known.startswith(f"{section}.")])
+    return nearest(name, [*_SECTIONS, *KINDS])
 
 
 def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -258,6 +272,6 @@ def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
             yield prefix + field, hint
 
 
-# The type of each setting by its full name, and the names of all groups.
-_KINDS = dict(_kinds(RunConfig, ""))
-_SECTIONS = sorted({name.rpartition(".")[0] for name in _KINDS} - {""})
+KINDS = dict(_kinds(RunConfig, ""))
+"""The type of each setting by its full name."""
+_SECTIONS = sorted({name.rpartition(".")[0] for name in KINDS} - {""})

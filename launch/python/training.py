@@ -57,6 +57,7 @@ def resolved_run(
         resume=None if resume is None else str(resume),
         start_from=None if start_from is None else str(start_from),
         trust_imports=trust_imports,
+        changed=changes,
         change=lambda base: on_the_same_cluster(with_settings(base, changes), changes),
     )
     resolved = complete(request)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
+from launch.checks import check_effects
 from launch.commands.settings import as_toml
 from launch.output import (
     EXIT_DONE,
@@ -36,7 +37,7 @@ from launch.request import check_network
 from launch.run.folder import FolderLock
 from launch.run.trackers import check_trackers
 from launch.sweep.file import Settings, Sweep, check_tune, read_sweep
-from shared.config import flat_settings
+from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
 Ended = Literal["done", "stopped", "refused", "failed"]
@@ -180,7 +181,17 @@ def write(plan: Sweep, folder: Path, trials: Sequence[Trial], best: Trial | None
     if best is not None:
         with whole_file(folder / "best.toml") as text:
             text.write(f"# {best.name} of {folder.name}: return {best.score} after {best.frames:,} frames\n")
-            text.write(as_toml(with_settings(plan.base, best.settings), plan.preset))
+            tried = with_settings(plan.base, best.settings)
+            used = {name: value for name, value in best.settings.items() if _has_effect(tried, name)}
+            text.write(as_toml(with_settings(plan.base, used), plan.preset))
+
+
+def _has_effect(config: RunConfig, name: str) -> bool:
+    try:
+        check_effects(config, [name])
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _show(console: Console, plan: Sweep, trials: Sequence[Trial], best: Trial | None) -> None:

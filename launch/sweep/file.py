@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from launch.checks import check_effects
 from launch.output import nearest
 from launch.presets import PRESETS, preset_for
-from launch.presets.settings_files import named, set_of_one_run, with_settings
+from launch.presets.settings_files import chosen_in_toml, named, set_of_one_run, with_settings
 from launch.run.status import may_change
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line
@@ -143,6 +144,7 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
     if base.address != "local":
         raise ConfigurationError("address is for the sweep: tributary sweep FILE --address; each trial is on one node")
     space = {name: _part_of_space(name, values, base) for name, values in _flat(plan.space, "")}
+    check_effects(base, [*chosen_in_toml(settings, unstopped), *space], searched=space)
     _check(plan, base, space)
     return Sweep(preset, base, plan, space, _trials(plan, space))
 

@@ -1,11 +1,11 @@
-"""The range of a setting, written beside its type, and the one check of all ranges."""
+"""The range of a setting, and the choice that it belongs to, written beside its type; and the one check of ranges."""
 
 import math
 from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from shared.errors import setting_error
+from shared.errors import ConfigurationError, setting_error
 
 
 class Range(NamedTuple):
@@ -44,6 +44,27 @@ class Range(NamedTuple):
         return " and ".join(known) or "a finite number"
 
 
+class For:
+    """The choice without which a setting has no effect: `decay: Annotated[float, For("optimizer.name", "rmsprop")]`.
+
+    Args:
+        setting: the setting that chooses.
+        values: those of its values with which this setting has an effect. Of environment.id, whose values are endless,
+            a kind of environment: Atari, images, or continuous actions.
+        wrapper: of Gymnasium, by which other environments have the effect.
+    """
+
+    def __init__(self, setting: str, *values: str | bool, wrapper: str = "") -> None:
+        self.setting, self.values, self.wrapper = setting, values, wrapper
+
+    def refused(self, name: str, value: object, chosen: object) -> ConfigurationError:
+        """The error of a setting that was given where it has no effect."""
+        option = "" if self.setting == "environment.id" else f"--{self.setting.replace('_', '-')} "
+        remedy = f"others by a wrapper: {self.wrapper}" if self.wrapper else f"leave it out with {chosen}"
+        wanted = " or ".join(map(str, self.values))
+        return setting_error(name, value, f"is for {option}{wanted}; {remedy}")
+
+
 def check_ranges(section: str, settings: Any) -> None:
     """Check each setting of a dataclass against the range that its annotation declares.
 
@@ -54,23 +75,22 @@ def check_ranges(section: str, settings: Any) -> None:
     Raises:
         ConfigurationError: a number is out of its range, or not finite.
     """
-    for name, range_ in ranges(settings.__class__).items():
+    for name, marks in declared(settings.__class__).items():
         value = getattr(settings, name)
-        for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and not range_.accepts(number):
-                raise setting_error(section + name, number, f"must be {range_}")
+        for range_ in marks:
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(range_, Range) and number is not None and not range_.accepts(number):
+                    raise setting_error(section + name, number, f"must be {range_}")
 
 
 @cache
-def ranges(settings: type) -> dict[str, Range]:
-    """The ranges that the fields of a dataclass declare, by field name."""
+def declared(settings: type) -> dict[str, tuple[Range | For, ...]]:
+    """What the fields of a dataclass declare beside their types, by field name."""
     hints = get_type_hints(settings, include_extras=True)
     return {
-        field.name: mark
+        field.name: get_args(hints[field.name])[1:]
         for field in fields(settings)
         if get_origin(hints[field.name]) is Annotated
-        for mark in get_args(hints[field.name])[1:]
-        if isinstance(mark, Range)
     }
 
 

@@ -3,9 +3,14 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from shared.config.checks import Range, check_ranges
+from shared.config.checks import For, Range, check_ranges
 from shared.errors import setting_error
 from shared.registry import EXPLORERS, METHODS
+
+_ACTOR_CRITIC = For("method.name", "actor_critic")
+_Q_LEARNING = For("method.name", "q_learning", "sarsa")
+_GAUSSIAN = For("environment.id", "continuous actions")
+_RMSPROP = For("optimizer.name", "rmsprop")
 
 
 @dataclass(frozen=True)
@@ -25,29 +30,26 @@ class MethodConfig:
     """Reduction of the loss over the agent steps of a rollout. The paper sums; a mean suits many environments per
     actor. With K > 1 the means of rollouts are added, so that a step has slightly more weight in a rollout that has
     fewer steps because episodes ended in it."""
-    value_cost: Annotated[float, Range(0)] = 0.5
+    value_cost: Annotated[float, Range(0), _ACTOR_CRITIC] = 0.5
     """actor_critic: weight of the squared error of the value."""
-    entropy_cost: Annotated[float, Range(0)] = 0.01
+    entropy_cost: Annotated[float, Range(0), _ACTOR_CRITIC] = 0.01
     """actor_critic: weight β of the entropy bonus."""
-    final_entropy_cost: Annotated[float | None, Range(0)] = None
+    final_entropy_cost: Annotated[float | None, Range(0), _ACTOR_CRITIC] = None
     """actor_critic: final value of β, which changes linearly over the frames of the learning rate's annealing. None
     keeps β constant."""
-    clip_ratio: Annotated[float, Range(above=0)] = 0.2
+    clip_ratio: Annotated[float, Range(above=0), _ACTOR_CRITIC] = 0.2
     """actor_critic: ε of the clipped ratio. In a rollout that is differentiated more than once, the ratio of an
     action's probabilities, now and when it was taken, is clipped to [1 - ε, 1 + ε] (arXiv 1707.06347, eq. 7)."""
-    standardise_advantages: bool = False
+    standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
     """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss."""
-    target_network: bool = True
+    target_network: Annotated[bool, _Q_LEARNING] = True
     """q_learning, sarsa: bootstrap from a target network, as in the paper. Off: from the weights that acted, as in PQN
     (arXiv 2407.04811)."""
-    target_interval_agent_steps: Annotated[int, Range(1)] = 10_000
+    target_interval_agent_steps: Annotated[int, Range(1), _Q_LEARNING, For("method.target_network", True)] = 10_000
     """q_learning, sarsa: global agent steps between two updates of the target network (40,000 frames in the paper)."""
 
     def __post_init__(self) -> None:
         check_ranges("method.", self)
-        known = METHODS.get(self.name)
-        if not self.target_network and known is not None and not known.target_network:
-            raise setting_error("method.target_network", False, f"{self.name} has none; leave the setting out")
 
     @property
     def uses_target_network(self) -> bool:
@@ -70,17 +72,17 @@ class ExplorationConfig:
 
     name: str | None = None
     """Explorer that a module of --environment.import has registered. None: the method's own."""
-    final_epsilons: Annotated[tuple[float, ...], Range(0, 1)] = (0.1, 0.01, 0.5)
+    final_epsilons: Annotated[tuple[float, ...], Range(0, 1), _Q_LEARNING] = (0.1, 0.01, 0.5)
     """ε-greedy methods: final values of ε. Each environment draws one and keeps it: of three values with probabilities
     0.4, 0.3 and 0.3 as in the paper, of any other number of values with equal probabilities."""
-    annealing_frames: Annotated[int, Range(1)] = 4_000_000
+    annealing_frames: Annotated[int, Range(1), _Q_LEARNING] = 4_000_000
     """ε-greedy methods: global frames over which ε falls linearly from 1 to its final value."""
-    noise: Literal["independent", "state_dependent"] = "independent"
+    noise: Annotated[Literal["independent", "state_dependent"], _GAUSSIAN] = "independent"
     """Noise of Gaussian policies. independent: drawn at each step. state_dependent: a linear function of the last
     hidden layer, kept for several steps (arXiv 2005.05719)."""
-    noise_persistence_agent_steps: Annotated[int, Range(1)] = 16
+    noise_persistence_agent_steps: Annotated[int, Range(1), _GAUSSIAN, For("exploration.noise", "state_dependent")] = 16
     """State-dependent noise: mean number of agent steps for which an environment keeps its function."""
-    initial_log_std: Annotated[float, Range(-20, 2)] = 0.0
+    initial_log_std: Annotated[float, Range(-20, 2), _GAUSSIAN] = 0.0
     """Gaussian policies: initial log σ, in units of half the range of an action."""
 
     def __post_init__(self) -> None:
@@ -109,15 +111,15 @@ class OptimizerConfig:
     """Initial learning rate η."""
     schedule: Literal["linear", "constant"] = "linear"
     """Schedule of the learning rate. linear: annealed to 0 by global frames."""
-    annealing_frames: Annotated[int | None, Range(1)] = None
+    annealing_frames: Annotated[int | None, Range(1), For("optimizer.schedule", "linear")] = None
     """linear: global frames at which the rate reaches 0. None: the total frames of the run."""
-    decay: Annotated[float, Range(0, below=1)] = 0.99
+    decay: Annotated[float, Range(0, below=1), _RMSPROP] = 0.99
     """rmsprop: α."""
-    epsilon: Annotated[float, Range(above=0)] = 0.1
+    epsilon: Annotated[float, Range(above=0), For("optimizer.name", "rmsprop", "adam")] = 0.1
     """rmsprop: ε, inside the root. adam: ε̂, outside the root."""
-    initial_mean_square: Annotated[float, Range(0)] = 0.0
+    initial_mean_square: Annotated[float, Range(0), _RMSPROP] = 0.0
     """rmsprop: g before the first update: 0 as in the paper, or 1 as in TensorFlow 1, which warms the rate up."""
-    bias_correction: bool = False
+    bias_correction: Annotated[bool, _RMSPROP] = False
     """rmsprop: divide g, which starts at 0, by 1 - α^t. Without the correction the first updates are up to 1/√(1-α)
     times too large."""
     max_gradient_norm: Annotated[float | None, Range(above=0)] = 40.0

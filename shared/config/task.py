@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from shared.config.checks import Range, check_ranges
+from shared.config.checks import For, Range, check_ranges
 from shared.errors import setting_error
 from shared.registry import NETWORKS
 
@@ -15,6 +15,12 @@ OptionValue = str | int | float | bool
 
 # Smaller arrays of bytes count as maps, not as images.
 _SMALLEST_SCREEN = 16
+_ATARI = For("environment.id", "Atari")
+_IMAGES = For("environment.id", "images")
+_STACKED = For("environment.id", "images", wrapper="gymnasium.wrappers:FrameStackObservation,stack_size=4")
+_LIMITED = For("environment.id", "Atari", wrapper="gymnasium.wrappers:TimeLimit,max_episode_steps=1000")
+_MLP = For("network.name", "mlp")
+STICKY = For("environment.id", "Atari", wrapper="gymnasium.wrappers:StickyAction,repeat_action_probability=0.25")
 _TRUTH = {"true": True, "false": False}
 _DECIMAL = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]\d+)?")
 
@@ -78,24 +84,24 @@ class EnvironmentConfig:
     is --environment.import. Modules that a run folder names need --trust-imports."""
     frame_skip: Annotated[int, Range(1)] = 4
     """Number of frames for which each action is repeated. Atari: the last two frames are max-pooled."""
-    frame_stack: Annotated[int, Range(1)] = 4
+    frame_stack: Annotated[int, Range(1), _STACKED] = 4
     """Images: number of newest images that one observation stacks."""
-    screen_size: Annotated[int | None, Range(_SMALLEST_SCREEN)] = 84
+    screen_size: Annotated[int | None, Range(_SMALLEST_SCREEN), _IMAGES] = 84
     """Images: side in pixels of the square to which images are resized. None keeps their size; not on Atari."""
-    greyscale: bool = True
+    greyscale: Annotated[bool, _IMAGES] = True
     """Images: convert to greyscale. Always on for Atari."""
-    sticky_action_probability: Annotated[float, Range(0, 1)] = 0.0
+    sticky_action_probability: Annotated[float, Range(0, 1), STICKY] = 0.0
     """Atari: probability that a frame repeats the previous action (0.25 in Machado et al. 2018)."""
-    max_noops: Annotated[int, Range(0)] = 30
+    max_noops: Annotated[int, Range(0), _ATARI] = 30
     """Atari: exclusive bound of the uniform number of no-ops that start an episode. FIRE on reset replaces one no-op:
     with 30 an episode starts with 1 to 29 frames, 1 twice as likely as each other number."""
-    fire_on_reset: bool = True
+    fire_on_reset: Annotated[bool, _ATARI] = True
     """Atari: press FIRE after a reset in games that wait for it."""
-    terminal_on_life_loss: bool = False
+    terminal_on_life_loss: Annotated[bool, _ATARI] = False
     """Atari: training treats a lost life as terminal. The episode and its return go on."""
-    full_action_space: bool = False
+    full_action_space: Annotated[bool, _ATARI] = False
     """Atari: all 18 actions instead of the game's minimal set."""
-    max_episode_frames: Annotated[int, Range(1)] = 108_000
+    max_episode_frames: Annotated[int, Range(1), _LIMITED] = 108_000
     """Atari: number of frames after which an episode is truncated (108,000 are 30 minutes)."""
     clip_rewards: bool = True
     """Clip the rewards of training to [-1, 1]. Reported returns are never clipped."""
@@ -153,9 +159,9 @@ class NetworkConfig:
     """a3c_cnn: 16@8x8/4, 32@4x4/2, 256 units. nature_cnn: 32@8x8/4, 64@4x4/2, 64@3x3/1, 512 units. impala_resnet: three
     stages of 16, 32 and 32 filters, each a 3x3 convolution, max-pooling by 2 and two residual blocks; 256 units. mlp.
     For images beside numbers, each image has this network as its trunk and the numbers have an mlp."""
-    hidden_sizes: Annotated[tuple[int, ...], Range(1)] = (64, 64)
+    hidden_sizes: Annotated[tuple[int, ...], Range(1), _MLP] = (64, 64)
     """mlp: units of each hidden layer. Each head has its own trunk."""
-    activation: Literal["tanh", "relu"] = "tanh"
+    activation: Annotated[Literal["tanh", "relu"], _MLP] = "tanh"
     """mlp: activation of the hidden layers."""
     layer_norm: bool = False
     """LayerNorm (arXiv 1607.06450) before each activation, over all units of a layer, positions and channels together,
@@ -167,7 +173,7 @@ class NetworkConfig:
     """lstm: an LSTM of 256 units between the last hidden layer and the heads, as in the paper's A3C LSTM. The heads of
     mlp then share one trunk. Minibatches consist of whole environments: --actor.environments must be a multiple of
     --actor.minibatches."""
-    centre_observations: bool = True
+    centre_observations: Annotated[bool, _IMAGES] = True
     """Images: subtract the mean observation of random play, measured once before training."""
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ MISTAKES = {
     "train --method.name dqn": "no such method; there are actor_critic, q_learning, sarsa",
     "train --method.n-step 65": "--method.n-step 65: is more than --actor.unroll-length 32",
     "train --method.target-interval-agent-steps 0": "must be at least 1",
-    "train --method.no-target-network": "--method.target-network False: actor_critic has none; leave the setting out",
+    "train --method.no-target-network": "--method.target-network False: is for --method.name q_learning or sarsa; ",
     "train cartpole --network.observation-scaling bounds": "no finite bounds in observation [1, 3]; use running",
     "train pong --network.observation-scaling running": "is for mlp",
     "train --exploration.final-epsilons 0.1 0.2 1.5": "--exploration.final-epsilons 1.5: must be between 0 and 1",

@@ -95,6 +95,14 @@ def test_what_a_population_cannot_be_is_one_line(tmp_path: Path, old: str, new: 
     assert "\n" not in str(raised.value)
 
 
+def test_a_setting_that_has_an_effect_in_some_trials_may_be_searched(tmp_path: Path) -> None:
+    space = '[0.98, 0.99]\noptimizer.name = ["rmsprop", "adam"]\noptimizer.decay = { low = 0.9, high = 0.99 }'
+    sweep = read_sweep(
+        written(tmp_path, GOOD.replace("[0.98, 0.99]", space).replace("epsilon", "name = 'adam'\nepsilon"))
+    )
+    assert sweep.space["optimizer.decay"] == Range(0.9, 0.99)
+
+
 def test_a_file_may_have_its_trials_stop_at_a_return(tmp_path: Path) -> None:
     sweep = read_sweep(written(tmp_path, GOOD.replace("actors = 1", "actors = 1\nstop_at_return = 400.0")))
     assert sweep.base.stop_at_return == 400.0
@@ -126,6 +134,8 @@ def test_a_grid_has_as_many_trials_as_its_lists_say(tmp_path: Path) -> None:
         ("actors = 1", 'actors = 1\nstorage = "s3://bucket/run"', "storage is of one run"),
         ("actors = 1", 'actors = 1\naddress = "auto"', "tributary sweep FILE --address"),
         ("actors = 1", "", "actors auto: set a number"),
+        ("[0.98, 0.99]", "[0.98, 0.99]\nenvironment.max_noops = [1, 2]", "--environment.max-noops 30: is for Atari"),
+        ("epsilon = 1e-4", 'name = "adam"\ndecay = 0.5', "--optimizer.decay 0.5: is for --optimizer.name rmsprop"),
         ("actors = 1", "actors = 0", "--actors 0: must be at least 1"),
         ("actors = 1", "actors = [", "is no TOML"),
     ],

@@ -1,0 +1,169 @@
+"""A setting that has no effect in a run is refused where the user gives it, and accepted from presets and runs."""
+
+import json
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from launch.checks import check_effects
+from launch.cli import main
+from launch.commands.options import request_of
+from launch.commands.settings import as_toml, settings
+from launch.presets import PRESETS
+from launch.presets.settings_files import KINDS, with_settings
+from launch.python.training import resolved_run
+from launch.request import complete
+from shared.config import RunConfig
+from shared.config.checks import For, declared
+from shared.errors import ConfigurationError
+from shared.registry import METHODS, MethodEntry
+
+WITHOUT_EFFECT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "frame stack": (
+        "cartpole",
+        {"environment.frame_stack": 4},
+        "--environment.frame-stack 4: is for images; others by a wrapper: "
+        "gymnasium.wrappers:FrameStackObservation,stack_size=4",
+    ),
+    "greyscale": (
+        "cartpole",
+        {"environment.greyscale": False},
+        "--environment.greyscale False: is for images; leave it out with CartPole-v1",
+    ),
+    "screen size": ("cartpole", {"environment.screen_size": None}, "--environment.screen-size None: is for images; "),
+    "no-ops": ("cartpole", {"environment.max_noops": 30}, "is for Atari; leave it out with CartPole-v1"),
+    "episode": (
+        "cartpole",
+        {"environment.max_episode_frames": 50},
+        "is for Atari; others by a wrapper: gymnasium.wrap",
+    ),
+    "sticky": ("cartpole", {"environment.sticky_action_probability": 0.25}, "is for Atari; others by a wrapper: gym"),
+    "noise": (
+        "cartpole",
+        {"exploration.noise": "state_dependent"},
+        "is for continuous actions; leave it out with Cart",
+    ),
+    "noise of another kind": (
+        "pendulum",
+        {"exploration.noise": "independent", "exploration.noise_persistence_agent_steps": 8},
+        "is for --exploration.noise state_dependent; leave it out with independent",
+    ),
+    "method": (
+        "cartpole-q",
+        {"method.entropy_cost": 0.01},
+        "--method.entropy-cost 0.01: is for --method.name actor_critic; leave it out with q_learning",
+    ),
+    "target network": ("cartpole", {"method.target_network": False}, "is for --method.name q_learning or sarsa; leave"),
+    "target interval": (
+        "pong-q",
+        {"method.target_interval_agent_steps": 9},
+        "is for --method.target-network True; leave it out with False",
+    ),
+    "epsilons": ("cartpole", {"exploration.final_epsilons": [0.1]}, "is for --method.name q_learning or sarsa; leave"),
+    "optimizer": ("lunarlander", {"optimizer.decay": 0.99}, "is for --optimizer.name rmsprop; leave it out with adam"),
+    "schedule": (
+        "cartpole-tutorial",
+        {"optimizer.annealing_frames": 900},
+        "is for --optimizer.schedule linear; leave it out with constant",
+    ),
+    "network": (
+        "pong",
+        {"network.hidden_sizes": [8]},
+        "--network.hidden-sizes (8,): is for --network.name mlp; leave it out with a3c_cnn",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_EFFECT)
+def test_a_setting_without_effect_is_one_line(case: str) -> None:
+    preset, given, line = WITHOUT_EFFECT[case]
+    # An environment of an extra is not made for the settings of a method or an optimizer.
+    with pytest.raises(ConfigurationError) as raised:
+        resolved_run(preset, given)
+    assert line in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("preset", "given"),
+    [
+        ("cartpole", {"method.name": "q_learning", "method.target_interval_agent_steps": 500}),
+        ("cartpole", {"environment.id": "ALE/Pong-v5", "environment.max_noops": 3, "environment.frame_stack": 2}),
+        ("pendulum", {"exploration.noise_persistence_agent_steps": 8, "exploration.initial_log_std": -2.0}),
+        ("lunarlander", {"optimizer.name": "rmsprop", "optimizer.decay": 0.9, "optimizer.epsilon": 0.1}),
+        ("cartpole-tutorial", {"method.final_entropy_cost": 0.0, "optimizer.annealing_frames": 900}),
+        # The preset's own settings of Q-learning have none, and nobody gave them.
+        ("pong-q", {"method.name": "actor_critic", "method.entropy_cost": 0.01}),
+    ],
+)
+def test_a_setting_with_an_effect_is_accepted(preset: str, given: dict[str, Any]) -> None:
+    environment = {"environment.id": "CartPole-v1"} if preset == "lunarlander" else {}
+    assert resolved_run(preset, {**environment, **given}).config
+
+
+def test_an_mlp_beside_images_has_hidden_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Both(gymnasium.Env):
+        observation_space = gymnasium.spaces.Dict(
+            camera=gymnasium.spaces.Box(0, 255, (48, 48, 3), "uint8"), speed=gymnasium.spaces.Box(-1, 1, (2,))
+        )
+        action_space = gymnasium.spaces.Discrete(2)
+
+    monkeypatch.setitem(gymnasium.registry, "Both-v0", gymnasium.envs.registration.EnvSpec("Both-v0", entry_point=Both))
+    given = {"environment.id": "Both-v0", "network.hidden_sizes": (8,), "environment.frame_stack": 2}
+    check_effects(with_settings(PRESETS["images"].config, given), given)
+
+
+def test_a_method_of_the_user_may_use_any_setting_of_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "own", MethodEntry("a_module", "Own", continuous_actions=True))
+    config = with_settings(PRESETS["cartpole"].config, {"method.name": "own"})
+    check_effects(config, ["method.target_interval_agent_steps", "exploration.final_epsilons"])
+    with pytest.raises(ConfigurationError, match="is for Atari"):
+        check_effects(config, ["environment.max_noops"])
+
+
+@pytest.mark.parametrize("option", ["--environment.no-fire-on-reset", "--environment.fire-on-reset=False"])
+def test_an_option_is_given_in_each_of_its_forms(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--environment\.fire-on-reset True: is for Atari"):
+        complete(request_of("cartpole", ["--seed", "3", option]))
+
+
+def test_a_file_gives_what_it_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`tributary config` writes all settings, also those without effect."""
+    file = tmp_path / "mine.toml"
+    file.write_text(as_toml(PRESETS["cartpole-q"].config, "cartpole-q"))
+    complete(request_of(None, ["--config", str(file)]))
+    # Without its preset, as from a run's config.json, it is over another one.
+    file.write_text(as_toml(PRESETS["cartpole-q"].config, None))
+    complete(request_of(None, ["--config", str(file)]))
+    file.write_text('preset = "cartpole"\nenvironment.max_noops = 7\n')
+    assert main(["train", "--config", str(file)]) == 2
+    line = f"error: {file}: --environment.max-noops 7: is for Atari; leave it out with CartPole-v1\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_run_of_an_earlier_version_is_a_start_with_all_its_settings(tmp_path: Path) -> None:
+    old = with_settings(PRESETS["cartpole"].config, {"environment.max_noops": 7, "optimizer.name": "sgd"})
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"environment": {"id": "CartPole-v1", "max_noops": 7}, "optimizer": {"name": "sgd"}}))
+    config = complete(request_of(None, ["--config", str(file)])).config
+    assert (config.environment.max_noops, config.optimizer.name) == (7, old.optimizer.name)
+
+
+def test_what_is_declared_is_a_choice_and_agrees_with_the_help() -> None:
+    kinds = {"Atari", "images", "continuous actions"}
+    for name, text in ((setting.name, setting.help) for setting in settings(RunConfig())):
+        section, _, field = name.rpartition(".")
+        part = attrgetter(section)(RunConfig()).__class__ if section else RunConfig
+        needed = [mark for mark in declared(part).get(field, ()) if isinstance(mark, For)]
+        for mark in needed:
+            assert mark.setting in KINDS
+            if mark.setting == "environment.id":
+                assert set(mark.values) <= kinds
+            for value in mark.values if mark.setting != "environment.id" else ():
+                with_settings(RunConfig(), {mark.setting: value})
+        of = {mark.values[0] for mark in needed}
+        for kind, prefix in (("Atari", "Atari: "), ("images", "Images: ")):
+            assert text.startswith(prefix) == (kind in of), name
