@@ -19,7 +19,7 @@ import tributary_rl as tributary
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
 from launch.cli import main
-from launch.run.folder import RunFolder, load_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job_picking.py"
 RUNS: dict[str, dict[str, Any]] = {
@@ -40,12 +40,12 @@ def masked_run(folder: Path, settings: dict[str, Any]) -> Path:
     return untrained(folder, "images" if images else "vectors", **always, **settings)
 
 
-def of(run: Path) -> tuple[Policy, EnvironmentSpec]:
+def of(run: Path, weights: WeightsName = "auto") -> tuple[Policy, EnvironmentSpec]:
     folder = RunFolder(run)
     config = folder.read_config("run", trust_imports=True)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
     policy = Policy(config, spec, training=False)
-    policy.assign(load_weights(folder, "auto", policy.layout)[0].parameters)
+    policy.assign(load_weights(folder, weights, policy.layout)[0].parameters)
     return policy, spec
 
 
@@ -137,7 +137,8 @@ def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
     monkeypatch.chdir(tmp_path)
     line = (
         f"train job_picking:JobPicking-v0 --executor inline --actors 2 {UNTIL_FRAMES} --checkpoint.exact "
-        "--environment.no-normalise-rewards --actor.environments 4 --actor.unroll-length 8 --actor.epochs 2 "
+        "--optimizer.annealing-frames 100k --environment.no-normalise-rewards "
+        "--actor.environments 4 --actor.unroll-length 8 --actor.epochs 2 "
         "--actor.minibatches 2 --environment.action-mask"
     )
     try:
@@ -148,7 +149,7 @@ def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
         for run, frames in (("whole", 4000), ("parts", 2000)):
             assert main([*line.split(), "action_mask", "--total-frames", str(frames), "--run-dir", run]) == 0
         assert main(["train", "--resume", "parts", "--trust-imports", "--total-frames", "4000"]) == 0
-        weights = [of(tmp_path / run)[0].initial_parameters() for run in ("whole", "parts")]
+        weights = [of(tmp_path / run, "latest")[0].initial_parameters() for run in ("whole", "parts")]
         np.testing.assert_array_equal(*weights)
         for policy in ("greedy", "sampled"):
             assert (
