@@ -116,6 +116,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     config: str | PathLike[str] | None = None,
     run_dir: str | PathLike[str] | None = None,
+    name: str | None = None,
     resume: AnyRun | None = None,
     start_from: AnyRun | None = None,
     on_row: OnRow | None = None,
@@ -131,7 +132,8 @@ def train(
         total_frames: agent steps x frame skip after which training stops.
         settings: any others by their names in docs/settings.md, like `{"optimizer.learning_rate": 1e-3}`.
         config: file of settings, TOML or a run's config.json. Those that are given here come before it.
-        run_dir: folder of the run. None: a new one below runs/.
+        run_dir: folder of the run. None: a new one below runs/, called after `name` and the time.
+        name: of a new run. None: that of the preset, or of the environment where the preset is for another one.
         resume: run to go on with in its folder; its settings are the defaults.
         start_from: run whose best weights the new one starts with; its settings are the defaults without a preset.
         on_row: called with each row of numbers as metrics.jsonl has it. When it returns False, the run is stopped.
@@ -145,7 +147,7 @@ def train(
         Exception: what `on_row` raised. The run is saved.
     """
     named = {"seed": seed, "total_frames": total_frames}
-    where = {"config": config, "run_dir": run_dir, "resume": resume, "start_from": start_from}
+    where = {"config": config, "run_dir": run_dir, "name": name, "resume": resume, "start_from": start_from}
     training = _training(preset, settings, named, where, on_row, progress, trust_imports)
     training.follow()
     return training.wait()
@@ -159,6 +161,7 @@ def start(
     settings: Mapping[str, Any] | None = None,
     config: str | PathLike[str] | None = None,
     run_dir: str | PathLike[str] | None = None,
+    name: str | None = None,
     resume: AnyRun | None = None,
     start_from: AnyRun | None = None,
     on_row: OnRow | None = None,
@@ -174,7 +177,7 @@ def start(
         ConfigurationError: see `train`.
     """
     named = {"seed": seed, "total_frames": total_frames}
-    where = {"config": config, "run_dir": run_dir, "resume": resume, "start_from": start_from}
+    where = {"config": config, "run_dir": run_dir, "name": name, "resume": resume, "start_from": start_from}
     training = _training(preset, settings, named, where, on_row, progress, trust_imports)
     training.start()
     return training

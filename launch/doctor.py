@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from launch.machine import ACTOR_BYTES, machine_bytes, usable_cores
-from launch.output import revision, versions
+from launch.output import source_digest, versions
 from shared.errors import ConfigurationError, typed_line
 
 _LEAST_PYTHON = (3, 11)
@@ -19,7 +19,7 @@ _LEAST_SHARED_BYTES = 512 * 2**20
 
 def reference() -> dict[str, Any]:
     """Versions of this process, with which all nodes must agree."""
-    return {"python": platform.python_version(), "versions": versions(), "revision": revision()}
+    return {"python": platform.python_version(), "versions": versions(), "revision": source_digest()}
 
 
 def quick_probe() -> dict[str, Any]:

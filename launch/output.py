@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _MANY_NAMES = 40
+_ROOT = Path(__file__).parents[1]
 _CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("tributary-rl", "tensorflow", "keras", "ray", "gymnasium", "ale-py", "numpy")
 _SOURCES = ("actors", "learner", "shared", "launch")
@@ -319,11 +321,21 @@ def command_line() -> str:
 
 @cache
 def revision() -> str:
-    """12 hexadecimal digits of a digest of the project's source files."""
-    root = Path(__file__).parents[1]
+    """The project's commit, with -dirty where files differ from it; outside of a git checkout the `source_digest`."""
+    if (_ROOT / ".git").exists():
+        command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        # Without git, or in a checkout of another user, there is no commit to be had.
+        with suppress(OSError, subprocess.SubprocessError):
+            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return source_digest()
+
+
+@cache
+def source_digest() -> str:
+    """12 hexadecimal digits of a digest of the source files, the same in a checkout and where it is installed."""
     digest = hashlib.sha256()
-    for file in sorted(f for package in _SOURCES for f in (root / package).rglob("*.py")):
-        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes())
+    for file in sorted(f for package in _SOURCES for f in (_ROOT / package).rglob("*.py")):
+        digest.update(str(file.relative_to(_ROOT)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 
 

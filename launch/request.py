@@ -16,7 +16,7 @@ from actors.environments.spaces import is_bound
 from launch.checks import check_effects
 from launch.loop.trace import EventTrace
 from launch.machine import ThreadBudget
-from launch.output import check_can_be_written, nearest
+from launch.output import check_can_be_written, nearest, quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.presets.settings_files import ConfigFile, chosen_in_toml, for_another_run, read_config_file
 from launch.run.folder import RunFolder, check_imports
@@ -28,6 +28,8 @@ from shared.registry import METHODS, NETWORKS, import_modules
 
 # Ids have a version, a module or a namespace.
 _ID = re.compile(r"-v\d+$|[:/]")
+# A part of the name of a folder.
+_NAME = re.compile(r"\w[\w.-]*")
 
 # The settings that `shared_by` changes.
 _SHARED = ("actor.environments", "actor.unroll_length", "actor.minibatches", "learner.gradients_per_update")
@@ -46,6 +48,7 @@ class TrainRequest:
         environment_id, imports: as the changes name them; they decide on the preset, and may be needed to read it.
         config: a file of settings, TOML or a run's config.json.
         run_dir: folder of a new run.
+        name: of a new run, whose folder below runs/ begins with it.
         resume: run that goes on in its folder.
         start_from: run whose best weights a new run starts with.
         trust_imports: import the modules that the settings of an earlier run name.
@@ -58,6 +61,7 @@ class TrainRequest:
     imports: tuple[str, ...] = ()
     config: Path | None = None
     run_dir: str | Path | None = None
+    name: str | None = None
     resume: str | None = None
     start_from: str | None = None
     trust_imports: bool = False
@@ -81,6 +85,7 @@ class ResolvedRun(NamedTuple):
         several: the seeds in the folder that goes on, if there are several.
         preset_chosen: the environment decided on the preset, and not the user.
         chosen_in_file: names of the settings that a TOML file changes.
+        typed_name: the name that the user gives to the run.
     """
 
     config: RunConfig
@@ -90,10 +95,25 @@ class ResolvedRun(NamedTuple):
     several: SeveralSeeds | None = None
     preset_chosen: bool = False
     chosen_in_file: Sequence[str] = ()
+    typed_name: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the run: the user's, else its preset's, or its environment's where that is another one."""
+        if self.typed_name is not None:
+            return self.typed_name
+        environment, preset = self.config.environment, PRESETS.get(self.preset)
+        if preset is None or preset.config.environment.id == environment.registered_id:
+            return self.preset
+        return environment.registered_id.rpartition("/")[2]
 
 
 def complete(request: TrainRequest) -> ResolvedRun:
     """Resolve the settings of a run: those of an earlier run, or of a preset and a file, then the user's changes."""
+    if request.name is not None and not _NAME.fullmatch(request.name):
+        raise setting_error("name", quoted(request.name), "must be letters, digits, and .-_ between them")
+    if request.name is not None and request.run_dir is not None:
+        raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
     base = base_settings(request)
     config = request.change(base.config)
     if any(attrgetter(name)(config) != attrgetter(name)(base.config) for name in _SHARED):
@@ -104,7 +124,7 @@ def complete(request: TrainRequest) -> ResolvedRun:
         check_effects(config, base.chosen_in_file)
     except ConfigurationError as error:
         raise ConfigurationError(f"{request.config}: {error}") from error
-    return base._replace(config=config)
+    return base._replace(config=config, typed_name=request.name)
 
 
 def shared_by(config: RunConfig, actors: int) -> RunConfig:
@@ -186,7 +206,7 @@ def base_settings(request: TrainRequest) -> ResolvedRun:
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
     assert request.resume is not None
-    excluded = {name: getattr(request, name) for name in ("preset", "config", "run_dir", "start_from")}
+    excluded = {name: getattr(request, name) for name in ("preset", "config", "run_dir", "name", "start_from")}
     for name, value in excluded.items():
         if value is not None:
             problem = f"--resume {request.resume} has its settings and its folder; leave it out"

@@ -1,9 +1,11 @@
 """`tributary runs` and `tributary attach`: the list of runs, and the progress of one that another process trains."""
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -24,14 +26,24 @@ _HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "
 _LEAST_WIDTH = {"environment": 100, "h:mm:ss": 70, "evaluation": 60}
 _ROW_VALUES = ("frames", "agent_steps", "elapsed_seconds", "mean_return_100", "evaluation_return")
 _FILE_WIDTH = 200
+# The runs are found in the order of time.
+_ORDERS: dict[str, Callable[[RunStatus], Any]] = {
+    "time": lambda _: 0,
+    "name": lambda run: str(run.folder.path),
+    "return": lambda run: -_return(run),
+}
 
 
 @dataclass(frozen=True)
 class RunsArguments:
-    """List runs, the newest first: their status, progress and return."""
+    """List runs, the newest first unless sorted otherwise: their status, progress and return."""
 
     folder: Annotated[Path, tyro.conf.Positional] = Path("runs")
     """Folder of the run folders."""
+    name: str | None = None
+    """List only runs whose folder has this text in its name."""
+    sort: Literal["time", "name", "return"] = "time"
+    """time: the newest first. name: by the names of the folders. return: the best mean return of 100 episodes first."""
     all: bool = False
     """List all runs, not only the newest 20 and the running ones."""
     json: Path | None = None
@@ -62,11 +74,14 @@ def list_runs(arguments: RunsArguments) -> int:
         console = Console(width=_FILE_WIDTH)
     found, left_out = [], []
     for path in run_folders(folder):
+        if arguments.name is not None and arguments.name not in str(path.relative_to(folder)):
+            continue
         try:
             found.append(run_status(path))
         except ConfigurationError as error:
             print_line(console, f"left out: {error}")
             left_out.append({"run": str(path.absolute()), "reason": str(error)})
+    found.sort(key=_ORDERS[arguments.sort])
     shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.running]
     if shown:
         console.print(runs_table(shown, folder, console), highlight=False)
@@ -144,6 +159,11 @@ def _follow(path: Path, console: Console) -> None:
             run = run_status(path)
         for line in log.take():
             display.message(line)
+
+
+def _return(run: RunStatus) -> float:
+    found = run.row.get("mean_return_100")
+    return -math.inf if found is None else float(found)
 
 
 def _row(run: RunStatus, folder: Path) -> tuple[str, ...]:

@@ -45,7 +45,9 @@ class TrainArguments:
     """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
     settings take precedence."""
     run_dir: Path | None = None
-    """Folder of the run. Default: runs/<preset>-<time>."""
+    """Folder of the run. Default: runs/NAME-TIME."""
+    name: str | None = None
+    """Name of the run. Default: that of the preset, or of the environment where the preset is for another one."""
     resume: RunPath | None = None
     """Folder of a run to continue from its last checkpoint. Its settings are the defaults. In the folder of several
     seeds, those that are not done are continued."""
@@ -82,6 +84,7 @@ def train_line(arguments: Sequence[str]) -> int:
         preset,
         rest,
         run_dir=option(rest, "--run-dir"),
+        name=option(rest, "--name"),
         resume=run,
         start_from=option(rest, "--start-from"),
         change=change,
@@ -97,7 +100,7 @@ def train_line(arguments: Sequence[str]) -> int:
         return _detach(
             arguments if resolved.resume is None else _without_url(rest, run, resolved.resume), parsed, resolved
         )
-    folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.preset)
+    folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
     if parsed.seeds is None and resolved.several is None:
         return _train(parsed, resolved, folder)
     check_json_file(parsed.json)
@@ -195,7 +198,7 @@ def _detach(arguments: Sequence[str], parsed: TrainArguments, resolved: Resolved
     if parsed.config.address != "local" and parsed.config.executor == "ray":
         raise setting_error("detach", True, f"starts a process of this machine; on a cluster: {_SUBMIT}")
     typed = [argument for argument in arguments if argument.partition("=")[0] != "--detach"]
-    folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.preset)
+    folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
     if resolved.resume is None:
         # Before the log of an existing run is overwritten.
         RunFolder(folder).check_free()

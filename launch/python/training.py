@@ -34,6 +34,7 @@ def resolved_run(
     *,
     config: Any = None,
     run_dir: Any = None,
+    name: str | None = None,
     resume: Any = None,
     start_from: Any = None,
     trust_imports: bool = False,
@@ -54,6 +55,7 @@ def resolved_run(
         imports=tuple(changes.get("environment.imports", ())),
         config=None if config is None else Path(config),
         run_dir=run_dir,
+        name=name,
         resume=None if resume is None else str(resume),
         start_from=None if start_from is None else str(start_from),
         trust_imports=trust_imports,
@@ -82,7 +84,7 @@ class Training:
     ) -> None:
         self._run, self._on_row, self._progress, self._trust_imports = run, on_row, progress, trust_imports
         self._made = run.resume is None and run_dir is None
-        self.path: Path = run.resume or (_new_folder(run.preset) if run_dir is None else Path(run_dir).absolute())
+        self.path: Path = run.resume or (_new_folder(run.name) if run_dir is None else Path(run_dir).absolute())
         self._started, self._ended = threading.Event(), threading.Event()
         self._stop = StopRequest()
         self._error: BaseException | None = None
@@ -163,8 +165,8 @@ class Training:
             raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
 
 
-def _new_folder(preset: str) -> Path:
-    for folder in numbered(default_run_dir(preset).absolute()):
+def _new_folder(name: str) -> Path:
+    for folder in numbered(default_run_dir(name).absolute()):
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

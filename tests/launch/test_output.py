@@ -14,6 +14,7 @@ from launch.output import (
     make_folder,
     quoted,
     revision,
+    source_digest,
     whole_csv,
     whole_file,
     write_json,
@@ -88,8 +89,23 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_the_revision_is_a_digest_of_the_sources() -> None:
-    assert revision() != hashlib.sha256().hexdigest()[:12]
+def test_the_revision_is_the_commit_and_elsewhere_a_digest_of_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert source_digest() != hashlib.sha256().hexdigest()[:12]
+    monkeypatch.setattr("launch.output._ROOT", tmp_path)
+    assert revision.__wrapped__() == source_digest()
+    # A checkout that git cannot read, which it says on stderr.
+    (tmp_path / ".git").mkdir()
+    assert revision.__wrapped__() == source_digest()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").touch()
+    for command in (["init"], ["add", "file"], ["commit", "-m", "first"]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert revision.__wrapped__() == commit[:12]
+    (tmp_path / "file").write_text("changed")
+    assert revision.__wrapped__() == f"{commit[:12]}-dirty"
 
 
 def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a network cannot see, and what cannot be filmed, is told before anything starts."""
 
+import re
 from dataclasses import replace
 
 import gymnasium
@@ -8,7 +9,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import EnvironmentSpec
 from launch.presets import PRESETS
-from launch.request import TrainRequest, check_network, check_video, complete, shared_by
+from launch.request import ResolvedRun, TrainRequest, check_network, check_video, complete, shared_by
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 from shared.types import ActionSpec, ImagePart, ObservationParts
@@ -104,6 +105,39 @@ def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_ste
     assert shared.actor.epochs == config.actor.epochs
     # Nothing is left to share on a resume.
     assert shared_by(shared, actors) == shared
+
+
+@pytest.mark.parametrize(
+    ("preset", "environment_id", "name", "expected"),
+    [
+        ("cartpole", "CartPole-v1", None, "cartpole"),
+        ("vectors", "my_module:Picking-v0", None, "Picking-v0"),
+        ("vectors", "shop/Picking-v0", None, "Picking-v0"),
+        ("pong", "ALE/Boxing-v5", None, "Boxing-v5"),
+        ("vectors", "my_module:Picking-v0", "night.2", "night.2"),
+        # The name of another run.
+        ("Picking-v0-20261122-015812", "Picking-v0", None, "Picking-v0-20261122-015812"),
+    ],
+)
+def test_a_run_is_called_after_its_preset_or_its_environment_or_as_the_user_likes(
+    preset: str, environment_id: str, name: str | None, expected: str
+) -> None:
+    config = RunConfig(environment=EnvironmentConfig(id=environment_id))
+    assert ResolvedRun(config, preset, typed_name=name).name == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"name": "a/b"}, "--name a/b: must be letters, digits, and .-_ between them"),
+        ({"name": ".a"}, "--name .a: must be letters"),
+        ({"name": "a", "run_dir": "b"}, "--name a: --run-dir b names the folder; leave one out"),
+        ({"name": "a", "resume": "b"}, "--name a: --resume b has its settings and its folder; leave it out"),
+    ],
+)
+def test_what_is_no_name_is_one_line(more: dict, line: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(line)}"):
+        complete(TrainRequest(**more))
 
 
 @pytest.mark.parametrize("preset", ["pong", "cartpole", "lunarlander"])

@@ -20,7 +20,7 @@ from environments import see_packages
 from git_files import ROOT, tracked
 from waiting import UNTIL_FRAMES
 
-from launch.output import revision
+from launch.output import source_digest
 
 pytestmark = pytest.mark.wheel
 
@@ -85,7 +85,7 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> N
 
 def test_commands_find_what_they_read(installed: Installed) -> None:
     assert "commands:" in installed.tributary("--help")
-    assert f"revision {revision()}" in installed.tributary("--version")
+    assert f"revision {source_digest()}" in installed.tributary("--version")
     assert "halfcheetah" in installed.tributary("presets")
     assert "zoo:pong" in installed.tributary("zoo")
     installed.tributary("evaluate zoo:cartpole --episodes 2 --json evaluation.json")
@@ -106,7 +106,7 @@ def test_a_run_trains_and_is_reported(executor: str, installed: Installed) -> No
         f"train cartpole --executor {executor} --actors 1 --total-frames 4000 {UNTIL_FRAMES} --run-dir {run}"
     )
     assert json.loads((run / "summary.json").read_text())["status"] == "frames_reached"
-    assert json.loads((run / "manifest.json").read_text())["revision"] == revision()
+    assert json.loads((run / "manifest.json").read_text())["revision"] == source_digest()
     installed.tributary(f"report {run}")
     assert "<style>" in (run / "report.html").read_text()
 
@@ -128,4 +128,4 @@ def test_a_machine_of_a_cluster_installs_the_wheel_as_ray_up_would(installed: In
     see_packages(folder / ".venv")
     program = folder / ".venv" / "bin" / "tributary"
     said = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True, check=True).stdout
-    assert f"revision {revision()}" in said
+    assert f"revision {source_digest()}" in said

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -62,6 +63,29 @@ def test_before_the_first_run_there_is_none_and_a_folder_that_is_typed_has_to_be
     assert "tributary train begins one" in capsys.readouterr().out
     assert main(["runs", "nosuch"]) == 2
     assert capsys.readouterr().err == "error: nosuch: there is no such folder\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", ["Picking-v0-2", "night", "Picking-v0-1", "b-picking"]),
+        ("--name Picking", ["Picking-v0-2", "Picking-v0-1"]),
+        ("--sort name", ["Picking-v0-1", "Picking-v0-2", "b-picking", "night"]),
+        ("--sort return", ["b-picking", "Picking-v0-1", "Picking-v0-2", "night"]),
+        ("--sort return --name v0-", ["Picking-v0-1", "Picking-v0-2"]),
+    ],
+)
+def test_runs_are_chosen_and_sorted(
+    options: str, expected: list[str], cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    returns = {"b-picking": 9.0, "Picking-v0-1": 3.5, "night": None, "Picking-v0-2": -2.0}
+    for seconds, (name, value) in enumerate(returns.items()):
+        made(Path("runs") / name, cartpole, **({} if value is None else {"mean_return_100": value}))
+        os.utime(Path("runs") / name / "config.json", (seconds, seconds))
+    assert main(["runs", "--json", "found.json", *options.split()]) == 0
+    found = json.loads(Path("found.json").read_text())["runs"]
+    assert [Path(run["run"]).name for run in found] == expected
 
 
 def test_what_is_not_shown_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
