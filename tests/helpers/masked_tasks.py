@@ -20,7 +20,16 @@ class Picky(gymnasium.Env):
         images: observations are images.
     """
 
-    def __init__(self, several: bool = False, in_observation: bool = False, images: bool = False) -> None:
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(
+        self,
+        several: bool = False,
+        in_observation: bool = False,
+        images: bool = False,
+        render_mode: str | None = None,
+    ) -> None:
+        self.render_mode = render_mode
         self._choices = CHOICES if several else (5,)
         self._in_observation, size = in_observation, sum(self._choices)
         self.action_space = MultiDiscrete(CHOICES) if several else Discrete(5)
@@ -42,6 +51,9 @@ class Picky(gymnasium.Env):
         ends = self._time >= 6 and self.np_random.random() < 0.5
         terminated = ends and bool(self.np_random.integers(2))
         return self._seen(nothing=terminated)[0], reward, terminated, ends and not terminated, self._info
+
+    def render(self) -> np.ndarray:
+        return np.full((16, 16, 3), 20 * self._time, np.uint8)
 
     def _seen(self, nothing: bool = False) -> tuple[Any, dict]:
         self._allowed = [self.np_random.random(n) < 0.4 for n in self._choices]

@@ -1,5 +1,6 @@
 """Runs with masks of the allowed actions: what their agents and exported networks take and give."""
 
+import itertools
 import json
 import shutil
 import sys
@@ -19,6 +20,8 @@ import tributary_rl as tributary
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
 from launch.cli import main
+from launch.film.stage import Performance, PlayArguments
+from launch.results.evaluate import PolicyName
 from launch.run.folder import RunFolder, WeightsName, load_weights
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job_picking.py"
@@ -62,8 +65,8 @@ def test_an_agent_plays_its_environment_without_an_action_that_is_not_allowed(
 ) -> None:
     """With the mask of info, or with that of the observation; the environment raises at any other action."""
     agent = tributary.load(str(masked_run(tmp_path / "run", settings)), trust_imports=True)
-    environment = agent.environment()
-    for deterministic in (True, False):
+    as_made = gymnasium.make("Picky-v0", **settings.get("environment.options", {}))
+    for environment, deterministic in itertools.product((agent.environment(), as_made), (True, False)):
         observation, info = environment.reset(seed=3)
         state, steps = None, 0
         for _ in range(40):
@@ -126,6 +129,23 @@ def test_exported_networks_take_the_mask_as_an_input(settings: dict[str, Any], t
     for given in (by_keras, saved.serve(tensors), by_onnx):
         for name, value in expected.heads.items():
             np.testing.assert_allclose(given[name], value, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "sampled"])
+@pytest.mark.parametrize("name", ["one choice, info", "Q-learning"])
+def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy: PolicyName, tmp_path: Path) -> None:
+    run = RunFolder(masked_run(tmp_path / "run", RUNS[name]))
+    performance = Performance(run, 3, PlayArguments(policy=policy, seed=1, trust_imports=True))
+    steps = [step for number in range(3) for step in performance.episode(number) if step.action is not None]
+    performance.close()
+    assert len(steps) > 15
+    hidden = 0
+    for step in steps:
+        assert step.preferences is not None
+        assert step.action is not None
+        assert step.preferences[step.action] > (0 if name != "Q-learning" else -1)
+        hidden += int(np.isnan(step.preferences).sum() if name == "Q-learning" else (step.preferences == 0).sum())
+    assert hidden > len(steps)
 
 
 def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(

@@ -53,6 +53,15 @@ def shown(cells: Cells) -> str:
     return reader.text
 
 
+def test_an_action_that_is_not_allowed_has_no_value() -> None:
+    values = np.array([np.nan, 0.25, np.nan, 1.5, -2.0, 0.5], np.float32)
+    text = shown(
+        compose((60, 200), FRAME, 12 / 7, changed(PONG._replace(preferences_are="action value"), preferences=values))
+    )
+    words = {" ".join(line.replace("▀", " ").split()) for line in text.splitlines()}
+    assert words >= {"NOOP -", "FIRE 0.25", "RIGHT -", "LEFT 1.50"}
+
+
 @pytest.mark.parametrize("size", [(24, 80), (60, 200)])
 def test_score_value_and_probabilities_are_shown(size: tuple[int, int]) -> None:
     text = shown(compose(size, FRAME, 12 / 7, PONG))
