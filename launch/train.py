@@ -4,6 +4,7 @@ The command line calls `train`; `tributary_rl`, several seeds, sweeps and benchm
 `launch.driver.train_in_process`, which takes the same arguments and runs it in a process of its own.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
@@ -148,7 +149,7 @@ class _Listener:
 
 
 class _Run(NamedTuple):
-    """A run that was checked. `budget` is None on a cluster, where the placement decides."""
+    """A run that was checked. `budget` is None on a cluster, where the placement decides. `started`: `time.time()`."""
 
     config: RunConfig
     spec: EnvironmentSpec
@@ -158,6 +159,7 @@ class _Run(NamedTuple):
     budget: ThreadBudget | None
     first: FirstWeights | None
     listener: _Listener
+    started: float
 
 
 def _prepare(
@@ -171,6 +173,7 @@ def _prepare(
     trust_imports: bool,
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
+    started = time.time()
     spec = environment_spec(config.environment, trial=True)
     check_network(config, spec)
     for note in spec.notes:
@@ -206,7 +209,7 @@ def _prepare(
         if start_from is not None:
             first = weights_to_start_from(config, spec, RunFolder(start_from), trust_imports=trust_imports)
             spec = first.spec
-    return _Run(config, spec, folder, preset, resume, budget, first, listener)
+    return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
 
 
 def _spec_of(run: _Run) -> EnvironmentSpec:
@@ -247,6 +250,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                 run.folder.path,
                 lambda first_id: kind(config, spec, budget.actors, first_id, **watched),
                 resume=run.resume,
+                started=run.started,
             )
 
         # Not as a context: a program that leaves at once does not wait for the thread.
@@ -334,6 +338,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                     budget,
                     placement,
                     resume=run.resume,
+                    started=run.started,
                     watch=partial(_watch, listener, kept),
                     say=listener.message,
                     stop=listener.stop,

@@ -183,8 +183,10 @@ def _typed(folder: Path) -> str:
 def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
     """The last lines of a run: its result, its folder, and the commands for what comes next."""
     evaluation = summary["evaluation"]
+    # Runs of older versions count the start-up as training.
+    start = f" and {summary['startup_seconds']:.0f} s of start-up" if "startup_seconds" in summary else ""
     lines = [
-        f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])}: "
+        f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])}{start}: "
         f"{summary['frames']:,} frames, "
         f"{summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
         f"{summary['updates']:,} updates",

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from launch.loop.executor import Change, ChildEvent, Executor, Failed, Heartbeat, Replaced
-from launch.loop.worker_pool import TrainingStoppedError, WorkerPool
+from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
 from shared.errors import ConfigurationError
@@ -40,6 +40,7 @@ class Coordinator:
     Attributes:
         evaluations_under_way: evaluations that were requested and have not ended.
         messages: number of messages that the learner took in; a sum of K gradients is one.
+        began: `time.monotonic()` at which the first rollout began, by its actor's own account; None before its report.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Coordinator:
         self._non_finite = 0
         self.evaluations_under_way = 0
         self.messages = 0
+        self.began: float | None = None
 
     @property
     def actor_restarts(self) -> int:
@@ -134,6 +136,9 @@ class Coordinator:
 
     def _take(self, report: GradientReport | AggregatedReport) -> Sequence[Outcome]:
         """Submit a report to the learner, and dispatch to its actor again."""
+        if self.began is None:
+            # Not `clock`: a replay drives it by the trace. Actors on other machines have clocks of their own.
+            self.began = time.monotonic() - worked_seconds(report)
         self.messages += 1
         self._pool.on_report(report)
         if isinstance(report, AggregatedReport):

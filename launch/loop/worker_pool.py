@@ -105,7 +105,7 @@ class WorkerPool:
 
     def on_report(self, report: GradientReport | AggregatedReport) -> None:
         """Record that an actor completed its oldest call."""
-        self._watchdog.reported(report.actor_id, self._clock(), _worked_seconds(report))
+        self._watchdog.reported(report.actor_id, self._clock(), worked_seconds(report))
         self._restarts.proven(report.actor_id)
 
     def on_child_event(self, event: ChildEvent) -> Change:
@@ -375,7 +375,7 @@ class RestartPolicy:
         self._unproven.add(actor_id)
 
 
-def _worked_seconds(report: GradientReport | AggregatedReport) -> float:
+def worked_seconds(report: GradientReport | AggregatedReport) -> float:
     """Seconds of environment, acting and gradient in a report; of a sum, those of its busiest actor."""
     seconds = defaultdict[int, float](float)
     for part in report.reports if isinstance(report, AggregatedReport) else (report,):

@@ -76,7 +76,7 @@ class LearnerStart(NamedTuple):
     """The arguments of a learner's process.
 
     `node` is None, and so is `sent`, where all processes are on one machine. `death` is that of the learner before this
-    one in the same run.
+    one in the same run. `started` is the driver's `time.time()` at the beginning of the start-up.
     """
 
     config: RunConfig
@@ -89,6 +89,7 @@ class LearnerStart(NamedTuple):
     aggregation: Aggregation
     death: LearnerDeath | None
     sent: SentFolder | None
+    started: float
 
 
 class LearnerProcess:
@@ -151,6 +152,7 @@ class LearnerProcess:
             resume=start.resume,
             after=start.death,
             trackers=trackers,
+            started=start.started,
         )
 
     def run(self) -> Summary:
@@ -181,6 +183,7 @@ def run_learners(
     placement: Placement | None,
     *,
     resume: bool,
+    started: float,
     watch: Watch,
     say: Callable[[str], None],
     stop: StopRequest,
@@ -206,6 +209,7 @@ def run_learners(
             aggregation=aggregation(config, placement),
             death=death,
             sent=sent,
+            started=started,
         )
         process = start_learner(start)
         learner = RemoteLearner(process, folder.path, say, copies=sent is not None)
@@ -222,7 +226,7 @@ def run_learners(
             say(f"learner: its process died; another one goes on from the last checkpoint ({restarts + 1})")
             # Its node may be unreachable and not dead: Ray then frees its resources, and its actors end with it.
             ray.kill(process, no_restart=True)
-            resume = resume or folder.has_checkpoint
+            resume, started = resume or folder.has_checkpoint, time.time()
             death = LearnerDeath(failure_reason(error), learner.agent_steps)
             if placement is not None:
                 placement = _place_again(config, say, stop)

@@ -106,6 +106,8 @@ class TrainingSession:
         resume: start from the newest checkpoint in `folder`.
         after: the death of the learner process before this one, in the same run.
         trackers: functions that open further trackers, by their names.
+        started: `time.time()` at the beginning of the start-up; default: now. A wall clock, since it may be the one of
+            the driver's machine.
     """
 
     def __init__(
@@ -118,7 +120,9 @@ class TrainingSession:
         resume: bool,
         after: LearnerDeath | None = None,
         trackers: Mapping[str, OpenTracker] | None = None,
+        started: float | None = None,
     ) -> None:
+        self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
         self._config = config
         # An exact checkpoint contains the executor's state and the calls under way.
         self._exact = config.checkpoint.exact
@@ -152,7 +156,6 @@ class TrainingSession:
         if resume:
             self._resume()
         self._saving.best.read_score()
-        self._sampled_before = self.learner.account.ledger.sampled
         if after is not None:
             self._account_for(after)
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
@@ -181,13 +184,16 @@ class TrainingSession:
             self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
         self._missing_info = MissingInfo(config.environment.log_info)
         self._dropped_reports: Counter[str] = Counter()
-        # Last: the start of the actors' processes is no training.
-        self._started = time.monotonic()
 
     @property
     def elapsed_seconds(self) -> float:
-        """Seconds of training since the start of the run, before a resume, too."""
-        return self._earlier.elapsed_seconds + time.monotonic() - self._started
+        """Seconds of training since the first actor's first rollout began, with those before a resume."""
+        began = self._coordinator.began
+        return self._earlier.elapsed_seconds + (0.0 if began is None else time.monotonic() - began)
+
+    def _startup_seconds(self) -> float:
+        """Seconds from the start of this process's part of the run to the first rollout, or until now."""
+        return max(0.0, (self._coordinator.began or time.monotonic()) - self._start_up_began)
 
     def interrupt(self) -> None:
         """Let the run stop at its next check, and save."""
@@ -305,12 +311,14 @@ class TrainingSession:
         """Log the first report of the first actor, and that of the last one."""
         if self._awaited is None:
             return
-        first, others = self._coordinator.messages == 1, self._awaited & set(self._executor.actor_ids) - {actor_id}
+        # The first message may be a sum of several reports.
+        first = self._coordinator.messages == 1 and self._metrics.empty
+        others = self._awaited & set(self._executor.actor_ids) - {actor_id}
         self._awaited = others or None
+        if first:
+            self._log(f"start-up: {self._startup_seconds():.1f} s until actor {actor_id} was at work, the first one")
         if not others:
             self._log("actors: all are at work")
-        elif first:
-            self._log(f"actor {actor_id}: the first at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         point, confirmed = self._evaluations.receive(
@@ -330,7 +338,8 @@ class TrainingSession:
 
     def _counts(self) -> RunCounts:
         return self._earlier + RunCounts(
-            elapsed_seconds=time.monotonic() - self._started,
+            elapsed_seconds=self.elapsed_seconds - self._earlier.elapsed_seconds,
+            startup_seconds=self._startup_seconds(),
             messages=self._coordinator.messages,
             actor_restarts=self._coordinator.actor_restarts,
             rollouts_lost=self._coordinator.rollouts_lost,
@@ -367,10 +376,7 @@ class TrainingSession:
             if str(error) != str(failure):
                 self._log(str(error))
             failure = error
-        new_agent_steps = self.learner.account.ledger.sampled - self._sampled_before
-        message = self._stopping.saved_last(failed=failure is not None, new_agent_steps=new_agent_steps)
-        if message is not None:
-            self._log(message)
+        self._stopping.saved_last(failed=failure is not None)
         summary = run_summary(
             self._stopping.status,
             self.learner,

@@ -79,12 +79,16 @@ def _started(file: Path) -> int:
 # ---- Summary
 
 
+_NEWER_COUNTS = ("messages", "startup_seconds")
+
+
 @dataclass(frozen=True)
 class RunCounts:
     """Counts over all processes of a run. The names are keys of a checkpoint.
 
     Attributes:
-        elapsed_seconds: seconds of training.
+        elapsed_seconds: seconds of training, from the beginning of the first rollout.
+        startup_seconds: seconds from the start or the resume of the run to the first rollout, of all starts.
         messages: control messages to the learner, one for each report or sum of reports.
         actor_restarts: actors that were replaced.
         rollouts_lost: rollouts of actors that died.
@@ -93,6 +97,7 @@ class RunCounts:
     """
 
     elapsed_seconds: float = 0.0
+    startup_seconds: float = 0.0
     messages: int = 0
     actor_restarts: int = 0
     rollouts_lost: int = 0
@@ -105,8 +110,8 @@ class RunCounts:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> "RunCounts":
-        """The counts among the plain values of a checkpoint. Older versions have no messages."""
-        return cls(**{name: state[name] for name in asdict(cls()) if name != "messages" or name in state})
+        """The counts among the plain values of a checkpoint. Older versions have no messages and start-up seconds."""
+        return cls(**{name: state[name] for name in asdict(cls()) if name not in _NEWER_COUNTS or name in state})
 
 
 class LearnerDeath(NamedTuple):
@@ -132,6 +137,8 @@ def run_summary(
     """The content of summary.json. `evaluation` is the entry of the last evaluation."""
     first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
     ledger = learner.account.ledger
+    # 0 for a run that was stopped before its first rollout.
+    seconds = max(counts.elapsed_seconds, 1e-9)
     lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
     summary = {
         "status": status,
@@ -143,8 +150,8 @@ def run_summary(
         "updates": ledger.updates,
         "gradients_applied": ledger.gradients_applied,
         "messages": counts.messages,
-        "agent_steps_per_second": ledger.sampled / counts.elapsed_seconds,
-        "frames_per_second": learner.account.frames / counts.elapsed_seconds,
+        "agent_steps_per_second": ledger.sampled / seconds,
+        "frames_per_second": learner.account.frames / seconds,
         "policy_lag_mean": lag_mean,
         "policy_lag_p95": lag_p95,
         "policy_lag_max": lag_max,
@@ -162,6 +169,7 @@ def run_summary(
         "learner_restarts": counts.learner_restarts,
         "agent_steps_lost_with_learner": counts.agent_steps_lost,
         "wall_seconds": counts.elapsed_seconds,
+        "startup_seconds": counts.startup_seconds,
     }
     return finite(summary)
 

@@ -225,17 +225,10 @@ class StoppingRules:
         if self.running and self._replays:
             self.status = "arrivals_replayed"
 
-    def saved_last(self, *, failed: bool, new_agent_steps: int) -> str | None:
-        """Set the final status. Returns a message if the reason of a failure has not been logged.
-
-        A run that no rule has stopped has failed, too, and so has one without an agent step when its time is up.
-        """
+    def saved_last(self, *, failed: bool) -> None:
+        """Set the final status. A run that no rule has stopped has failed, too."""
         if failed or self.running:
             self.status = "failed"
-        elif self.status == "time_reached" and not new_agent_steps:
-            self.status = "failed"
-            return "no actor has made a report before the time was up: nothing was learned"
-        return None
 
 
 def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None) -> int | None:

@@ -28,7 +28,7 @@ class RunConfig:
     episodes count once every environment has finished one; after a failed confirmation the next one waits for 100 new
     episodes."""
     stop_after_seconds: Annotated[float | None, Range(above=0)] = None
-    """Seconds of training after which it stops, including those before a resume."""
+    """Seconds of training after which it stops, from the first rollout, including those before a resume."""
     seed: Annotated[int, Range(0, 2**31 - 1)] = 1
     """Seed of weights, environments and actions."""
     executor: Literal["ray", "inline"] = "ray"

@@ -23,7 +23,7 @@ SMALL = (
 )
 LSTM = "--network.recurrent lstm"
 # What time there was, and how it ended, may differ.
-_OF_THE_SESSION = {"status", "wall_seconds", "frames_per_second", "agent_steps_per_second"}
+_OF_THE_SESSION = {"status", "wall_seconds", "startup_seconds", "frames_per_second", "agent_steps_per_second"}
 _DEADLINE_SECONDS = 60
 
 
@@ -116,7 +116,7 @@ def test_stopped_in_every_way_is_bit_equal_to_never_stopped(
     assert seen.keys() == expected.keys()
     for content in (expected, seen):
         # How long it took; best weights are looked for whenever a run is saved; and one session evaluated a crossing.
-        for name in ("elapsed_seconds", "best_return", "best_measure", "last_evaluation"):
+        for name in ("elapsed_seconds", "startup_seconds", "best_return", "best_measure", "last_evaluation"):
             del content["state"][name]
         del content["state"]["executor"]["evaluator"]
     for name, value in expected.items():

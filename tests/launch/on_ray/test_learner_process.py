@@ -84,7 +84,16 @@ class Learners:
         stop, say = StopRequest(), self.said.append
         spec, budget = environment_spec(config.environment), thread_budget(config)
         return learner_process.run_learners(
-            config, spec, RunFolder(self._folder), budget, None, resume=resume, watch=watch, say=say, stop=stop
+            config,
+            spec,
+            RunFolder(self._folder),
+            budget,
+            None,
+            resume=resume,
+            started=0.0,
+            watch=watch,
+            say=say,
+            stop=stop,
         )
 
     def checkpoint(self) -> None:
@@ -185,6 +194,7 @@ def test_a_run_that_waits_for_nodes_can_be_stopped(
             budget,
             placement,
             resume=False,
+            started=0.0,
             watch=watch,
             say=say,
             stop=stop,
@@ -204,7 +214,7 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
     early = SimpleNamespace(close=lambda: ended.append("actors"))
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: early)
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
-    fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "death": None, "sent": None}
+    fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "death": None, "sent": None, "started": 0.0}
     start = LearnerStart(cartpole, spec, tmp_path, budget, **fresh, aggregation=aggregation(cartpole, None))
     learner = LearnerProcess(start)
     for call in (learner.run, learner.view, learner.interrupt):

@@ -26,7 +26,7 @@ from launch.run.status import LearnerDeath
 from learner.learner import Learner
 from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
 from shared.registry import METHODS
-from shared.types import EvaluationResult
+from shared.types import EvaluationResult, GradientReport, StageSeconds
 
 
 def parameters_after(config: RunConfig, updates: int) -> bytes:
@@ -60,7 +60,7 @@ def test_another_seed_gives_other_parameters(cartpole: RunConfig) -> None:
 
 def messages_of(run: TrainingSession) -> list[str]:
     """The messages since the last view, without those of the start."""
-    start = ("learner: ready", "actors: all are at work", "actor 0: the first at work")
+    start = ("learner: ready", "actors: all are at work", "start-up: ")
     return [message for message in run.view().messages if not message.startswith(start)]
 
 
@@ -338,11 +338,56 @@ def test_a_run_in_which_nobody_ever_reported_has_failed(cartpole: RunConfig, tmp
         def next_completion(self) -> None:
             self._calls.clear()
 
-    config, spec = replace(cartpole, stop_after_seconds=1e-3), environment_spec(cartpole.environment)
+    config, spec = replace(cartpole, stop_after_seconds=1e-9), environment_spec(cartpole.environment)
     run = TrainingSession(config, spec, tmp_path, lambda first: SilentExecutor(config, spec, 1, first), resume=False)
     summary = run.run()
-    assert (summary["status"], summary["agent_steps_sampled"]) == ("failed", 0)
-    assert messages_of(run) == ["no actor has made a report before the time was up: nothing was learned"]
+    # Without a rollout no time of training has passed: the limit of time is not reached.
+    assert (summary["status"], summary["agent_steps_sampled"], summary["wall_seconds"]) == ("failed", 0, 0.0)
+    assert summary["agent_steps_per_second"] == 0.0
+    assert summary["startup_seconds"] > 0.0
+
+
+def test_training_begins_with_the_first_rollout_and_a_resume_adds_to_both_times(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An actor that is 1,000 seconds late, on a clock that each rollout moves by 2 seconds."""
+    now, spec = 0.0, environment_spec(cartpole.environment)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: 5e8 + now)
+
+    class LateExecutor(InlineExecutor):
+        late = 1_000.0
+
+        def next_completion(self) -> Completion | None:
+            nonlocal now
+            now, self.late = now + 2.0 + self.late, 0.0
+            report = super().next_completion()
+            assert isinstance(report, GradientReport)
+            return report._replace(stage_seconds=StageSeconds(1.5, 0.25, 0.25, 0.0, 500.0))
+
+    def train(total_frames: int, started: float, *, resume: bool) -> tuple[dict, list[dict]]:
+        config = replace(cartpole, total_frames=total_frames, log_every_seconds=1.0)
+        run = TrainingSession(
+            config,
+            spec,
+            tmp_path,
+            lambda first: LateExecutor(config, spec, 1, first),
+            resume=resume,
+            started=time.time() - started,
+        )
+        return run.run(), [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+
+    summary, rows = train(60, started=30.0, resume=False)
+    rollouts = summary["messages"]
+    assert summary["startup_seconds"] == 1_030.0
+    assert summary["wall_seconds"] == 2.0 * rollouts
+    assert rows[0]["elapsed_seconds"] == 2.0
+    assert rows[0]["agent_steps_per_second"] == rows[0]["agent_steps"] / 2.0
+    assert summary["agent_steps_per_second"] == summary["agent_steps_sampled"] / summary["wall_seconds"]
+    summary, rows = train(120, started=5.0, resume=True)
+    assert summary["messages"] > rollouts
+    assert summary["startup_seconds"] == 1_030.0 + 1_005.0
+    assert rows[-1]["elapsed_seconds"] == summary["wall_seconds"] == 2.0 * summary["messages"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_training_goes_on(

@@ -258,6 +258,7 @@ def test_resuming_a_finished_run_trains_nothing_and_says_which_limit_it_has_reac
 
 OF_A_CHECKPOINT = {
     "elapsed_seconds": 12.5,
+    "startup_seconds": 4.0,
     "messages": 40,
     "actor_restarts": 2,
     "rollouts_lost": 3,
@@ -269,13 +270,13 @@ OF_A_CHECKPOINT = {
 def test_what_is_restored_is_what_was_saved_and_new_counts_come_on_top() -> None:
     earlier = RunCounts.restored(OF_A_CHECKPOINT | {"next_actor_id": 9})
     assert asdict(earlier) == OF_A_CHECKPOINT
-    now = earlier + RunCounts(elapsed_seconds=0.5, messages=2, rollouts_lost=1)
-    assert now == RunCounts(13.0, 42, 2, 4, 1, 120)
+    now = earlier + RunCounts(elapsed_seconds=0.5, startup_seconds=1.0, messages=2, rollouts_lost=1)
+    assert now == RunCounts(13.0, 5.0, 42, 2, 4, 1, 120)
 
 
-def test_a_checkpoint_of_an_older_version_has_no_messages_and_all_else() -> None:
-    older = {name: count for name, count in OF_A_CHECKPOINT.items() if name != "messages"}
-    assert RunCounts.restored(older).messages == 0
+def test_a_checkpoint_of_an_older_version_has_two_counts_less() -> None:
+    older = {name: count for name, count in OF_A_CHECKPOINT.items() if name not in ("messages", "startup_seconds")}
+    assert RunCounts.restored(older) == RunCounts.restored(OF_A_CHECKPOINT | {"messages": 0, "startup_seconds": 0.0})
     with pytest.raises(KeyError):
         RunCounts.restored({})
 
