@@ -1,0 +1,40 @@
+"""Draw docs/pictures/scaling.svg: agent steps to the mark over workers, from rows.csv. Run it in the project folder."""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from launch.results.plot import COLOURS, figure, save
+
+FOLDER = Path(__file__).parent
+PICTURE = FOLDER.parents[1] / "pictures" / "scaling.svg"
+
+
+def main() -> None:
+    seeds: dict[str, dict[int, list[tuple[int, bool]]]] = defaultdict(lambda: defaultdict(list))
+    with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["executor"] == "inline":
+                task = f"{row['task']}, {row['mark']}"
+                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), row["reached"] == "yes"))
+    with figure() as (drawn, (axes,)):
+        for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
+            workers = sorted(by_workers)
+            medians = [median(steps for steps, _ in by_workers[count]) for count in workers]
+            axes.plot(workers, medians, "-", color=colour, label=task)
+            for count, rows in by_workers.items():
+                for steps, reached in rows:
+                    marker, fill = ("o", "full") if reached else ("^", "none")
+                    axes.plot(count, steps, marker, color=colour, fillstyle=fill)
+        axes.plot([], [], "^", color="black", fillstyle="none", label="stopped there, not reached")
+        axes.set(xlabel="workers", ylabel="agent steps to the mark", title="Simulated; points: seeds, lines: medians")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.legend(fontsize=8)
+        save(drawn, [PICTURE])
+
+
+if __name__ == "__main__":
+    main()
