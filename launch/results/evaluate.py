@@ -3,10 +3,11 @@
 import json
 import math
 import re
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,10 @@ from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
 from shared.errors import setting_error
 from shared.seeds import SEEDS_ARE
-from shared.types import EvaluationPolicy, info_means, standard_error
+from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot, info_means, standard_error
+
+if TYPE_CHECKING:
+    from actors.evaluator import Evaluator
 
 ProtocolName = Literal["training", "noop", "machado"]
 PolicyName = Literal["as-trained", "sampled", "greedy"]
@@ -97,14 +101,46 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     from actors.evaluator import Evaluator
 
     # All cores: no actors run beside this evaluation.
-    evaluator = Evaluator(config, spec, evaluation, "evaluation", threads=min(usable_cores(), arguments.episodes))
-    snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
-    print_line(console, f"playing {arguments.episodes} episodes of {environment.id} with {source}")
+    threads = min(usable_cores(), arguments.episodes)
+    # Closed last: what a user's environment does at its end costs no result.
+    with closing(Evaluator(config, spec, evaluation, "evaluation", threads=threads)) as evaluator:
+        snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
+        print_line(console, f"playing {arguments.episodes} episodes of {environment.id} with {source}")
+        played = _play(evaluator, snapshot, arguments.episodes, console)
+        if played is None:
+            return None
+        result = {
+            "environment": environment.id,
+            "protocol": describe_protocol(environment, arguments.protocol, spec),
+            "policy": policy,
+            "weights": source,
+            "version": snapshot.version,
+            "seed": config.seed,
+            "seeds": {"purpose": "evaluation", "environments": evaluator.environments, "are": SEEDS_ARE},
+            **score_summary(played.episodes.returns, played.episodes.lengths, environment.id, played.games),
+            **({"info": finite(info_means(played.episodes.info))} if config.environment.log_info else {}),
+            "published": published_scores(environment.id),
+            **provenance(),
+        }
+        for line in result_lines(result):
+            print_line(console, line)
+        write_json(output, result)
+        if folder.ships:
+            print_line(console, f"result: {output}")
+        if arguments.json is not None:
+            write_json(arguments.json, result)
+        for name in set(config.environment.log_info) - set(result.get("info", {})):
+            print_line(console, missing_info(name, arguments.episodes))
+        return result
+
+
+def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, console: Console) -> EvaluationResult | None:
+    """Play whole episodes, with a bar. Returns None after an interrupt."""
     columns = TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=arguments.episodes)
+        task = progress.add_task("", total=episodes)
         try:
-            played = evaluator.run(
+            return evaluator.run(
                 snapshot,
                 on_ended=lambda ended: progress.advance(task, ended),
                 on_wait=lambda line: print_line(console, f"{line}; Ctrl-C ends the evaluation"),
@@ -112,36 +148,8 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         except KeyboardInterrupt:
             # The episodes that end first are the short ones, so that their mean would be biased.
             ended = int(progress.tasks[task].completed)
-            console.print(f"interrupted after {ended} of {arguments.episodes} episodes; nothing is written")
-            evaluator.close()
+            console.print(f"interrupted after {ended} of {episodes} episodes; nothing is written")
             return None
-    assert played is not None, "nothing stops it"
-    protocol = describe_protocol(environment, arguments.protocol, spec)
-    result = {
-        "environment": environment.id,
-        "protocol": protocol,
-        "policy": policy,
-        "weights": source,
-        "version": snapshot.version,
-        "seed": config.seed,
-        "seeds": {"purpose": "evaluation", "environments": evaluator.environments, "are": SEEDS_ARE},
-        **score_summary(played.episodes.returns, played.episodes.lengths, environment.id, played.games),
-        **({"info": finite(info_means(played.episodes.info))} if config.environment.log_info else {}),
-        "published": published_scores(environment.id),
-        **provenance(),
-    }
-    for line in result_lines(result):
-        print_line(console, line)
-    write_json(output, result)
-    if folder.ships:
-        print_line(console, f"result: {output}")
-    if arguments.json is not None:
-        write_json(arguments.json, result)
-    for name in set(config.environment.log_info) - set(result.get("info", {})):
-        print_line(console, missing_info(name, arguments.episodes))
-    # Last: what a user's environment does at its end costs no result.
-    evaluator.close()
-    return result
 
 
 def result_lines(result: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
 
-from actors.environments import VectorEnvironment, atari_game, environment_spec
+from actors.environments import StepResult, VectorEnvironment, atari_game, environment_spec
 from actors.environments.atari import AtariAdapter
 from actors.evaluator import Evaluator
 from launch.cli import main
@@ -29,7 +29,7 @@ from launch.results.evaluate import (
 )
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, EvaluationConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, EnvironmentFailedError
 from shared.types import WeightSnapshot
 
 
@@ -231,6 +231,20 @@ def test_evaluate_scores_by_the_distinct_games_that_were_played(
     assert main(f"evaluate {cartpole_runs[0]} --episodes 4 --json {file}".split()) == 0
     result = json.loads(file.read_text())
     assert (result["episodes"], result["distinct_games"]) == (4, 2)
+
+
+@pytest.mark.parametrize("error", [EnvironmentFailedError("the engine stalled"), KeyboardInterrupt()])
+def test_the_environments_are_closed_however_an_evaluation_ends(
+    error: BaseException, cartpole_runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(_environment: VectorEnvironment, *_actions: np.ndarray) -> StepResult:
+        raise error
+
+    closed: list[Evaluator] = []
+    monkeypatch.setattr(VectorEnvironment, "step", step)
+    monkeypatch.setattr(Evaluator, "close", lambda evaluator: closed.append(evaluator))
+    assert main(["evaluate", str(cartpole_runs[0])]) == (1 if isinstance(error, Exception) else 130)
+    assert len(closed) == 1
 
 
 @pytest.mark.parametrize(
