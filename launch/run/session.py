@@ -184,6 +184,8 @@ class TrainingSession:
             self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
         self._missing_info = MissingInfo(config.environment.log_info)
         self._dropped_reports: Counter[str] = Counter()
+        # True after a resume of a run that has logged it.
+        self._non_finite_return_logged = self.learner.account.non_finite_returns > 0
 
     @property
     def elapsed_seconds(self) -> float:
@@ -297,6 +299,7 @@ class TrainingSession:
             returns = report.episodes.returns
             finite = returns[np.isfinite(returns)].tolist()
             self._returns.add(report.actor_id, finite, report.unfinished_environments)
+            self._log_first_non_finite_return()
             self._missing_info.add(report.episodes.info)
             for warning in self._missing_info.warnings():
                 self._log(warning)
@@ -306,6 +309,14 @@ class TrainingSession:
             message = dropped_message(outcome.dropped, count, report.actor_id)
             if message is not None:
                 self._log(f"{message}: {report.non_finite}" if report.non_finite else message)
+
+    def _log_first_non_finite_return(self) -> None:
+        if self.learner.account.non_finite_returns and not self._non_finite_return_logged:
+            self._non_finite_return_logged = True
+            self._log(
+                "warning: the return of an episode is not finite; such returns are counted (non_finite_returns in "
+                "summary.json), and are in no mean return"
+            )
 
     def _log_first(self, actor_id: int) -> None:
         """Log the first report of the first actor, and that of the last one."""

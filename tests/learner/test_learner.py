@@ -43,6 +43,28 @@ def test_every_refusal_has_its_name_and_is_accounted(cartpole: RunConfig) -> Non
     assert learner.submit(report(10, version=2)).policy_lag == 1
 
 
+def test_dropped_gradients_and_returns_that_are_not_finite_are_counted_and_survive_a_checkpoint(
+    cartpole: RunConfig, tmp_path: Path
+) -> None:
+    learner = make_learner(cartpole, gradients_per_update=2)
+    nan = np.full(5, np.nan, np.float32)
+    learner.submit(report(1, returns=(3.0, float("nan"), 5.0)))
+    # A later gradient of a rollout has no agent steps of its own.
+    learner.submit(report(2, gradient=nan, agent_steps=0, returns=(float("inf"),)))
+    learner.submit(report(3, gradient=nan))
+    learner.submit(report(3, gradient=nan, returns=(float("nan"),)))
+    checkpoints(learner, tmp_path).save(learner.version)
+    restored = make_learner(cartpole, gradients_per_update=2)
+    checkpoints(restored, tmp_path).restore()
+    for one in (learner, restored):
+        ledger = one.account.ledger
+        assert ledger.gradients_dropped == {"non_finite": 2, "duplicate": 1}
+        assert ledger.gradients_dropped_if_it_ends() == {"non_finite": 2, "duplicate": 1, "unfinished_update": 1}
+        assert ledger.dropped == {"non_finite": 10, "duplicate": 10}
+        # The episodes of a duplicate were counted before.
+        assert (one.account.episodes, one.account.non_finite_returns, one.account.mean_return) == (4, 2, 4.0)
+
+
 def test_the_same_sequence_of_another_actor_is_no_duplicate(cartpole: RunConfig) -> None:
     learner = make_learner(cartpole)
     assert learner.submit(report(1, actor_id=0)).dropped is None

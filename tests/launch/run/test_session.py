@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from actors.environments import environment_spec, measure_observation_mean
+from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
 from actors.evaluator import Evaluator
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator
@@ -24,7 +24,7 @@ from launch.run.metrics import Metrics
 from launch.run.session import TrainingSession
 from launch.run.status import LearnerDeath
 from learner.learner import Learner
-from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig
+from shared.config import CheckpointConfig, EvaluationConfig, LearnerConfig, RunConfig, SupervisionConfig
 from shared.registry import METHODS
 from shared.types import EvaluationResult, GradientReport, StageSeconds
 
@@ -103,6 +103,29 @@ def test_sampled_is_applied_plus_dropped_with_4_actors_and_k_3(cartpole: RunConf
     assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + sum(dropped.values())
     assert summary["gradients_applied"] == 3 * summary["updates"]
     assert summary["frames"] >= 700
+
+
+def test_a_return_that_is_not_finite_is_counted_and_logged_once(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = VectorEnvironment.step
+
+    def spoilt(environment: VectorEnvironment, *arguments: np.ndarray) -> StepResult:
+        result = step(environment, *arguments)
+        return result._replace(rewards=np.where(result.terminated, np.nan, result.rewards))
+
+    monkeypatch.setattr(VectorEnvironment, "step", spoilt)
+    config = replace(cartpole, total_frames=300, supervision=SupervisionConfig(max_non_finite=10_000))
+    run = session(config, tmp_path)
+    summary = run.run()
+    assert summary["non_finite_returns"] == summary["episodes"] > 1
+    assert summary["mean_return_100"] is None
+    assert summary["gradients_dropped"]["non_finite"] > 0
+    lines = [message for message in messages_of(run) if "non_finite_returns" in message]
+    assert len(lines) == 1
+    resumed = session(replace(config, total_frames=600), tmp_path, resume=True)
+    assert resumed.run()["non_finite_returns"] > summary["non_finite_returns"]
+    assert not [message for message in messages_of(resumed) if "non_finite_returns" in message]
 
 
 def test_a_run_folder_holds_what_a_reader_needs(cartpole: RunConfig, tmp_path: Path) -> None:
