@@ -2,12 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 from random_play import shorten_random_play
 
+from launch.cli import main
 from launch.presets import PRESETS
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
@@ -33,6 +34,23 @@ def children_take_signals() -> Iterator[None]:
 def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean observation is that of a moment of random play."""
     shorten_random_play(monkeypatch)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[[str | list[str]], str]:
+    """Gives a command that has to be refused, and returns its one line of error."""
+
+    def refuse(command: str | list[str]) -> str:
+        capsys.readouterr()
+        assert main(command.split() if isinstance(command, str) else command) == 2
+        out, error = capsys.readouterr()
+        # An environment that is named without a preset has the preset named first.
+        assert not out or (out.startswith("preset: ") and out.count("\n") == 1)
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+        return error.removeprefix("error: ").rstrip("\n")
+
+    return refuse
 
 
 @pytest.fixture

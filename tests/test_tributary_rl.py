@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sessions import QUICK
 
 import tributary_rl as tributary
 from launch.cli import main
@@ -17,15 +18,6 @@ from launch.presets import PRESETS
 from launch.python.training import resolved_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
-# One process, half a second of training.
-QUICK = {
-    "executor": "inline",
-    "log_every_seconds": 0.05,
-    "stop_at_return": None,
-    "stop_measure": "training",
-    "evaluation.every_frames": 0,
-    "network.hidden_sizes": (8,),
-}
 
 
 def python_blocks() -> dict[str, str]:
@@ -154,6 +146,7 @@ def test_arguments_that_do_not_go_together_are_told() -> None:
         tributary.Run("no-such-folder")
 
 
+@pytest.mark.slow
 def test_a_run_is_started_followed_and_stopped_from_any_thread(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Signals have handlers in the main thread only. And two runs of one program do not meet."""
     ended: list[tributary.Run] = []
@@ -219,15 +212,13 @@ def run_script(file: Path, *arguments: str, path: tuple[Path, ...] = ()) -> subp
     )
 
 
-@pytest.mark.parametrize("name", ["launch", "shared", "actors", "learner"])
-def test_a_script_or_a_file_beside_it_may_have_the_name_of_a_package(name: str, tmp_path: Path) -> None:
-    script = tmp_path / f"{name}.py"
-    script.write_text("import tributary_rl\nprint(tributary_rl.Run, tributary_rl.TrainingFailedError)\n")
-    (tmp_path / "other.py").write_text(script.read_text())
-    for file in (script, tmp_path / "other.py"):
-        ended = run_script(file)
-        assert ended.returncode == 0, ended.stderr
-        assert "TrainingFailedError" in ended.stdout
+def test_a_script_and_files_beside_it_may_have_the_names_of_packages(tmp_path: Path) -> None:
+    for name in ("launch", "shared", "actors", "learner"):
+        script = tmp_path / f"{name}.py"
+        script.write_text("import tributary_rl\nprint(tributary_rl.Run, tributary_rl.TrainingFailedError)\n")
+    ended = run_script(script)
+    assert ended.returncode == 0, ended.stderr
+    assert "TrainingFailedError" in ended.stdout
 
 
 def test_the_command_and_its_processes_find_the_project_beside_another_package_launch(tmp_path: Path) -> None:

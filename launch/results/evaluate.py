@@ -87,7 +87,6 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
     config = folder.read_config("run", trust_imports=arguments.trust_imports)
-    output = folder.output(f"evaluation-{arguments.protocol}.json")
     if arguments.seed is not None:
         config = replace(config, seed=arguments.seed)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
@@ -105,6 +104,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     # Closed last: what a user's environment does at its end costs no result.
     with closing(Evaluator(config, spec, evaluation, "evaluation", threads=threads)) as evaluator:
         snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
+        output = folder.output(f"evaluation-{arguments.protocol}.json")
         print_line(console, f"playing {arguments.episodes} episodes of {environment.id} with {source}")
         played = _play(evaluator, snapshot, arguments.episodes, console)
         if played is None:

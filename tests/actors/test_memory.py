@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import recording
+from rollouts import METHODS, recording
 
 from actors.actor import Actor
 from actors.environments import environment_spec
@@ -16,17 +16,10 @@ from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkC
 from shared.errors import ConfigurationError
 from shared.types import Rollout, WeightSnapshot
 
-METHODS = {
-    "actor_critic": MethodConfig(return_lambda=0.9),
-    "q_learning": MethodConfig(name="q_learning"),
-    "sarsa": MethodConfig(name="sarsa"),
-    "without a target network": MethodConfig(name="q_learning", target_network=False, return_lambda=0.65),
-}
 
-
-def remembering(config: RunConfig, unroll_length: int = 24, **reuse: int) -> RunConfig:
+def remembering(config: RunConfig, unroll_length: int = 24) -> RunConfig:
     network = replace(config.network, recurrent="lstm")
-    return replace(config, network=network, actor=ActorConfig(environments=4, unroll_length=unroll_length, **reuse))
+    return replace(config, network=network, actor=ActorConfig(environments=4, unroll_length=unroll_length))
 
 
 def weights(config: RunConfig) -> np.ndarray:
@@ -116,42 +109,6 @@ def test_a_target_network_comes_to_the_rollout_s_end_with_a_memory_of_its_own(
     last = target.values(rollout.observations[-1], state)
     expected = rollout.rewards[-1] + rollout.discounts[-1] * last
     np.testing.assert_allclose(returns[-1], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("task", "name"),
-    [
-        *(("cartpole", name) for name in METHODS),
-        ("pong", "actor_critic"),
-        *(pytest.param("pong", name, marks=pytest.mark.slow) for name in METHODS if name != "actor_critic"),
-    ],
-)
-def test_minibatches_of_environments_add_up_to_the_whole_rollout(
-    task: str, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = remembering(replace(request.getfixturevalue(task), method=METHODS[name]), 8, epochs=2, minibatches=2)
-    spec = environment_spec(config.environment)
-    rollouts = recording(monkeypatch)
-    actor, snapshot = Actor(config, spec, 0), WeightSnapshot(0, weights(config))
-    target = snapshot if config.method.uses_target_network else None
-    # The second rollout begins with a state.
-    reports = [actor.run(snapshot, target) for _ in range(8)][4:]
-    rollout = rollouts[1]
-    assert np.abs(rollout.first_state[0]).max() > 0.01
-    once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
-    whole = RolloutGradient(once, spec, policy := Policy(once, spec))
-    policy.assign(snapshot.parameters)
-    if target is not None:
-        whole.assign_target(target)
-    whole.begin(rollout)
-    expected = whole.next().gradient
-    for epoch in (reports[:2], reports[2:]):
-        total = sum(report.samples * report.gradient for report in epoch) / rollout.mask.sum()
-        assert np.abs(total - expected).max() <= 2e-5 * np.abs(expected).max()
-        assert all(np.abs(report.gradient - expected).max() > 0.01 * np.abs(expected).max() for report in epoch)
-        assert sum(report.samples for report in epoch) == rollout.mask.sum()
-    if name == "actor_critic":
-        assert all(report.statistics["ratio_deviation"] < 1e-4 for report in reports)
 
 
 def test_the_gradient_from_what_acting_stored_is_that_of_a_rollout_seen_anew(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import recording
+from rollouts import METHODS, recording
 
 from actors.actor import Actor
 from actors.environments import environment_spec
@@ -14,13 +14,6 @@ from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.types import GradientReport, WeightSnapshot
-
-METHODS = {
-    "actor_critic": MethodConfig(),
-    "q_learning": MethodConfig(name="q_learning"),
-    "sarsa": MethodConfig(name="sarsa"),
-    "without a target network": MethodConfig(name="q_learning", target_network=False, return_lambda=0.65),
-}
 
 
 def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int = 24) -> RunConfig:
@@ -32,6 +25,7 @@ def initial(config: RunConfig) -> np.ndarray:
     return Policy(config, environment_spec(config.environment)).initial_parameters()
 
 
+@pytest.mark.parametrize("memory", [False, True], ids=["", "memory"])
 @pytest.mark.parametrize(
     ("task", "name"),
     [
@@ -41,32 +35,37 @@ def initial(config: RunConfig) -> np.ndarray:
     ],
 )
 def test_at_the_weights_that_acted_the_minibatches_of_an_epoch_add_up_to_the_whole_rollout(
-    task: str, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    task: str, name: str, memory: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = reused(
-        replace(request.getfixturevalue(task), method=METHODS[name]), epochs=2, minibatches=4, unroll_length=8
-    )
+    """The second rollout of an actor: with a memory it begins with a state."""
+    config = reused(replace(request.getfixturevalue(task), method=METHODS[name]), 2, 2, unroll_length=8)
+    if memory:
+        config = replace(config, network=replace(config.network, recurrent="lstm"))
     spec = environment_spec(config.environment)
     rollouts = recording(monkeypatch)
-    actor = Actor(config, spec, 0)
-    snapshot = WeightSnapshot(0, initial(config))
+    actor, weights = Actor(config, spec, 0), initial(config)
+    # Moved, so that the heads look at what is remembered.
+    weights = weights + memory * np.random.default_rng(1).normal(0.0, 0.2, weights.shape).astype(np.float32)
+    snapshot = WeightSnapshot(0, weights)
     target = snapshot if config.method.uses_target_network else None
-    reports = [actor.run(snapshot, target) for _ in range(8)]
-    (rollout,) = rollouts
+    reports = [actor.run(snapshot, target) for _ in range(8)][4:]
+    rollout = rollouts[1]
+    assert not memory or np.abs(rollout.first_state[0]).max() > 0.01
     once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
-    whole = RolloutGradient(once, spec, Policy(once, spec))
+    whole = RolloutGradient(once, spec, policy := Policy(once, spec))
+    policy.assign(weights)
     if target is not None:
         whole.assign_target(target)
     whole.begin(rollout)
     expected = whole.next().gradient
-    for epoch in (reports[:4], reports[4:]):
-        parts = [report.samples * report.gradient for report in epoch]
-        total = sum(parts) / rollout.mask.sum()
-        assert np.abs(total - expected).max() <= 1e-5 * np.abs(expected).max()
+    for epoch in (reports[:2], reports[2:]):
+        total = sum(report.samples * report.gradient for report in epoch) / rollout.mask.sum()
+        assert np.abs(total - expected).max() <= 2e-5 * np.abs(expected).max()
         # They are parts: none alone is the whole.
         assert all(np.abs(report.gradient - expected).max() > 0.01 * np.abs(expected).max() for report in epoch)
+        assert sum(report.samples for report in epoch) == rollout.mask.sum()
     if name == "actor_critic":
-        assert all(report.statistics["ratio_deviation"] < 1e-5 for report in reports)
+        assert all(report.statistics["ratio_deviation"] < 1e-4 for report in reports)
     else:
         assert "ratio_deviation" not in reports[0].statistics
 
@@ -185,15 +184,3 @@ def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(method: MethodCo
             assert (got.sequence, got.agent_steps, got.samples) == (wanted.sequence, wanted.agent_steps, wanted.samples)
             np.testing.assert_array_equal(got.episodes.returns, wanted.episodes.returns)
     assert sum(len(report.episodes.returns) for report in expected[4:]) > 0
-
-
-def test_its_graphs_are_traced_once(cartpole: RunConfig) -> None:
-    config = reused(cartpole, 2, 2)
-    actor = Actor(config, environment_spec(config.environment), 0)
-    snapshot = WeightSnapshot(0, initial(config))
-    for _ in range(4):
-        actor.run(snapshot)
-    traced = actor.traces
-    for _ in range(8):
-        actor.run(snapshot)
-    assert actor.traces == traced

@@ -51,8 +51,8 @@ class NodesRun(ChaosRun):
         mine = ("launch.cli", *(f"ray::{kind}" for kind in self.counts))
         return {pid: name for pid, name in super().processes().items() if any(part in name for part in mine)}
 
-    def adders(self) -> set[int]:
-        """The ids of all processes that add gradients, when all are there and all actors at work."""
+    def aggregators(self) -> set[int]:
+        """The process ids of all aggregators, once all are there and all actors at work."""
         for kind in self.counts:
             self.one_of(kind, random.Random())
         return set(self.pids("NodeAggregator"))
@@ -73,47 +73,47 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodesRun]:
 
 
 def one_actor(run: NodesRun, act: Callable[[], object], line: str) -> None:
-    """What happens to one actor is no fault of those that add its gradients."""
-    adders = run.adders()
+    """A fault of one actor leaves the aggregators as they are."""
+    aggregators = run.aggregators()
     actor_fault(run, act, line)
-    assert run.adders() == adders, run.log()
+    assert run.aggregators() == aggregators, run.log()
 
 
 def stopped_node(run: NodesRun, random_state: random.Random) -> None:
     """Stop all actors of a node: the aggregator, which finds them hung, is not declared hung itself."""
-    adders, one = run.adders(), run.one_of("ActorProcess.serve", random_state)
+    aggregators, one = run.aggregators(), run.one_of("ActorProcess.serve", random_state)
     of_node = [pid for pid in run.pids("ActorProcess.serve") if node_of(run.cluster, pid) == node_of(run.cluster, one)]
     replaced = run.log().count(" replaces actor ")
     for pid in of_node:
         os.kill(pid, signal.SIGSTOP)
     run.wait_for(lambda: run.log().count(" replaces actor ") == replaced + len(of_node), "their replacements")
     run.wait_for_progress()
-    assert run.adders() == adders, run.log()
+    assert run.aggregators() == aggregators, run.log()
 
 
-def killed_adder(run: NodesRun, random_state: random.Random) -> None:
+def killed_aggregator(run: NodesRun, random_state: random.Random) -> None:
     """Kill an aggregator: its actors end with it, the other nodes go on, and another one takes its place."""
-    adders, killed = run.adders(), run.one_of("NodeAggregator", random_state)
+    aggregators, killed = run.aggregators(), run.one_of("NodeAggregator", random_state)
     actor_fault(run, lambda: os.kill(killed, signal.SIGKILL), "process died")
-    assert adders - run.adders() == {killed}, run.log()
+    assert aggregators - run.aggregators() == {killed}, run.log()
 
 
 def lost_node(run: NodesRun, random_state: random.Random) -> None:
     """Cut the power of a node; another node joins."""
-    adders, lost = run.adders(), run.one_of("NodeAggregator", random_state)
+    aggregators, lost = run.aggregators(), run.one_of("NodeAggregator", random_state)
     run.cluster.remove_node(node_of(run.cluster, lost), allow_graceful=False)
     add(run.cluster, 2)
-    run.wait_for(lambda: adders - run.adders() == {lost}, "the end of its aggregator")
+    run.wait_for(lambda: aggregators - run.aggregators() == {lost}, "the end of its aggregator")
 
 
 def drained_node(run: NodesRun, random_state: random.Random) -> None:
-    run.adders()
+    run.aggregators()
     drained = run.one_of("NodeAggregator", random_state)
     released = run.log().count("its node is draining")
     add(run.cluster, 2)
     drain(run.cluster, node_of(run.cluster, drained))
     run.wait_for(lambda: run.log().count("its node is draining") > released, "the release")
-    run.wait_for(lambda: drained not in run.adders(), "its end")
+    run.wait_for(lambda: drained not in run.aggregators(), "its end")
 
 
 def killed_learner(run: NodesRun, random_state: random.Random) -> None:
@@ -136,7 +136,7 @@ def test_a_run_in_two_levels_meets_every_fault_and_finishes_with_an_exact_accoun
         lambda: dropped_report(run, "nan_gradient", "non_finite"),
         lambda: dropped_report(run, "wrong_layout", "wrong_layout"),
         lambda: dropped_report(run, "duplicate_report", "duplicate"),
-        lambda: killed_adder(run, random_state),
+        lambda: killed_aggregator(run, random_state),
         lambda: lost_node(run, random_state),
         lambda: drained_node(run, random_state),
         lambda: killed_learner(run, random_state),

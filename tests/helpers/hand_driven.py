@@ -3,40 +3,32 @@
 from collections import Counter, deque
 
 import numpy as np
+from reports import gradient_report
 
 from launch.loop.coordinator import Coordinator
 from learner.learner import Learner
 from shared.config import RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
-from shared.types import EpisodeStats, EvaluationResult, GradientReport, StageSeconds
+from shared.types import EvaluationResult, GradientReport
 
 LAYOUT = ParameterLayout(("w",), ((2,),))
 
 
 def report(actor_id: int, sequence: int, version: int) -> GradientReport:
     """A report of one agent step, with a gradient of ones."""
-    return GradientReport(
-        actor_id,
-        sequence,
-        version,
-        LAYOUT.fingerprint,
-        np.ones(2, np.float32),
-        1,
-        1,
-        EpisodeStats(np.empty(0), np.empty(0, np.int64)),
-        StageSeconds(0, 0, 0, 0, 0),
-        {},
-    )
+    ones = np.ones(2, np.float32)
+    return gradient_report(actor_id, sequence, version, ones, 1, layout_fingerprint=LAYOUT.fingerprint)
 
 
 class HandDrivenExecutor:
-    """Completes what the test says, in the test's order, and keeps a tape."""
+    """Completes what the test says, in the test's order, and keeps a tape. A float is time without a completion."""
 
-    def __init__(self, actors: int) -> None:
+    def __init__(self, actors: int, first_id: int = 0, clock: "Clock | None" = None) -> None:
         self.tape: list[str] = []
         self.completions: deque = deque()
-        self._alive = list(range(actors))
-        self._next_id = actors
+        self._alive = list(range(first_id, first_id + actors))
+        self._next_id = first_id + actors
+        self._clock = clock
         self.calls_in_flight = self.evaluations = 0
         self.completed_unseen: set[int] = set()
         self.wanted = actors
@@ -70,6 +62,9 @@ class HandDrivenExecutor:
 
     def next_completion(self):
         completion = self.completions.popleft()
+        if isinstance(completion, float):
+            self._clock.now += completion
+            return None
         if completion is not None:
             self.calls_in_flight -= 1
         if isinstance(completion, EvaluationResult):

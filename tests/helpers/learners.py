@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from reports import gradient_report
 
 from learner.checkpoint import Checkpoints
 from learner.learner import Learner
 from shared.config import LearnerConfig, MethodConfig, RunConfig
 from shared.layout import ParameterLayout
-from shared.types import EpisodeStats, GradientReport, StageSeconds
+from shared.types import GradientReport
 
 LAYOUT = ParameterLayout(("w",), ((5,),))
 
@@ -19,20 +20,8 @@ def make_learner(config: RunConfig, **learner: object) -> Learner:
 
 
 def report(sequence: int = 1, version: int = 0, actor_id: int = 0, returns: tuple = (), **changes) -> GradientReport:
-    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
-    whole = GradientReport(
-        actor_id,
-        sequence,
-        version,
-        LAYOUT.fingerprint,
-        np.full(5, 0.5, np.float32),
-        10,
-        10,
-        episodes,
-        StageSeconds(0, 0, 0, 0, 0),
-        {},
-    )
-    return whole._replace(**changes)
+    changes = {"gradient": np.full(5, 0.5, np.float32), "layout_fingerprint": LAYOUT.fingerprint} | changes
+    return gradient_report(actor_id, sequence, version, returns=returns, **changes)
 
 
 def q_learner(config: RunConfig) -> Learner:

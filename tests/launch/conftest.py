@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 from random_play import shorten_random_play
+from waiting import UNTIL_FRAMES
 
 from launch.cli import main
 
-COMMON = (
-    "--executor inline --actors 1 --log-every-seconds 0.05 --stop-at-return None --stop-measure training "
-    "--evaluation.every-frames 0"
-)
+COMMON = f"--executor inline --actors 1 --log-every-seconds 0.05 {UNTIL_FRAMES}"
 
 
 def _train(folder: Path, settings: str) -> Path:

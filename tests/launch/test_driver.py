@@ -7,33 +7,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sessions import quick
 
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
-from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
 from launch.run.events import Event, Progressed, Row, Saved, Started, Stopped
 from launch.run.folder import RunFolder, holder_of
 from launch.train import Result, TrainingFailedError
-from shared.config import RunConfig
 from shared.errors import ConfigurationError
-
-_QUICK: dict[str, Any] = {
-    "executor": "inline",
-    "actors": 1,
-    "log_every_seconds": 0.1,
-    "stop_at_return": None,
-    "stop_measure": "training",
-    "evaluation.every_frames": 0,
-    "network.hidden_sizes": (8,),
-}
-
-
-def quick(**more: Any) -> RunConfig:
-    return with_settings(PRESETS["cartpole"].config, _QUICK | {"total_frames": 100_000_000} | more)
 
 
 def test_a_run_sends_its_events_and_leaves_its_numbers(tmp_path: Path) -> None:

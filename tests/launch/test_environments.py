@@ -7,6 +7,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from waiting import UNTIL_FRAMES
 
 from launch.cli import main
 
@@ -64,10 +65,7 @@ class Guess(gymnasium.Env):
 for what in ("choices", "switches", "picture", "both"):
     gymnasium.register(f"Guess-{what}-v0", Guess, kwargs={"what": what})
 """
-SMALL = (
-    "--executor inline --actors 1 --stop-measure training --evaluation.every-frames 0 --stop-at-return None "
-    "--optimizer.schedule constant --log-every-seconds 0.5"
-)
+SMALL = f"--executor inline --actors 1 {UNTIL_FRAMES} --optimizer.schedule constant --log-every-seconds 0.5"
 CNN = "--network.name a3c_cnn --environment.screen-size 36 --environment.frame-stack 1 --total-frames 3k"
 PICTURE = f"{CNN} --optimizer.learning-rate 5e-4"
 # What a picture means turns with a number: a sum of what is seen in each cannot be right.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from waiting import UNTIL_FRAMES
 
 from launch.cli import main
 
@@ -20,7 +21,7 @@ with Path(__file__).with_name("imports.txt").open("a") as imports:
     imports.write("imported\\n")
 gymnasium.register("Their-v0", entry_point=CartPoleEnv, max_episode_steps=20)
 """
-SMALL = "--actors 1 --total-frames 400 --stop-at-return None --stop-measure training --evaluation.every-frames 0"
+SMALL = f"--actors 1 --total-frames 400 {UNTIL_FRAMES}"
 
 
 class Module:

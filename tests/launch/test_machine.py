@@ -178,7 +178,7 @@ def fakes(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 
 
-def test_keras_has_tensorflow_below_it_whatever_other_programs_set(fakes: dict[str, str]) -> None:
+def test_keras_has_tensorflow_below_it_though_other_programs_set_another_backend(fakes: dict[str, str]) -> None:
     script = """
 import os
 from launch.tensorflow_setup import prepare_tensorflow, share_tensorflow

@@ -7,32 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sessions import quick
 
 from launch.cli import main
 from launch.interrupts import Interrupts
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.placement import Node
-from launch.presets import PRESETS
-from launch.presets.settings_files import with_settings
-from launch.run.events import Event, Message, Row, Started
+from launch.run.events import Event, Message, Row
 from launch.run.folder import RunFolder
-from launch.train import Result, TrainingFailedError, train
+from launch.train import Result, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
-
-_QUICK: dict[str, Any] = {
-    "executor": "inline",
-    "actors": 1,
-    "log_every_seconds": 0.1,
-    "stop_at_return": None,
-    "stop_measure": "training",
-    "evaluation.every_frames": 0,
-    "network.hidden_sizes": (8,),
-}
-
-
-def quick(**more: Any) -> RunConfig:
-    return with_settings(PRESETS["cartpole"].config, _QUICK | {"total_frames": 100_000_000} | more)
 
 
 def status_of(run: Path) -> str:
@@ -156,16 +141,6 @@ def test_actors_of_a_cluster_share_the_steps_in_flight_and_not_on_a_resume(
     train(quick(total_frames=300), earlier, lambda _: None)
     train(on_nodes, earlier, lambda _: None, resume=True)
     assert trained[1].actor == on_nodes.actor
-
-
-def test_training_that_fails_gives_its_reason(tmp_path: Path) -> None:
-    order = tmp_path / "order.txt"
-    order.write_text("version 2\nactors 0\nreport 0\nreport 2\n")
-    events: list[Event] = []
-    with pytest.raises(TrainingFailedError, match="line 4 is 'report 2', which nothing under way fits"):
-        train(quick(replay_arrivals=str(order)), tmp_path / "run", events.append)
-    assert any(isinstance(event, Started) for event in events)
-    assert any("line 4 is" in event.text for event in events if isinstance(event, Message))
 
 
 @pytest.mark.parametrize("option", ["--resume", "--start-from"])

@@ -4,26 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from reports import gradient_report
 
 from learner.account import Account
 from shared.config import RunConfig
-from shared.types import EpisodeStats, GradientReport, StageSeconds
+from shared.types import GradientReport
 
 
 def report(agent_steps: int = 10, returns: tuple[float, ...] = ()) -> GradientReport:
-    episodes = EpisodeStats(np.array(returns, np.float64), np.ones(len(returns), np.int64))
-    return GradientReport(
-        0,
-        1,
-        0,
-        "layout",
-        np.empty(0, np.float32),
-        agent_steps,
-        agent_steps,
-        episodes,
-        StageSeconds(0, 0, 0, 0, 0),
-        {},
-    )
+    return gradient_report(agent_steps=agent_steps, returns=returns)
 
 
 def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None:

@@ -110,23 +110,20 @@ def test_equals_tensorflow_1_from_a_mean_square_of_1() -> None:
     np.testing.assert_allclose(ours(config), variable.numpy(), rtol=0, atol=2e-6)
 
 
-def test_the_first_step_is_ten_times_the_rate_unless_it_is_corrected() -> None:
-    """g/√(0.01 g²) = 10."""
-    gradient = np.full(P, 2.0, np.float32)
-    for corrected, size in ((False, 10.0), (True, 1.0)):
-        config = replace(PLAIN, epsilon=1e-12, bias_correction=corrected)
-        updated = GradientAccumulator(START, LearnerConfig(), config)
-        updated.push(gradient, 0.01)
-        np.testing.assert_allclose(START - updated.parameters.numpy(), 0.01 * size, rtol=1e-3)
-
-
-def test_first_steps_from_a_mean_square_of_0_and_of_1() -> None:
-    """Gradient 2, rate 1, decay 0.9: 2/√0.4 against 2/√1.3."""
-    for initial, step in ((0.0, 3.1623), (1.0, 1.7541)):
-        config = replace(PLAIN, decay=0.9, epsilon=1e-10, initial_mean_square=initial)
-        updated = GradientAccumulator(np.zeros(1, np.float32), LearnerConfig(), config)
-        updated.push(np.array([2.0], np.float32), 1.0)
-        assert -updated.parameters.numpy()[0] == pytest.approx(step, abs=1e-4)
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        ({"decay": 0.9}, 3.1623),
+        ({"decay": 0.9, "initial_mean_square": 1.0}, 1.7541),
+        ({"decay": 0.99}, 10.0),
+        ({"decay": 0.99, "bias_correction": True}, 1.0),
+    ],
+)
+def test_the_first_step_depends_on_the_mean_square_that_it_starts_from(changes: dict, step: float) -> None:
+    """Gradient 2, rate 1: 2/√0.4, 2/√1.3, 2/√0.04 and, with bias correction, 2/√4."""
+    updated = GradientAccumulator(np.zeros(1, np.float32), LearnerConfig(), replace(PLAIN, epsilon=1e-10, **changes))
+    updated.push(np.array([2.0], np.float32), 1.0)
+    assert -updated.parameters.numpy()[0] == pytest.approx(step, abs=1e-4)
 
 
 def test_a_counter_that_jumps_crosses_multiples() -> None:

@@ -1,6 +1,5 @@
 """What pyproject.toml says of the package, against the files that there are. `make wheel-test` builds and tries it."""
 
-import glob
 import re
 import tomllib
 from pathlib import Path
@@ -12,37 +11,6 @@ from launch.cli import main
 from launch.commands.clusters import for_a_package
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-
-
-def test_every_file_that_is_no_python_is_data_of_a_package() -> None:
-    tools = PROJECT["tool"]["setuptools"]
-    packages = [pattern.removesuffix("*") for pattern in tools["packages"]["find"]["include"]]
-    files = {name for name in tracked(*packages) if not name.endswith(".py")}
-    data: set[str] = set()
-    for package, patterns in tools["package-data"].items():
-        folder = ROOT.joinpath(*package.split("."))
-        assert (folder / "__init__.py").is_file(), f"{package} is no package, and its data is left out"
-        for pattern in patterns:
-            # As setuptools does it.
-            found = {Path(path) for path in glob.glob(f"{folder}/{pattern}", recursive=True) if Path(path).is_file()}
-            assert found, f"{package} has no {pattern}"
-            data |= {path.relative_to(ROOT).as_posix() for path in found}
-    assert files
-    assert files - data == set()
-
-
-def test_every_python_file_is_of_a_package_or_a_module() -> None:
-    for name in tracked("*.py"):
-        top, *folders = Path(name).parent.parts or ("",)
-        if top in ("tests", "docs"):
-            continue
-        if not top:
-            assert Path(name).stem in PROJECT["tool"]["setuptools"]["py-modules"]
-            continue
-        package = ROOT / top
-        for folder in ["", *folders]:
-            package /= folder
-            assert (package / "__init__.py").is_file(), f"{name} is in no package"
 
 
 def test_the_pythons_that_are_named_are_those_that_are_allowed() -> None:

@@ -1,4 +1,4 @@
-"""The settings: what one of them may be, and what two of them may not be together."""
+"""The settings: what one of them may be, and what two of them may not be together; and errors as one line."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from shared.config import (
     flat_settings,
 )
 from shared.config.checks import Range, check_ranges
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, last_line, one_line, typed_line
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,6 @@ def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: s
     assert problem in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"gradients_per_update": 2**31}, "--learner.gradients-per-update 2147483648: must be between 1 and 1,000,000"),
-    ],
-)
-def test_a_learner_that_cannot_be_is_refused_in_one_line(settings: dict, problem: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        LearnerConfig(**settings)
-    assert problem in str(raised.value)
-
-
 @pytest.mark.parametrize(("actors", "range_"), [(3, (3, 3)), ("auto", (1, None)), ("2:16", (2, 16))])
 def test_actors_are_a_number_or_a_range(actors: int | str, range_: tuple[int, int | None]) -> None:
     assert RunConfig(actors=actors).actor_range == range_
@@ -112,3 +100,32 @@ def test_flat_settings_have_the_names_of_the_command_line_and_plain_values() -> 
     assert flat["actor.unroll_length"] == 20
     assert flat["network.hidden_sizes"] == "(8, 4)"
     assert flat["stop_at_return"] == "None"
+
+
+@pytest.mark.parametrize(
+    ("error", "most", "line"),
+    [
+        (ValueError("two\n  lines"), None, "two lines"),
+        (ValueError("two\n  lines"), 5, "two l"),
+        (ValueError(), 5, "ValueError"),
+        (ValueError(" \n"), None, "ValueError"),
+    ],
+)
+def test_an_error_is_one_line_and_never_empty(error: Exception, most: int | None, line: str) -> None:
+    assert one_line(error, most) == line
+
+
+@pytest.mark.parametrize(
+    ("error", "typed", "last"),
+    [
+        (ValueError("two\n  lines \n"), "ValueError: two lines", "lines"),
+        (ValueError(" \n"), "ValueError", "ValueError"),
+    ],
+)
+def test_an_error_with_its_type_and_by_what_it_ends_with(error: Exception, typed: str, last: str) -> None:
+    assert typed_line(error) == typed
+    assert last_line(error) == last
+
+
+def test_the_type_of_an_error_stays_however_short_its_message_has_to_be() -> None:
+    assert typed_line(ValueError("two\n  lines"), 5) == "ValueError: two l"

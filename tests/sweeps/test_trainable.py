@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from accounts import account_of
+from sessions import QUICK
 
 import tributary_rl as tributary
 from launch.run.folder import holder_of
@@ -18,15 +19,6 @@ from shared.errors import ConfigurationError
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweeps.md"
-QUICK = {
-    "executor": "inline",
-    "actors": 1,
-    "log_every_seconds": 0.2,
-    "stop_at_return": None,
-    "stop_measure": "training",
-    "evaluation.every_frames": 0,
-    "network.hidden_sizes": (8,),
-}
 
 
 def test_the_example_of_the_document_finds_settings_and_scores_their_agent(tmp_path: Path) -> None:

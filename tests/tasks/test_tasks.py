@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from waiting import UNTIL_FRAMES
 
 from launch.cli import main
 
@@ -25,48 +26,14 @@ ENVIRONMENTS = (
     "FrozenLake-v1",
     "Taxi-v4",
     "Blackjack-v1",
-    "choices:Choices-v0",
     "ALE/Breakout-v5",
 )
 PRESETS = ("acrobot", "lunarlander", "halfcheetah", "hopper", "minigrid", "car-racing")
-
-# A user's environment with several choices at once; a choice is right if it repeats the observation.
-MODULE = """
-import gymnasium
-import numpy as np
-from gymnasium.spaces import MultiDiscrete
-
-class Choices(gymnasium.Env):
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
-    observation_space = action_space = MultiDiscrete([3, 2, 4])
-
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
-
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self._t = 0
-        return self._draw(), {}
-
-    def step(self, action):
-        reward, self._t = float(np.mean(action == self._shown)), self._t + 1
-        return self._draw(), reward, False, self._t == 20, {}
-
-    def render(self):
-        return np.repeat(np.repeat((self._shown * 60).astype(np.uint8)[:, None, None], 32, 0), 96, 1).repeat(3, 2)
-
-    def _draw(self):
-        self._shown = self.np_random.integers(self.action_space.nvec)
-        return self._shown
-
-gymnasium.register("Choices-v0", Choices)
-"""
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("choices.py").write_text(MODULE)
 
 
 @pytest.mark.slow
@@ -74,9 +41,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("environment_id", ENVIRONMENTS)
 def test_every_command_takes_it(environment_id: str) -> None:
     small = (
-        "--executor inline --actors 1 --total-frames 2000 --stop-at-return None --stop-measure training "
-        "--evaluation.every-frames 0 --evaluation.environments 2 --actor.environments 2 --actor.unroll-length 16 "
-        "--actor.epochs 1 --actor.minibatches 1"
+        f"--executor inline --actors 1 --total-frames 2000 {UNTIL_FRAMES} --evaluation.environments 2 "
+        "--actor.environments 2 --actor.unroll-length 16 --actor.epochs 1 --actor.minibatches 1"
     )
     assert main(["train", environment_id, *small.split(), "--run-dir", "run"]) == 0
     assert json.loads(Path("run/summary.json").read_text())["updates"] > 0

@@ -72,6 +72,7 @@ def test_rows_and_settings_arrive_at_mlflow_and_a_server_that_dies_is_one_warnin
     assert run["info"]["run_id"] == run_id
     assert run["info"]["status"] == "FINISHED"
     assert {"key": "resumed_with.total_frames", "value": str(frames)} in run["data"]["tags"]
+    assert {"key": "total_frames", "value": "1000000000"} in run["data"]["params"]
     assert server.steps(run_id)[-1] == newest(folder)
 
 

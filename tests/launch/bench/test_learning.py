@@ -1,7 +1,6 @@
 """What bench learning compares, what it makes of its runs, and that the same command goes on after an interrupt."""
 
 import json
-import shlex
 import shutil
 import signal
 import subprocess
@@ -47,33 +46,6 @@ def test_a_run_ends_at_the_mark_or_when_its_time_is_up() -> None:
     # The preset's mark would end a run before its time.
     assert limits("--minutes=2") == (None, 120.0)
     assert limits("--mark=20", "--minutes=2") == (20.0, 120.0)
-
-
-@pytest.mark.parametrize(
-    ("typed", "problem"),
-    [
-        ("atari", "--mark R, the return to reach, or --minutes N"),
-        ("pogn", "unknown preset pogn, did you mean pong?"),
-        ("pong --stop-at-return 3", "--stop-at-return 3.0: is given by --mark here"),
-        ("pong --stop-after-seconds 3", "is given by --minutes here"),
-        ("pong --seed 3", "is given by --seeds here"),
-        ("pong --minutes 0", "must be greater than 0"),
-        ("pong --seeds 1,1", "must name each seed once"),
-        ("pong --side-by-side 0", "must be at least 1"),
-        ("pong --storage s3://bucket/run", "is for one run"),
-        ("pong pong", "would be compared with itself"),
-        ("pong --compare ''", "would be compared with itself"),
-        ("pong --compare '--seeds 3'", "takes settings of training"),
-        ("pong --compare '--actors \"2'", "cannot be read"),
-        ("pong --compare '--actors no'", "--actors"),
-        ("pong --json no-such-folder/x.json", "in a folder that exists"),
-    ],
-)
-def test_mistakes(typed: str, problem: str, capsys: pytest.CaptureFixture) -> None:
-    assert main(["bench", "learning", *shlex.split(typed)]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert problem in err
 
 
 def ended(

@@ -77,22 +77,6 @@ def test_advice_names_the_number_of_actors_and_what_to_set_for_more() -> None:
     assert len(advice(config(), result | {"curve": result["curve"][:1]})) == 3, "nothing to change"
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ("--node-cores 0", "must be at least 1"),
-        ("pogn", "did you mean pong?"),
-        ("pong --network.name mlp", "use a3c_cnn"),
-        ("pong --actor.minibatches 3", "does not divide"),
-    ],
-)
-def test_mistakes_are_refused(settings: str, problem: str, capsys: pytest.CaptureFixture) -> None:
-    assert main(["plan", *settings.split()]) == 2
-    error = capsys.readouterr().err
-    assert problem in error
-    assert error.count("\n") == 1
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_plan_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

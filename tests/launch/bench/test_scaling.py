@@ -107,22 +107,3 @@ def test_one_real_point() -> None:
     row = measure_throughput(endless(replace(CONFIG, actors=1, actor=actor)), 5.0)
     assert row["agent_steps_per_second"] > 0
     assert 0 < row["learner_utilisation"] < 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--actors two", "must be numbers like 1,2,4"),
-        ("--seconds 0", "must be greater than 0"),
-        ("--repeats 0", "must be at least 1"),
-        ("--actors=1000", "there is room for"),
-        ("pogn", "did you mean pong?"),
-    ],
-)
-def test_settings_that_cannot_be_measured_are_refused(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "scaling", *arguments.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error

@@ -154,20 +154,3 @@ def test_a_task_without_a_plain_form_is_measured_without_a_bound(tmp_path: Path,
     out = capsys.readouterr().out
     assert "no bound" in out
     assert "agent steps/s" in out
-
-
-@pytest.mark.parametrize(
-    ("command", "problem"),
-    [
-        ("bench thruput", "unknown bench thruput, did you mean throughput?"),
-        ("bench throughput --seconds 0", "must be greater than 0"),
-        ("bench throughput --actor.environments 0", "must be at least 1"),
-        ("bench throughput pnog", "unknown preset pnog, did you mean pong?"),
-        ("bench throughput --json no-such-folder/x.json", "in a folder that exists"),
-    ],
-)
-def test_mistakes(command: str, problem: str, capsys: pytest.CaptureFixture) -> None:
-    assert main(command.split()) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert problem in err

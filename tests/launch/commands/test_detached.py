@@ -6,35 +6,24 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 
 from launch.cli import main
 from launch.commands.detach import StopArguments, stop
 from launch.run.folder import FolderLock, holder_of
 
-DEADLINE_SECONDS = 120
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
-SMALL = (
-    "--executor inline --actors 1 --actor.environments 4 --actor.unroll-length 10 --network.hidden-sizes 8 "
-    "--stop-at-return None --stop-measure training --evaluation.every-frames 0 --log-every-seconds 0.2"
-)
+SMALL = f"--executor inline --actors 1 --actor.environments 4 --log-every-seconds 0.2 {UNTIL_FRAMES}"
 
 
 def runs_in(folder: Path, tmp_path: Path) -> list[dict[str, Any]]:
     file = tmp_path / "runs.json"
     assert main(["runs", str(folder), "--json", str(file)]) == 0
     return json.loads(file.read_text())["runs"]
-
-
-def wait_for(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} was not seen"
-        time.sleep(0.1)
 
 
 def test_a_detached_run_is_listed_watched_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,15 +76,6 @@ def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path) -> None:
     result = subprocess.run(wrong, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "--network.name a3c_cnn: " in result.stdout
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_detached_run_on_a_cluster_is_a_ray_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(f"train cartpole --address auto --detach --run-dir {tmp_path / 'one'}".split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: --detach True: ")
-    assert error.count("\n") == 1
-    assert "ray job submit -- tributary train" in error
     assert not list(tmp_path.iterdir())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import UNTIL_FRAMES
 
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
@@ -17,8 +18,8 @@ from shared.types import Float32Array
 
 # 32 frames a gradient.
 SMALL = (
-    "--executor inline --actors 1 --actor.environments 2 --actor.unroll-length 4 --stop-at-return None "
-    "--stop-measure training --evaluation.every-frames 0 --environment.max-episode-frames 400 --total-frames 320"
+    f"--executor inline --actors 1 --actor.environments 2 --actor.unroll-length 4 {UNTIL_FRAMES} "
+    "--environment.max-episode-frames 400 --total-frames 320"
 )
 
 

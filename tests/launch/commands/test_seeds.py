@@ -5,22 +5,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from accounts import account_of
 from namesakes import write_namesakes
+from waiting import UNTIL_FRAMES, wait_for
 
 from launch.cli import main
 from launch.commands.seeds import parse_seeds
 from launch.run.folder import holder_of
 from shared.errors import ConfigurationError
 
-SMALL = (
-    "train cartpole --executor inline --actors 1 --stop-at-return None --stop-measure training "
-    "--evaluation.every-frames 0"
-)
+SMALL = f"train cartpole --executor inline --actors 1 {UNTIL_FRAMES}"
 
 
 def test_seeds_are_a_list_or_a_range() -> None:
@@ -31,25 +28,6 @@ def test_seeds_are_a_list_or_a_range() -> None:
             parse_seeds(wrong)
     with pytest.raises(ConfigurationError, match="--seeds 1,1: must name each seed once"):
         parse_seeds("1,1")
-
-
-@pytest.mark.parametrize(
-    ("line", "refusal"),
-    [
-        (SMALL, "is for --seeds, and there is one run"),
-        (
-            "train cartpole --seeds 1,2 --address auto",
-            "divides this machine; on a cluster submit a job for each seed: ",
-        ),
-    ],
-)
-def test_side_by_side_is_for_several_seeds_of_one_machine(
-    line: str, refusal: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*line.split(), "--side-by-side", "2"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: --side-by-side 2: {refusal}")
-    assert error.count("\n") == 1
 
 
 def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +51,7 @@ def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path, monkeypa
 def test_a_killed_run_is_a_failure_and_the_others_are_trained(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     process = start(folder, "--total-frames 100M --side-by-side 2")
-    while not list(folder.glob("seed-2/checkpoints/*.index")):
-        time.sleep(0.1)
+    wait_for(lambda: list(folder.glob("seed-2/checkpoints/*.index")), "a checkpoint", process=process)
     for seed in (1, 2):
         holder = holder_of(folder / f"seed-{seed}")
         assert holder is not None
@@ -92,11 +69,7 @@ def start(folder: Path, settings: str = "") -> subprocess.Popen[str]:
     line = f"{SMALL} --seeds 1,2 --run-dir {folder} {settings}"
     command = [sys.executable, "-m", "launch.cli", *line.split()]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("seed-1/checkpoints/*.index")):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: list(folder.glob("seed-1/checkpoints/*.index")), "a checkpoint", process=process)
     return process
 
 
@@ -112,7 +85,7 @@ def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path
     assert summary["seeds"]["2"] == {"status": "not run"}
     assert f"tributary train --resume {folder}" in output.replace("\n", "")
 
-    # Those that are not done go on, with what is typed now; in whatever order, each is done once.
+    # The seeds that are not done go on, with the settings that are typed now, and each is done once.
     frames = summary["seeds"]["1"]["frames"] + 100
     assert main(f"train --resume {folder} --total-frames {frames} --side-by-side 2".split()) == 0
     again = json.loads((folder / "summary.json").read_text())["seeds"]

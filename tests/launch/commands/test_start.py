@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from ray_lines import without_ray
+from waiting import UNTIL_FRAMES
 
 from actors.environments import environment_spec
 from launch.cli import main
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 
-SMALL = "train cartpole --actors 2 --stop-at-return None --stop-measure training --evaluation.every-frames 0"
+SMALL = f"train cartpole --actors 2 {UNTIL_FRAMES}"
 # Registers an environment in the driver's process, as a user's own script would.
 SCRIPT = """
 import sys

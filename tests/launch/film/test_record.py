@@ -1,6 +1,7 @@
 """`tributary record`: every frame of whole episodes, in step with the agent."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,18 +63,8 @@ def test_a_gif_of_an_environment_that_draws_itself(cartpole_runs: list[Path], tm
         assert json.loads(picture.info["comment"]).keys() >= MADE_BY
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("memory") / "run"
-    settings = (
-        "--executor inline --actors 1 --total-frames 3000 --network.recurrent lstm "
-        "--evaluation.every-frames 0 --stop-measure training --stop-at-return None"
-    )
-    assert main(["train", "cartpole", "--run-dir", str(folder), *settings.split()]) == 0
-    return folder
-
-
-def test_it_is_evaluated_and_recorded(run: Path, tmp_path: Path) -> None:
+def test_a_run_with_a_memory_is_evaluated_and_recorded(train: Callable[[Path, str], Path], tmp_path: Path) -> None:
+    run = train(tmp_path / "run", "cartpole --total-frames 1000 --network.recurrent lstm")
     figures = tmp_path / "evaluation.json"
     assert main(f"evaluate {run} --episodes 3 --policy greedy --json {figures}".split()) == 0
     assert json.loads(figures.read_text())["episodes"] == 3

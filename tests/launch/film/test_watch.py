@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from screen_reader import ScreenReader
 from terminal import Terminal
 
-from launch.cli import main
 from launch.film.stage import PlayedStep
 from launch.film.terminal import Cells, Painter
 from launch.film.watch import Panel, compose
@@ -249,13 +248,6 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(end: str | signal.Signals, t
     assert watched["interrupted"] is True
     assert watched["environment"] == "CartPole-v1"
     assert watched["returns"] == []
-
-
-@pytest.mark.parametrize("command", ["watch", "watch zoo:cartpole"])
-def test_without_a_terminal_the_error_names_record(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command.split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"tributary record {command.partition(' ')[2] or 'zoo:pong'} writes a video" in line
 
 
 def test_a_terminal_that_cannot_draw_is_none() -> None:

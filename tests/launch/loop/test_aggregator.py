@@ -1,93 +1,30 @@
 """The gradient aggregator of a node, over an executor that a test drives by hand."""
 
-from collections import deque
-from itertools import count
 from typing import Any
 
 import numpy as np
+from hand_driven import Clock, HandDrivenExecutor
+from reports import gradient_report
 
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Joined, Replaced
 from shared.config import SupervisionConfig
-from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
+from shared.types import AggregatedReport, GradientReport, WeightSnapshot
 
 NAN = float("nan")
 
 
 def report(actor_id: int, sequence: int, *gradient: float) -> GradientReport:
-    return GradientReport(
-        actor_id,
-        sequence,
-        0,
-        "layout",
-        np.array(gradient, np.float32),
-        5,
-        5,
-        EpisodeStats(np.empty(0), np.empty(0, np.int64)),
-        StageSeconds(0, 0, 0, 0, 0),
-        {},
-    )
-
-
-class Actors:
-    """An executor with completions and a clock that the test sets. It keeps a tape of calls."""
-
-    def __init__(self, actors: int) -> None:
-        self.actor_ids = list(range(1, 1 + actors))
-        self._ids = count(1 + actors)
-        self.tape: list[str] = []
-        self.completions: deque[Any] = deque()
-        self.seconds, self.places, self.going = 0.0, actors, list[int]()
-
-    def publish(self, snapshot: WeightSnapshot) -> None:
-        self.tape.append(f"publish {snapshot.version}")
-
-    def publish_target(self, snapshot: WeightSnapshot) -> None:
-        self.tape.append(f"publish target {snapshot.version}")
-
-    def dispatch(self, actor_id: int) -> None:
-        assert actor_id in self.actor_ids
-        self.tape.append(f"dispatch {actor_id}")
-
-    def next_completion(self) -> Any:
-        completion = self.completions.popleft()
-        if isinstance(completion, float):
-            # Time without a completion.
-            self.seconds += completion
-            return None
-        return completion
-
-    def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
-        return False
-
-    def rollouts_under_way(self, actor_id: int) -> int:
-        assert actor_id in self.actor_ids
-        return 1
-
-    def free_slots(self) -> int:
-        return self.places - len(self.actor_ids)
-
-    def draining(self) -> list[int]:
-        return self.going
-
-    def remove(self, actor_id: int) -> None:
-        self.tape.append(f"remove {actor_id}")
-        self.actor_ids.remove(actor_id)
-
-    def add(self) -> int:
-        self.actor_ids.append(next(self._ids))
-        self.tape.append(f"add {self.actor_ids[-1]}")
-        return self.actor_ids[-1]
+    return gradient_report(actor_id, sequence, gradient=np.array(gradient, np.float32))
 
 
 class Node:
-    """An aggregator over such actors, with ids from 1."""
+    """An aggregator over actors with ids from 1."""
 
     def __init__(self, actors: int, k: int, **settings: Any) -> None:
-        self.actors = Actors(actors)
-        self._aggregator = GradientAggregator(
-            self.actors, k, SupervisionConfig(**settings), lambda: self.actors.seconds
-        )  # type: ignore[arg-type]
+        self.clock = Clock()
+        self.actors = HandDrivenExecutor(actors, 1, self.clock)
+        self._aggregator = GradientAggregator(self.actors, k, SupervisionConfig(**settings), self.clock)  # type: ignore[arg-type]
 
     def collect(self, *completions: Any, version: int = 7, target: int | None = None) -> Any:
         self.actors.completions += completions
@@ -169,12 +106,12 @@ def test_a_slow_sum_is_kept_and_a_heartbeat_comes_instead() -> None:
 
 def test_actors_that_join_or_drain_are_reported_and_the_sum_is_kept() -> None:
     node = Node(actors=2, k=2)
-    node.actors.places, node.actors.going = 3, [1]
+    node.actors.wanted, node.actors.going = 3, [1]
     assert node.collect(2.0) == ChildEvent(0, Joined(3))
     assert node.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "add 3", "dispatch 3"]
-    node.actors.places = 2
+    node.actors.wanted = 2
     # After its last report, whose gradient is in the sum.
-    assert node.collect(report(1, 1, 1.0, 1.0)) == ChildEvent(0, Drained(1), 1)
+    assert node.collect(report(1, 1, 1.0, 1.0)) == ChildEvent(0, Drained(1))
     assert node.actors.tape == ["remove 1"]
     summed = node.collect(report(3, 1, 2.0, 2.0))
     assert [r.actor_id for r in summed.reports] == [1, 3]
@@ -182,9 +119,9 @@ def test_actors_that_join_or_drain_are_reported_and_the_sum_is_kept() -> None:
 
 def test_an_idle_actor_on_a_draining_node_is_ended() -> None:
     node = Node(actors=2, k=1)
-    node.actors.going, node.actors.places, node.actors.seconds = [2], 1, 2.0
+    node.actors.going, node.actors.wanted, node.clock.now = [2], 1, 2.0
     assert isinstance(node.collect(report(2, 1, 1.0, 1.0)), AggregatedReport)
-    assert node.collect() == ChildEvent(0, Drained(2), 1)
+    assert node.collect() == ChildEvent(0, Drained(2))
     assert node.actors.tape == ["remove 2"]
 
 

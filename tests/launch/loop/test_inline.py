@@ -59,7 +59,7 @@ def test_an_exact_checkpoint_of_before_hashed_seeds_goes_on_with_its_own(
 
 
 def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(cartpole: RunConfig) -> None:
-    """Of a cycle of five parts one is a gradient: of 10 actors about two take theirs at the same time."""
+    """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time."""
     config = replace(cartpole, executor="inline", actor=replace(cartpole.actor, fresh_gradients=True))
     spec = environment_spec(config.environment)
     parameters, version, lags = Policy(config, spec).initial_parameters(), 0, []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hand_driven import Clock
+from reports import gradient_report
 
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.coordinator import Coordinator
@@ -15,14 +16,7 @@ from launch.loop.executor import Failed, Joined, Replaced
 from learner.learner import Learner, Outcome
 from shared.config import LearnerConfig, MethodConfig, OptimizerConfig, RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
-from shared.types import (
-    AggregatedReport,
-    EpisodeStats,
-    Float32Array,
-    GradientReport,
-    StageSeconds,
-    WeightSnapshot,
-)
+from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
 LAYOUT = ParameterLayout(("w",), ((1000,),))
 SUPERVISION = SupervisionConfig()
@@ -108,18 +102,8 @@ class Player:
         first_of_rollout = self._sequence % self._per_rollout == 0
         self._sequence += 1
         self._made[self._id, self._sequence] = gradient
-        return GradientReport(
-            self._id,
-            self._sequence,
-            snapshot.version,
-            LAYOUT.fingerprint,
-            gradient,
-            10 * first_of_rollout,
-            10 // self._per_rollout,
-            EpisodeStats(np.empty(0), np.empty(0, np.int64)),
-            StageSeconds(0, 0, 0, 0, 0),
-            {},
-        )
+        report = gradient_report(self._id, self._sequence, snapshot.version, gradient, 10 * first_of_rollout)
+        return report._replace(samples=10 // self._per_rollout, layout_fingerprint=LAYOUT.fingerprint)
 
 
 class Nodes:

@@ -1,6 +1,7 @@
 """Learners that die, one after the other, as `run_learners` accounts for them. No process is started."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +40,7 @@ class Method:
 
 
 class Learners:
-    """Stands for Ray: each learner in turn has come so many agent steps far when its `run` ends as said."""
+    """Stands for Ray. `ends` are the agent steps and the result, or error, of each learner in turn."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, *ends: tuple[int, Any]) -> None:
         self._ends = iter(ends)
@@ -71,8 +72,8 @@ class Learners:
         assert no_restart
         self.killed += 1
 
-    def run(self, config: RunConfig, *, resume: bool = False, interrupt: bool = False) -> Any:
-        """The way that `train` watches: progress first, so that it was seen, then the end."""
+    def run(self, config: RunConfig, placement: Placement | None = None, *, interrupt: bool = False) -> Any:
+        """As `train` watches: progress first, so that it was seen, then the end. A run that waits is stopped."""
 
         def watch(wait: Callable, view: Callable, pass_on: Callable) -> Any:
             view()
@@ -81,15 +82,15 @@ class Learners:
                 pass_on()
             return wait()
 
-        stop, say = StopRequest(), self.said.append
+        def say(message: str) -> None:
+            self.said.append(message)
+            stop.asked |= message.startswith("waiting for nodes")
+
+        stop = StopRequest()
         spec, budget = environment_spec(config.environment), thread_budget(config)
         return learner_process.run_learners(
-            config,
-            spec,
-            RunFolder(self._folder),
-            budget,
-            None,
-            resume=resume,
+            *(config, spec, RunFolder(self._folder), budget, placement),
+            resume=False,
             started=0.0,
             watch=watch,
             say=say,
@@ -101,10 +102,17 @@ class Learners:
         (self._folder / "checkpoints" / "update-10.index").touch()
 
 
-def test_each_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_come(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learners = Learners(monkeypatch, tmp_path, (120, DIED), (150, DIED), (900, SUMMARY))
+Make = Callable[..., Learners]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
+    """Learners by the agent steps that each comes far and by its end."""
+    return partial(Learners, monkeypatch, tmp_path)
+
+
+def test_a_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_come(cartpole: RunConfig, make: Make) -> None:
+    learners = make((120, DIED), (150, DIED), (900, SUMMARY))
     learners.checkpoint()
     assert learners.run(cartpole) == SUMMARY
     reason = "its process died: killed by SIGKILL"
@@ -115,62 +123,52 @@ def test_each_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_com
     ]
 
 
-def test_without_a_checkpoint_the_next_learner_begins_anew(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learners = Learners(monkeypatch, tmp_path, (0, DIED), (0, SUMMARY))
+def test_without_a_checkpoint_the_next_learner_begins_anew(cartpole: RunConfig, make: Make) -> None:
+    learners = make((0, DIED), (0, SUMMARY))
     learners.run(cartpole)
     assert [resume for resume, _ in learners.starts] == [False, False]
 
 
-def test_no_more_learners_are_started_than_may_be(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learners = Learners(monkeypatch, tmp_path, *[(5, DIED)] * 4)
+def test_no_more_learners_are_started_than_may_be(cartpole: RunConfig, make: Make) -> None:
+    learners = make(*[(5, DIED)] * 4)
     with pytest.raises(ray.exceptions.RayActorError):
         learners.run(cartpole)
     assert (len(learners.starts), len(learners.said)) == (4, 3)
 
 
-def test_who_has_asked_the_run_to_stop_gets_no_other_learner(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learners = Learners(monkeypatch, tmp_path, (5, DIED))
+def test_who_has_asked_the_run_to_stop_gets_no_other_learner(cartpole: RunConfig, make: Make) -> None:
+    learners = make((5, DIED))
     with pytest.raises(ray.exceptions.RayActorError):
         learners.run(cartpole, interrupt=True)
     assert len(learners.starts) == 1
 
 
-def test_only_the_first_learner_can_say_that_the_run_cannot_start(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_learner_can_say_that_the_run_cannot_start(cartpole: RunConfig, make: Make) -> None:
     cannot = ray.exceptions.RayTaskError(
         "run", "raised: no such game", ConfigurationError("no such game")
     ).as_instanceof_cause()
-    learners = Learners(monkeypatch, tmp_path, (0, cannot))
+    learners = make((0, cannot))
     with pytest.raises(ConfigurationError) as raised:
         learners.run(cartpole)
     assert not isinstance(raised.value, ray.exceptions.RayError)
     # A later one: there is something to keep, so it is a failure of the run.
-    learners = Learners(monkeypatch, tmp_path, (120, DIED), (120, cannot))
+    learners = make((120, DIED), (120, cannot))
     with pytest.raises(ray.exceptions.RayError, match="no such game"):
         learners.run(cartpole)
 
 
-def test_a_learner_that_raises_is_not_started_again(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_that_raises_is_not_started_again(cartpole: RunConfig, make: Make) -> None:
     missing = ray.exceptions.RayTaskError("run", "raised: no file", FileNotFoundError("no file")).as_instanceof_cause()
-    learners = Learners(monkeypatch, tmp_path, (0, missing))
+    learners = make((0, missing))
     with pytest.raises(ray.exceptions.RayError, match="no file"):
         learners.run(cartpole)
     assert len(learners.starts) == 1
 
 
 def test_a_run_that_waits_for_nodes_can_be_stopped(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cartpole: RunConfig, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learners, stop = Learners(monkeypatch, tmp_path, (5, DIED)), StopRequest()
+    learners = make((5, DIED))
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
 
     def place(*_: object) -> None:
@@ -178,27 +176,9 @@ def test_a_run_that_waits_for_nodes_can_be_stopped(
 
     monkeypatch.setattr(learner_process, "place", place)
 
-    def say(message: str) -> None:
-        stop.asked = message.startswith("waiting for nodes")
-
-    def watch(wait: Callable, _view: Callable, _interrupt: Callable) -> Any:
-        return wait()
-
-    spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
     placement = Placement(Node("1", "head", 2.0, 8), False, {"1": 1}, ())
     with pytest.raises(KeyboardInterrupt):
-        learner_process.run_learners(
-            cartpole,
-            spec,
-            RunFolder(tmp_path),
-            budget,
-            placement,
-            resume=False,
-            started=0.0,
-            watch=watch,
-            say=say,
-            stop=stop,
-        )
+        learners.run(cartpole, placement)
     assert len(learners.starts) == 1
 
 

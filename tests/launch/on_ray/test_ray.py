@@ -15,17 +15,14 @@ import tensorflow as tf
 from accounts import account_of
 from namesakes import write_namesakes
 from ray_lines import without_ray
-from waiting import DEADLINE_SECONDS, wait_for
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 from watched_processes import actor_processes, rows
 
 from launch.cli import main
 from launch.on_ray.cluster import check_address
 from shared.errors import ConfigurationError
 
-SMALL = (
-    "train cartpole --actor.environments 4 --actor.unroll-length 10 --evaluation.every-frames 0 --stop-at-return None "
-    "--stop-measure training"
-)
+SMALL = f"train cartpole --actor.environments 4 --actor.unroll-length 10 {UNTIL_FRAMES}"
 LSTM = "--network.recurrent lstm"
 _started: list[subprocess.Popen] = []
 
@@ -83,7 +80,7 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
     run, repetition = tmp_path / "ray", tmp_path / "inline"
     trace, again = tmp_path / "trace.txt", tmp_path / "again.txt"
     # Each differentiates a rollout four times, at the newest weights it was sent.
-    settings = f"{SMALL} {LSTM} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
+    settings = f"{SMALL} --actors 2 --total-frames 100M --actor.epochs 2 --actor.minibatches 2"
     settings += " --learner.gradients-per-update 3 --learner.accumulation mean"
     process = start(f"{settings} --log-every-seconds 0.5 --record-arrivals {trace}", run, tmp_path)
     wait_until(lambda: rows(run) and rows(run)[-1]["updates"] > 1, process)
@@ -119,7 +116,7 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
     assert any(first == second for first, second in pairwise(lines))
     assert again.read_text() == trace.read_text()
 
-    frames = interrupted["frames"] + 5000
+    frames = interrupted["frames"] + 1000
     output = start(f"train --resume {run} --total-frames {frames}", None).communicate(timeout=DEADLINE_SECONDS)[0]
     resumed = account_of(run)
     assert resumed["status"] == "frames_reached", output
@@ -175,6 +172,7 @@ def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) 
     assert "_hparams_/session_start_info" in events.summary_metadata
 
 
+@pytest.mark.slow
 def test_one_dead_actor_of_a_node_that_adds_is_the_only_one_replaced(tmp_path: Path) -> None:
     settings = f"{SMALL} --actors 2 --learner.gradients-per-update 2 --aggregation node --total-frames 100M"
     run = tmp_path / "run"

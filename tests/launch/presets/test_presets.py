@@ -54,6 +54,8 @@ def test_an_id_in_the_place_of_a_preset_starts_from_the_one_that_fits_and_says_s
     )
     assert main(["train", "CartPole-v1"]) == 0
     assert "preset:       cartpole: CartPole-v1 to a mean of 475" in capsys.readouterr().out
+    assert main(["train", "--environment.id=ALE/Seaquest-v5"]) == 0
+    assert "preset:       atari: " in capsys.readouterr().out
     assert main(["train", "ALE/Pong-v5"]) == main(["train"]) == 0
     assert capsys.readouterr().out == "preset:       pong: Pong to a mean return of 18; the default\n"
     monkeypatch.undo()

@@ -49,7 +49,7 @@ def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("give", [list, tuple, np.float64, np.float16, lambda x: np.asarray(x, np.int8)])
-def test_an_observation_is_whatever_makes_an_array(give: Any) -> None:
+def test_an_observation_may_be_anything_that_makes_an_array(give: Any) -> None:
     agent = tributary.load("zoo:cartpole")
     for deterministic in (True, False):
         action, state = agent.act(give([0, 0, 1, 0]), deterministic=deterministic)

@@ -247,29 +247,6 @@ def test_the_environments_are_closed_however_an_evaluation_ends(
     assert len(closed) == 1
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("evaluate RUN --episodes 0", "must be at least 1"),
-        ("evaluate RUN --protocol noop", "is for Atari"),
-        ("evaluate nowhere", "is not the folder of a run"),
-        ("record RUN --output nowhere/film.mp4", "in a folder that exists"),
-        ("plot", "RUN: is missing"),
-        ("plot nowhere", "is not the folder of a run, and holds none"),
-        ("plot RUN --y score", ", agent_steps,"),
-        ("export RUN --output RUN", "exists"),
-        ("train cartpole --seeds 1,2 --resume RUN", "--resume"),
-    ],
-)
-def test_mistakes_cost_one_line(
-    command: str, message: str, cartpole_runs: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([part.replace("RUN", str(cartpole_runs[0])) for part in command.split()]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
-
-
 @pytest.mark.parametrize("command", ["evaluate", "record", "export", "train --resume"])
 def test_a_folder_without_weights_is_refused(
     command: str, pong_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -7,43 +7,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from waiting import UNTIL_FRAMES
 
 from launch.cli import main
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, NewLines, Reporting, dropped_message
+from launch.run.metrics import Messages, Metrics, NewLines, Reporting, annealing_warning, dropped_message
 from shared.config import OptimizerConfig, RunConfig
-
-
-def test_no_view_spans_less_than_a_second_of_an_interval(tmp_path: Path) -> None:
-    now, began, spans = 0.0, 0.0, set[float]()
-
-    def begin(row: Progress) -> None:
-        nonlocal began
-        began = row.elapsed_seconds
-
-    metrics: Any = SimpleNamespace(next_interval=begin, empty=False)
-    config = RunConfig(log_every_seconds=10.0)
-    messages = Messages(tmp_path / "log.txt")
-    reporting = Reporting(
-        config,
-        RunFolder(tmp_path),
-        cast(Metrics, metrics),
-        lambda: Progress(elapsed_seconds=now),
-        lambda _row: None,
-        messages,
-    )
-    for tick in range(1, 105):
-        # Updates come when they come: views and rows drift past each other.
-        now, before = tick * 0.3, reporting.latest
-        reporting.report_if_due(now)
-        if reporting.latest is not before and reporting.latest.elapsed_seconds > began:
-            spans.add(round(now - began, 2))
-    assert spans
-    assert min(spans) >= 1.0
-    reporting.write_last_row()
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
@@ -107,33 +78,17 @@ def test_presets_learn_until_they_end(name: str) -> None:
     assert longer.annealing_frames >= longer.total_frames
 
 
-COMMON = (
-    "train cartpole --executor inline --actors 1 --total-frames 2000 --log-every-seconds 0.01 --network.hidden-sizes 8 "
-    "--stop-at-return None --stop-measure training --evaluation.every-frames 0"
-)
-
-
 def test_a_rate_that_ends_before_the_run_is_warned_of_and_logged_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    assert main(f"{COMMON} --optimizer.annealing-frames 1000 --run-dir {folder}".split()) == 0
+    line = f"train cartpole --executor inline --actors 1 --total-frames 2000 --log-every-seconds 0.01 {UNTIL_FRAMES}"
+    assert main(f"{line} --optimizer.annealing-frames 1000 --run-dir {folder}".split()) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "--optimizer.annealing-frames 1,000 is before --total-frames 2,000" in shown
     assert (folder / "log.txt").read_text().count("the learning rate has reached 0") == 1
 
 
-def test_a_rate_that_ends_with_the_run_is_not_spoken_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "run"
-    assert main(f"{COMMON} --run-dir {folder}".split()) == 0
-    assert "annealing" not in capsys.readouterr().out
-    log = folder / "log.txt"
-    assert not log.exists() or "learning rate" not in log.read_text()
-
-
-def test_a_constant_rate_has_no_end() -> None:
-    from launch.run.metrics import annealing_warning
-
-    config = replace(PRESETS["pong"].config, optimizer=OptimizerConfig(schedule="constant", annealing_frames=1_000))
-    assert annealing_warning(config) is None
-    assert annealing_warning(replace(config, optimizer=OptimizerConfig(annealing_frames=1_000))) is not None
+def test_a_rate_that_is_constant_or_ends_with_the_run_is_not_warned_of() -> None:
+    for optimizer in (OptimizerConfig(schedule="constant", annealing_frames=1_000), OptimizerConfig()):
+        assert annealing_warning(replace(PRESETS["pong"].config, optimizer=optimizer)) is None

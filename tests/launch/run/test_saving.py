@@ -3,8 +3,6 @@
 import errno
 import json
 import shutil
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +11,10 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from sessions import session
+from waiting import wait_for
 
-from actors.environments import environment_spec
 from launch.cli import main
-from launch.loop.inline import InlineExecutor
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.run.events import Row, Saved
 from launch.run.folder import RunFolder
@@ -32,15 +29,9 @@ from launch.run.saving import (
     check_storage,
     fetch,
 )
-from launch.run.session import TrainingSession
 from launch.run.status import run_path
 from shared.config import CheckpointConfig, RunConfig
 from shared.errors import ConfigurationError
-
-
-def session(config: RunConfig, folder: Path, *, resume: bool = False) -> TrainingSession:
-    spec = environment_spec(config.environment)
-    return TrainingSession(config, spec, folder, lambda first: InlineExecutor(config, spec, 1, first), resume=resume)
 
 
 def keep_if_best(best: BestWeights, version: int, mean: float) -> None:
@@ -61,15 +52,6 @@ def best_of(folder: Path) -> tuple[int, float, float]:
     with np.load(folder / "best.npz", allow_pickle=False) as best:
         (value,) = set(best["parameters"].tolist())
         return int(best["version"]), float(best["mean_return"]), value
-
-
-def test_best_weights_survive_a_worse_evaluation(tmp_path: Path) -> None:
-    best = best_weights(tmp_path)
-    for version, mean in enumerate((-3.0, 20.0, 19.0)):
-        keep_if_best(best, version, mean)
-    assert best_of(tmp_path) == (1, 20.0, 20.0)
-    keep_if_best(best, 3, 20.5)
-    assert best_of(tmp_path) == (3, 20.5, 20.5)
 
 
 def test_best_weights_survive_a_learner_that_died_before_its_next_checkpoint(tmp_path: Path) -> None:
@@ -240,6 +222,8 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(tmp_path: Path, monke
 
 def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
     files = fsspec.filesystem("memory")
+    for name in ("checkpoints/update-0.index", "videos/update-0.gif"):
+        files.pipe_file(f"/copy/run/{name}", b"of an earlier process")
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "update-1.index").write_text("one")
     (tmp_path / "config.json").write_text("{}")
@@ -250,27 +234,9 @@ def test_a_copy_takes_what_changed_and_drops_what_went(tmp_path: Path) -> None:
     (tmp_path / "summary.json.part").write_text("unfinished")
     assert copy.finish() is None
     names = {name.rpartition("/copy/run/")[2] for name in files.find("/copy/run")}
-    assert names == {"config.json", "checkpoints/update-2.index"}
+    assert names == {"config.json", "checkpoints/update-2.index", "videos/update-0.gif"}
     fetch("memory://copy/run", tmp_path / "fetched")
     assert (tmp_path / "fetched" / "checkpoints" / "update-2.index").read_text() == "two"
-
-
-def test_a_copy_drops_old_checkpoints_that_an_earlier_process_left(tmp_path: Path) -> None:
-    files = fsspec.filesystem("memory")
-    for name in ("checkpoints/update-1.index", "videos/update-1.gif"):
-        files.pipe_file(f"/copy/resumed/{name}", b"one")
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "update-2.index").write_text("two")
-    assert RemoteCopy(tmp_path, "memory://copy/resumed").finish() is None
-    names = {name.rpartition("/copy/resumed/")[2] for name in files.find("/copy/resumed")}
-    assert names == {"checkpoints/update-2.index", "videos/update-1.gif"}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
@@ -282,7 +248,7 @@ def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
         (here / "checkpoints" / f"update-{number}.index").write_text("old")
     copy, files = RemoteCopy(here, f"file://{there}"), fsspec.filesystem("file")
     copy.start()
-    wait_until(lambda: len(list(there.glob("checkpoints/*.index"))) == 2)
+    wait_for(lambda: len(list(there.glob("checkpoints/*.index"))) == 2, "the copies")
     for file in (here / "checkpoints").iterdir():
         file.unlink()
     removed: list[str] = []
@@ -297,7 +263,7 @@ def test_a_copy_is_made_whole_after_a_failure_halfway_through_its_removals(
     with monkeypatch.context() as failing:
         failing.setattr(files, "rm_file", fail_at_the_second)
         # A call while an update is under way does nothing; the first one after it has its error.
-        wait_until(lambda: copy.start() == "OSError: the network is down")
+        wait_for(lambda: copy.start() == "OSError: the network is down", "the error")
     assert copy.finish() is None
     assert list((there / "checkpoints").iterdir()) == []
 
@@ -308,22 +274,6 @@ def test_a_new_run_is_refused_where_another_one_is_kept() -> None:
     with pytest.raises(ConfigurationError, match="holds a run: train --resume memory://copy/other goes on"):
         check_storage("memory://copy/other", new=True)
     check_storage("memory://copy/other", new=False)
-
-
-class _WithBuckets(MemoryFileSystem):
-    """As object storage is: folders need no making, and making one makes the bucket."""
-
-    protocol = ("s3", "s3a")
-
-    def makedirs(self, *_: object, **__: object) -> None:
-        raise AssertionError("it would make a bucket")
-
-
-def test_no_bucket_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda _: (_WithBuckets(), "/bucket/run"))
-    (tmp_path / "config.json").write_text("{}")
-    check_storage("s3://bucket/run", new=True)
-    assert RemoteCopy(tmp_path, "s3://bucket/run").finish() is None
 
 
 def test_what_storage_raises_is_one_line_and_leaves_no_part_of_a_run(
@@ -449,7 +399,7 @@ def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
     assert set(changes_since(here, changes.stamps, tails=True).files) == {"log.txt", "metrics.jsonl"}
 
 
-def test_files_under_way_are_not_copied_and_others_are_whatever_is_in_their_names(tmp_path: Path) -> None:
+def test_unfinished_files_are_not_copied_and_files_with_similar_names_are(tmp_path: Path) -> None:
     copied = ["events.out.tfevents.1.box.partner.org.2.0.v2", "best.npz", "my.tmp.txt"]
     left_out = [".lock", "config.json.part", "best.part.npz", "update-1.index.tempstate77", "checkpoint.tmp0f3a"]
     for name in (*copied, *left_out):

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from sessions import session
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
-from actors.environments import environment_spec
-from launch.loop.inline import InlineExecutor
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
 from launch.output import to_json
@@ -105,15 +104,6 @@ def test_every_tracker_takes_a_row_whose_evaluation_has_no_mean(
         assert not {"return/evaluation_mean", "return/training_mean_100"} & set(names)
 
 
-def test_a_row_of_json(tmp_path: Path) -> None:
-    sink = JsonLines(tmp_path)
-    sink.write(to_json(row_values(ROW)).encode())
-    sink.close()
-    row = json.loads((tmp_path / "metrics.jsonl").read_text())
-    assert row["entropy"] == 1.5
-    assert row["policy_lag_counts"] == {"0": 3, "2": 1}
-
-
 def test_a_row_follows_half_a_line_that_a_killed_process_left(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"frames": 100}\n{"frames": 2')
@@ -122,6 +112,7 @@ def test_a_row_follows_half_a_line_that_a_killed_process_left(tmp_path: Path) ->
     sink.close()
     rows = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
     assert [row["frames"] for row in rows] == [100, 400]
+    assert (rows[1]["entropy"], rows[1]["policy_lag_counts"]) == (1.5, {"0": 3, "2": 1})
     assert rows[1]["gradient_norm"] is None
 
 
@@ -323,10 +314,8 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
     return fake
 
 
-def session(config: RunConfig, folder: Path) -> TrainingSession:
-    config = replace(config, total_frames=300, log_every_seconds=1e-6, trackers=("wandb",))
-    spec = environment_spec(config.environment)
-    return TrainingSession(config, spec, folder, lambda first: InlineExecutor(config, spec, 1, first), resume=False)
+def tracked(config: RunConfig, folder: Path) -> TrainingSession:
+    return session(replace(config, total_frames=300, log_every_seconds=1e-6, trackers=("wandb",)), folder)
 
 
 @pytest.mark.parametrize("place", ["open", "log", "finish"])
@@ -340,7 +329,7 @@ def test_a_tracker_that_raises_is_one_warning(
         raise KeyError("the server is away\nand why")
 
     setattr(wandb, place, fail)
-    run = session(cartpole, tmp_path)
+    run = tracked(cartpole, tmp_path)
     summary = run.run()
     assert summary["status"] == "frames_reached"
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
@@ -356,7 +345,7 @@ def test_a_tracker_that_hangs_at_its_end_is_one_warning_and_the_run_is_saved_bef
     monkeypatch.setattr("launch.run.trackers._CLOSE_SECONDS", 0.1)
     let = threading.Event()
     wandb.finish = let.wait
-    run = session(cartpole, tmp_path)
+    run = tracked(cartpole, tmp_path)
     try:
         summary = run.run()
     finally:

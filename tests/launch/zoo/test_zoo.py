@@ -142,21 +142,6 @@ def load_version(name: str) -> int:
         return int(weights["version"])
 
 
-@pytest.mark.parametrize("command", ["train --resume zoo:pong", "train --resume=zoo:pong --total-frames 50M"])
-def test_an_agent_that_ships_is_not_resumed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    before = content()
-    assert main(command.split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("start a new run from them: --start-from zoo:pong")
-    assert content() == before
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_there_is_one_set_of_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "zoo:cartpole", "--weights", "latest"]) == 2
-    assert "leave --weights out" in capsys.readouterr().err
-
-
 def test_weights_of_another_network_of_the_same_size_are_refused(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,39 @@
+"""Runs in this process, without the command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from actors.environments import environment_spec
+from launch.loop.inline import InlineExecutor
+from launch.presets import PRESETS
+from launch.presets.settings_files import with_settings
+from launch.run.session import TrainingSession
+from shared.config import RunConfig
+
+# CartPole in one process, in milliseconds a row, until its frames are reached.
+QUICK: dict[str, Any] = {
+    "executor": "inline",
+    "actors": 1,
+    "log_every_seconds": 0.1,
+    "stop_at_return": None,
+    "stop_measure": "training",
+    "evaluation.every_frames": 0,
+    "network.hidden_sizes": (8,),
+}
+MakeExecutor = Callable[..., InlineExecutor]
+
+
+def session(
+    config: RunConfig, folder: Path, actors: int = 1, executor: MakeExecutor = InlineExecutor, **options: Any
+) -> TrainingSession:
+    """A run in `folder`, which is made. `options` are those of `TrainingSession`; a run is new unless they say so."""
+    spec = environment_spec(config.environment)
+    folder.mkdir(exist_ok=True)
+    options = {"resume": False} | options
+    return TrainingSession(config, spec, folder, lambda first: executor(config, spec, actors, first), **options)
+
+
+def quick(**more: Any) -> RunConfig:
+    """The preset for CartPole with `QUICK`, without an end unless `total_frames` says so."""
+    return with_settings(PRESETS["cartpole"].config, QUICK | {"total_frames": 100_000_000} | more)
