@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypedDict
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, children_outlive_hangups
 from launch.machine import ThreadBudget, budget_for, thread_budget, usable_cores
-from launch.on_ray.placement import aggregation, place, placement_lines, with_actor_device
+from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.request import check_arrivals, check_checkpoint, check_network, check_video, shared_by, sharing_line
 from launch.run.events import Event, Message, Progressed, Started, Stopped, View
@@ -291,7 +291,6 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         connect,
         machines_requested,
         takes_gpu_here,
-        total_gpus,
     )
     from launch.on_ray.learner_process import run_learners
 
@@ -311,18 +310,15 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         if budget is None:
             check_nodes()
             nodes = cluster_nodes()
-            gpus = sum(node.gpus for node in nodes)
-            config = with_actor_device(config, gpus)
             placement = place(config, nodes)
             for line in placement_lines(placement, nodes):
                 listener.message(line)
             if not run.resume:
                 # Actors that join later take the same rollouts: what learns must not change with the nodes.
                 run = run._replace(config=_shared_by_actors(run.config, placement.total_actors, listener))
-                config = with_actor_device(run.config, gpus)
+                config = run.config
             budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
         else:
-            config = with_actor_device(config, total_gpus())
             takes_gpu_here(config)
         with _opened_folder(run, budget) as kept, machines_requested(config):
             if config.learner.gradients_per_update > 1:

@@ -63,7 +63,7 @@ class ActorProcess:
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
         """Construct the actor, after TensorFlow's threads and device are set. Benchmarks override it."""
-        prepare_tensorflow(1, gpu=config.actor.device == "gpu")
+        prepare_tensorflow(1, gpu=False)
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id)

@@ -255,18 +255,13 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
         request_resources(bundles=[])
 
 
-def total_gpus() -> float:
-    """Number of GPUs of all nodes."""
-    return float(ray.cluster_resources().get("GPU", 0.0))
-
-
 def takes_gpu_here(config: RunConfig) -> bool:
     """Whether the learner takes a GPU of this machine.
 
     Raises:
         ConfigurationError: the settings require one, and Ray finds none.
     """
-    gpu = config.learner.may_use_gpu and total_gpus() >= 1
+    gpu = config.learner.may_use_gpu and ray.cluster_resources().get("GPU", 0.0) >= 1
     if config.learner.device == "gpu" and not gpu:
         raise setting_error("learner.device", "gpu", "Ray finds no GPU; use cpu, or auto to take one if there is one")
     return gpu

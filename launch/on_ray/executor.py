@@ -189,11 +189,8 @@ class RayExecutor:
                 return None
             node = free
         actor_id = next(self._ids)
-        # Ray divides a GPU by these shares and shows it to the process. Other processes must not see it: TensorFlow
-        # would take all of its memory.
-        gpus = self._config.actor.gpus if self._config.actor.device == "gpu" else 0
         options = PROCESS_OPTIONS | (on_node(node) if node else {})
-        remote = ray.remote(num_cpus=self._config.actor.cores, num_gpus=gpus, **options)(self._actor_process).remote
+        remote = ray.remote(num_cpus=self._config.actor.cores, **options)(self._actor_process).remote
         # An actor elsewhere could not open a pipe of this machine: it is not offered one.
         here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
         connection = self._transport.offer() if here and self._shared_memory else None

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from launch.machine import ACTOR_BYTES
@@ -70,23 +70,6 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
     return chosen, gpu
 
 
-def with_actor_device(config: RunConfig, gpus: float) -> RunConfig:
-    """The settings with `actor.device` resolved, for a cluster with this total number of GPUs.
-
-    Raises:
-        ConfigurationError: the settings require GPUs for actors, and the learner leaves too few.
-    """
-    left = gpus - (1.0 if gpus and config.learner.may_use_gpu else 0.0)
-    if config.actor.device == "gpu" and left < config.actor.gpus:
-        raise setting_error(
-            "actor.device", "gpu", f"Ray finds {gpus:g} GPUs, of which the learner leaves {left:g}; use cpu"
-        )
-    decided = config.actor.device
-    if decided == "auto":
-        decided = "gpu" if left >= config.actor.gpus else "cpu"
-    return replace(config, actor=replace(config.actor, device=decided))
-
-
 def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
     """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
     slots = {}
@@ -97,9 +80,6 @@ def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> di
         if (node.id == learner.id and cores >= 4) or cores >= LARGE_NODE_CORES:
             cores -= 1
         actors = min(int(cores / config.actor.cores), node.bytes // ACTOR_BYTES)
-        if config.actor.device == "gpu":
-            own = 1.0 if node.id == learner.id and config.learner.may_use_gpu else 0.0
-            actors = min(actors, int(max(0.0, node.gpus - own) / config.actor.gpus))
         if actors > 0:
             slots[node.id] = actors
     return slots
@@ -194,8 +174,6 @@ def _slot_note(config: RunConfig, node: Node, learner: Node, slots: dict[str, in
     if node.marked and node.id == learner.id:
         return f"{node.address} is marked for the learner"
     count = slots.get(node.id, 0)
-    if not count and config.actor.device == "gpu" and node.gpus < config.actor.gpus:
-        return f"{node.address} has {node.gpus:g} GPUs, and an actor needs {config.actor.gpus:g}"
     if not count and node.bytes < ACTOR_BYTES:
         return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}"
     if not count:

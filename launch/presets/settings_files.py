@@ -57,6 +57,8 @@ REMOVED_SETTINGS: dict[str, tuple[Any, str]] = {
     "network.precision": ("float32", "0.2"),
     "actor.environment_threads": (1, "0.2"),
     "actor.tensorflow_threads": (1, "0.2"),
+    "actor.device": ("cpu", "0.2"),
+    "actor.gpus": (0.25, "0.2"),
     "supervision.restart_window_seconds": (600.0, "0.2"),
     "supervision.hang_factor": (20.0, "0.2"),
     "supervision.max_learner_restarts": (3, "0.2"),

@@ -1,7 +1,7 @@
 """The processes of a run: actors, checkpoints, supervision and trackers."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from shared.config.checks import Range, check_ranges
 from shared.errors import setting_error
@@ -33,10 +33,6 @@ class ActorConfig:
     policy lag."""
     cores: Annotated[float, Range(above=0)] = 1.0
     """CPU cores that Ray reserves for one actor."""
-    device: Literal["auto", "cpu", "gpu"] = "cpu"
-    """Device of acting and gradients. auto: GPUs, if the learner leaves any."""
-    gpus: Annotated[float, Range(above=0)] = 0.25
-    """Share of a GPU that one actor reserves."""
 
     def __post_init__(self) -> None:
         check_ranges("actor.", self)

@@ -84,7 +84,6 @@ def test_a_resumed_run_that_does_not_start_keeps_its_settings(
 @pytest.fixture
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "connect", lambda *_: None)
-    monkeypatch.setattr(cluster, "total_gpus", lambda: 0.0)
     monkeypatch.setattr(cluster, "takes_gpu_here", lambda _: False)
 
 

@@ -14,7 +14,6 @@ from launch.on_ray.placement import (
     place,
     placement_lines,
     slots_by_node,
-    with_actor_device,
 )
 from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -107,18 +106,6 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
 def test_wrong_ranges(actors: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         RunConfig(actors=actors)
-
-
-def test_actors_on_gpus_share_what_the_learner_leaves() -> None:
-    config = RunConfig(actor=ActorConfig(device="auto", gpus=0.5))
-    assert with_actor_device(config, 0.0).actor.device == "cpu"
-    assert with_actor_device(config, 1.0).actor.device == "cpu"
-    decided = with_actor_device(config, 2.0)
-    assert decided.actor.device == "gpu"
-    machine = Node("g", "10.0.0.8", 8.0, 64 * GIB, gpus=2.0)
-    assert slots_by_node(decided, [machine, HEAD], machine) == {"g": 2}
-    with pytest.raises(ConfigurationError, match="Ray finds 1 GPUs, of which the learner leaves 0"):
-        with_actor_device(replace(config, actor=ActorConfig(device="gpu")), 1.0)
 
 
 @pytest.mark.parametrize(
