@@ -18,7 +18,7 @@ from actors.environments import (
     atari_game,
     environment_spec,
 )
-from actors.environments.border import described
+from actors.environments.border import as_array, described
 from launch.results.evaluate import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
 from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.tensorflow_setup import prepare_tensorflow
@@ -40,6 +40,8 @@ _ATARI_ENLARGEMENT = 3
 # On a television of 4:3.
 _ATARI_PIXEL_ASPECT = 12 / 7
 _DEFAULT_FRAMES_PER_SECOND = 30
+# Grey, in colour, and in colour with an opacity, which is not shown.
+_CHANNELS = (1, 3, 4)
 
 
 class PlayedStep(NamedTuple):
@@ -135,20 +137,44 @@ class RenderedStage:
     def _frame(self) -> Frame:
         try:
             frames = self._environment.unwrapped.render()
-            frame = None if frames is None or frames[0] is None else np.asarray(frames[0])
         except Exception as error:
             raise self._not_shown(f"render() raised {typed_line(error)}{place(error)}") from error
-        if frame is None:
+        if frames is None or frames[0] is None:
             raise self._not_shown("it draws nothing")
+        try:
+            frame = as_frame(frames[0])
+        except ValueError as error:
+            raise self._not_shown(str(error)) from error
         self._shape = self._shape or frame.shape
-        if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.shape != self._shape:
-            raise self._not_shown(
-                f"render() gave {described(frame)}, where uint8 [height, width, 3] of one size is expected"
-            )
+        if frame.shape != self._shape:
+            raise self._not_shown(f"render() gave a picture of {frame.shape[:2]} after one of {self._shape[:2]}")
         return frame
 
     def _not_shown(self, why: str) -> ConfigurationError:
         return setting_error("environment.id", self._id, f"cannot be shown: {why}")
+
+
+def as_frame(rendered: Any) -> Frame:
+    """A picture of `render` as uint8 [height, width, 3]: grey, with an opacity, or with the channels first.
+
+    Raises:
+        ValueError: it is no picture, or its values are no bytes.
+    """
+    if isinstance(rendered, list | tuple) and rendered and np.ndim(rendered[-1]) >= 2:
+        # A list of all pictures since the last call: the newest one.
+        rendered = rendered[-1]
+    try:
+        picture = np.asarray(rendered)
+    except ValueError:
+        picture = np.empty(0)
+    if picture.ndim == 3 and picture.shape[2] not in _CHANNELS and picture.shape[0] in _CHANNELS:
+        picture = np.moveaxis(picture, 0, -1)
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    if picture.ndim != 3 or picture.shape[2] not in _CHANNELS or not picture.size:
+        raise ValueError(f"render() gave {described(rendered)}, where uint8 [height, width, 3] is expected")
+    frame = as_array("the picture of render()", picture, np.dtype(np.uint8), picture.shape, "uint8")
+    return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else np.ascontiguousarray(frame[..., :3])
 
 
 def make_stage(config: EnvironmentConfig) -> Stage:

@@ -9,7 +9,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import environment_spec
 from actors.policy import Policy
-from launch.film.stage import make_stage, play_episode
+from launch.film.stage import as_frame, make_stage, play_episode
 from launch.presets import PRESETS
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -44,6 +44,30 @@ def test_an_environment_without_pictures_is_refused(registered: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--environment.id {registered}: cannot be shown: ") as raised:
         make_stage(config).reset(1)
     assert "\n" not in str(raised.value)
+
+
+PICTURE = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("rendered", "frame"),
+    [
+        (PICTURE, PICTURE),
+        (np.moveaxis(PICTURE, -1, 0), PICTURE),
+        (np.dstack([PICTURE, np.full((6, 5), 9, np.uint8)]), PICTURE),
+        (PICTURE[..., 0], np.repeat(PICTURE[..., :1], 3, axis=2)),
+        ([np.zeros_like(PICTURE), PICTURE], PICTURE),
+        (PICTURE.astype(np.float32), PICTURE),
+    ],
+)
+def test_pictures_of_other_forms_are_converted(rendered: object, frame: np.ndarray) -> None:
+    np.testing.assert_array_equal(as_frame(rendered), frame)
+
+
+@pytest.mark.parametrize("rendered", [5, "text", np.zeros(3, np.uint8), np.zeros((6, 4, 2), np.uint8), PICTURE / 7])
+def test_what_is_no_picture_is_refused(rendered: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        as_frame(rendered)
 
 
 def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig) -> None:
