@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from launch.commands.settings import ALIASES, filled, short_help
+from launch.commands.settings import ALIASES, filled, settings, short_help
 from launch.output import typed_path
 from launch.presets.settings_files import KINDS
 from launch.request import (
@@ -24,6 +24,7 @@ from launch.request import (
 )
 from shared.config import OptionValue, RunConfig
 from shared.config.task import read_option
+from shared.errors import setting_error
 
 _Arguments = TypeVar("_Arguments")
 _PresetArguments = TypeVar("_PresetArguments", bound="PresetArguments")
@@ -31,7 +32,7 @@ _PresetArguments = TypeVar("_PresetArguments", bound="PresetArguments")
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
 _POWERS = {"k": 3, "m": 6}
-_FLAG = re.compile(r"--((?:[\w-]+\.)*)(no-)?([\w-]+)=(true|false)", re.IGNORECASE)
+_FLAG = re.compile(r"--((?:[\w-]+\.)*)(no-)?([\w-]+)=(.*)")
 _READERS = ConstructorRegistry()
 _OPTIONS, _OPTIONS_TYPE = "--environment.options", dict[str, OptionValue]
 
@@ -281,4 +282,9 @@ def _flag_spelt_out(argument: str) -> str:
     if match is None:
         return argument
     section, no, name, value = match.groups()
+    if value.lower() not in ("true", "false"):
+        flags = {setting.name for setting in settings(RunConfig()) if isinstance(setting.default, bool)}
+        if (flag := (section + name).replace("-", "_")) in flags:
+            raise setting_error(flag, value, "must be True or False")
+        return argument
     return f"--{section}{'' if (value.lower() == 'true') != bool(no) else 'no-'}{name}"
