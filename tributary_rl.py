@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from launch.run.folder import WeightsName
     from launch.train import TrainingFailedError
     from shared.errors import ConfigurationError
-    from shared.registry import register_explorer, register_method, register_network
+    from shared.registry import register_explorer, register_method, register_network, register_schedule
 
 __all__ = [
     "ConfigurationError",
@@ -39,6 +39,7 @@ __all__ = [
     "register_explorer",
     "register_method",
     "register_network",
+    "register_schedule",
     "start",
     "train",
     "trainable",
@@ -81,6 +82,7 @@ _HOMES = {
     "register_explorer": "shared.registry",
     "register_method": "shared.registry",
     "register_network": "shared.registry",
+    "register_schedule": "shared.registry",
 }
 
 

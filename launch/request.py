@@ -13,7 +13,7 @@ import numpy as np
 
 from actors.environments import EnvironmentSpec
 from actors.environments.spaces import is_bound
-from launch.checks import check_effects
+from launch.checks import check_effects, check_schedules
 from launch.loop.trace import EventTrace
 from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, nearest, quoted
@@ -287,6 +287,7 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
     network.check_known()
     config.method.check_known()
     config.exploration.check_known()
+    check_schedules(config)
     if spec.images != NETWORKS[network.name].images:
         *others, last = [name for name, entry in NETWORKS.items() if entry.images == spec.images]
         wanted = f"{', '.join(others)} or {last}" if others else last

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shared.config import RunConfig
-from shared.schedules import linear_anneal
+from shared.schedules import scheduled
 from shared.types import GradientReport
 
 # Episodes of the running mean return.
@@ -123,9 +123,7 @@ class Account:
     def learning_rate_at(self, frames: int) -> float:
         """The learning rate η at a number of global frames."""
         optimizer = self._config.optimizer
-        if optimizer.schedule == "linear":
-            return linear_anneal(optimizer.learning_rate, 0.0, frames, self._config.annealing_frames)
-        return optimizer.learning_rate
+        return scheduled(optimizer.learning_rate, optimizer.schedule, frames, self._config.annealing_frames)
 
     def record(self, report: GradientReport, dropped: DropReason | None, policy_lag: int) -> None:
         """Enter a report: its agent steps, its episodes, and its policy lag if it was accepted."""

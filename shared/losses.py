@@ -47,7 +47,7 @@ def actor_critic_loss(
     entropy_cost: float | tf.Tensor,
     reduction: Reduction,
     behaviour_log_probs: tf.Tensor | None = None,
-    clip_ratio: float = 0.0,
+    clip_ratio: float | tf.Tensor = 0.0,
 ) -> ActorCriticLoss:
     """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783, section 4 and Algorithm S3).
 
@@ -75,7 +75,7 @@ def actor_critic_loss(
         entropy_cost: weight of the entropy bonus, a scalar; the paper's β is 0.01.
         reduction: "sum" (the paper's) or "mean" over agent steps.
         behaviour_log_probs: float32 [...], log π_acting(a_t | s_t). None: the policy is the one that acted.
-        clip_ratio: ε, where the policy is another one.
+        clip_ratio: ε, a scalar, where the policy is another one.
 
     Returns:
         ActorCriticLoss. Gradient flows into `log_probs`, `entropies` and `values` only.

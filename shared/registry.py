@@ -1,13 +1,14 @@
-"""The methods, networks and explorers that a run chooses by name; a user's own module can register more.
+"""The methods, networks, explorers and schedules that a run chooses by name; a user's own module can register more.
 
-The user's module registers its class, `--environment.import MODULE` has every process of a run import that module, and
-the settings then accept the name. This module imports no TensorFlow, so that settings can be checked without it.
+The user's module registers its class or function, `--environment.import MODULE` has every process of a run import that
+module, and the settings then accept the name. This module imports no TensorFlow, so that settings can be checked
+without it.
 """
 
 import importlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from shared.errors import setting_error, typed_line
 
 @dataclass(frozen=True)
 class Entry:
-    """Location of a class."""
+    """Location of a class, or of a function."""
 
     module: str
     class_name: str
@@ -90,7 +91,7 @@ def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None
 
 
 def class_of(entry: Entry) -> Any:
-    """The class of an entry."""
+    """The class or function of an entry."""
     return getattr(importlib.import_module(entry.module), entry.class_name)
 
 
@@ -124,6 +125,28 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
     """
     entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network)
     enter(METHODS, "a method", name, entry)
+
+
+SCHEDULES: dict[str, Entry] = {name: Entry("shared.schedules", name) for name in ("linear", "cosine", "constant")}
+"""Schedules by `--optimizer.schedule` and `--method.clip-schedule`."""
+
+
+def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
+    """Register a schedule, in a module that a run imports by `--environment.import MODULE`.
+
+    Args:
+        name: value of `--optimizer.schedule` and `--method.clip-schedule`.
+        schedule: a function at the top level of its module. Its argument is the progress, the share from 0 to 1 of the
+            frames of the learning rate's annealing; it returns the factor of the learning rate or of ε, 0 or more.
+
+    Raises:
+        ValueError: another schedule has the name, or the function is inside another one or has no name.
+    """
+    if not schedule.__qualname__.isidentifier():
+        raise ValueError(
+            f"the schedule {name} is {schedule.__qualname__}: name a function at the top level of a module"
+        )
+    enter(SCHEDULES, "a schedule", name, Entry(schedule.__module__, schedule.__name__))
 
 
 _PACKAGES = ("actors", "launch", "learner", "shared")

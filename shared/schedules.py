@@ -1,4 +1,28 @@
-"""Schedules of learning rate and exploration, each in its declared unit."""
+"""Schedules of the learning rate, of the clipped ratio, and of exploration, each in its declared unit."""
+
+import math
+
+from shared.registry import SCHEDULES, class_of
+
+
+def linear(progress: float) -> float:
+    """The factor of a linear fall to 0, at a progress from 0 to 1."""
+    return 1.0 - progress
+
+
+def cosine(progress: float) -> float:
+    """The factor of half a cosine from 1 to 0 (Loshchilov and Hutter 2017, arXiv 1608.03983, eq. 5, one period)."""
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def constant(progress: float) -> float:  # noqa: ARG001
+    """The factor 1."""
+    return 1.0
+
+
+def scheduled(initial: float, schedule: str, frames: int, annealing_frames: int) -> float:
+    """`initial` times the factor of a schedule by its name, at a progress of `frames` of `annealing_frames`."""
+    return initial * float(class_of(SCHEDULES[schedule])(min(frames / annealing_frames, 1.0)))
 
 
 def linear_anneal(initial: float, final: float, frames: int, annealing_frames: int) -> float:

@@ -18,6 +18,7 @@ from launch.output import drop_half_line, from_json, to_json
 from launch.run.events import Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import ActorConfig, RunConfig
+from shared.schedules import scheduled
 from shared.types import StageSeconds, info_means
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class Reporting:
 
 
 def _anneals_early(config: RunConfig) -> bool:
-    return config.optimizer.schedule == "linear" and config.annealing_frames < config.total_frames
+    return config.annealing_frames < config.total_frames and scheduled(1.0, config.optimizer.schedule, 1, 1) == 0.0
 
 
 def annealing_warning(config: RunConfig) -> str | None:

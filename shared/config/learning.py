@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from shared.config.checks import For, Range, check_ranges
 from shared.errors import setting_error
-from shared.registry import EXPLORERS, METHODS
+from shared.registry import EXPLORERS, METHODS, SCHEDULES
 
 _ACTOR_CRITIC = For("method.name", "actor_critic")
 _Q_LEARNING = For("method.name", "q_learning", "sarsa")
@@ -40,6 +40,8 @@ class MethodConfig:
     clip_ratio: Annotated[float, Range(above=0), _ACTOR_CRITIC] = 0.2
     """actor_critic: ε of the clipped ratio. In a rollout that is differentiated more than once, the ratio of an
     action's probabilities, now and when it was taken, is clipped to [1 - ε, 1 + ε] (arXiv 1707.06347, eq. 7)."""
+    clip_schedule: Annotated[str, _ACTOR_CRITIC] = "constant"
+    """actor_critic: schedule of ε, by the names of --optimizer.schedule and over the same frames."""
     standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
     """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss."""
     target_network: Annotated[bool, _Q_LEARNING] = True
@@ -57,13 +59,14 @@ class MethodConfig:
         return self.target_network and METHODS[self.name].target_network
 
     def check_known(self) -> None:
-        """Check that the name is registered.
+        """Check that the names are registered.
 
         Raises:
-            ConfigurationError: it is not.
+            ConfigurationError: one is not.
         """
         if self.name not in METHODS:
             raise setting_error("method.name", self.name, f"no such method; there are {', '.join(METHODS)}")
+        _check_schedule("method.clip_schedule", self.clip_schedule)
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,11 @@ class OptimizerConfig:
     """rmsprop: g ← αg + (1-α)Δθ², θ ← θ - ηΔθ/√(g + ε). adam. sgd."""
     learning_rate: Annotated[float, Range(above=0)] = 7e-4
     """Initial learning rate η."""
-    schedule: Literal["linear", "constant"] = "linear"
-    """Schedule of the learning rate. linear: annealed to 0 by global frames."""
-    annealing_frames: Annotated[int | None, Range(1), For("optimizer.schedule", "linear")] = None
-    """linear: global frames at which the rate reaches 0. None: the total frames of the run."""
+    schedule: str = "linear"
+    """Schedule of the learning rate by global frames: linear or cosine, to 0; constant; or a schedule that a module of
+    --environment.import has registered."""
+    annealing_frames: Annotated[int | None, Range(1), For("optimizer.schedule", "linear", "cosine")] = None
+    """linear, cosine: global frames at which the rate reaches 0. None: the total frames of the run."""
     decay: Annotated[float, Range(0, below=1), _RMSPROP] = 0.99
     """rmsprop: α."""
     epsilon: Annotated[float, Range(above=0), For("optimizer.name", "rmsprop", "adam")] = 0.1
@@ -131,6 +135,19 @@ class OptimizerConfig:
             raise setting_error(
                 "optimizer.bias_correction", True, "corrects a mean square that starts at 0, not at another value"
             )
+
+    def check_known(self) -> None:
+        """Check that the schedule is registered.
+
+        Raises:
+            ConfigurationError: it is not.
+        """
+        _check_schedule("optimizer.schedule", self.schedule)
+
+
+def _check_schedule(setting: str, name: str) -> None:
+    if name not in SCHEDULES:
+        raise setting_error(setting, name, f"no such schedule; there are {', '.join(SCHEDULES)}")
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,11 @@ def _check_actors(config: RunConfig) -> None:
 def _check_method_and_network(config: RunConfig) -> None:
     method, network, unroll_length = config.method, config.network, config.actor.unroll_length
     if not config.environment.modules:
-        # One that is imported may have methods, networks and explorers of its own.
+        # One that is imported may have methods, networks, explorers and schedules of its own.
         method.check_known()
         network.check_known()
         config.exploration.check_known()
+        config.optimizer.check_known()
     if method.n_step is not None and method.n_step > unroll_length:
         raise setting_error("method.n_step", method.n_step, f"is more than --actor.unroll-length {unroll_length}")
     actor = config.actor

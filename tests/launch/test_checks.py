@@ -1,6 +1,7 @@
 """A setting that has no effect in a run is refused where the user gives it, and accepted from presets and runs."""
 
 import json
+import sys
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from launch.checks import check_effects
+from launch.checks import check_effects, check_schedules
 from launch.cli import main
 from launch.commands.options import request_of
 from launch.commands.settings import as_toml, settings
@@ -19,7 +20,7 @@ from launch.request import complete
 from shared.config import RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
-from shared.registry import METHODS, MethodEntry
+from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry
 
 WITHOUT_EFFECT: dict[str, tuple[str, dict[str, Any], str]] = {
     "frame stack": (
@@ -67,7 +68,7 @@ WITHOUT_EFFECT: dict[str, tuple[str, dict[str, Any], str]] = {
     "schedule": (
         "cartpole-tutorial",
         {"optimizer.annealing_frames": 900},
-        "is for --optimizer.schedule linear; leave it out with constant",
+        "is for --optimizer.schedule linear or cosine; leave it out with constant",
     ),
     "network": (
         "pong",
@@ -128,6 +129,28 @@ def test_a_method_of_the_user_may_use_any_setting_of_methods(monkeypatch: pytest
 def test_an_option_is_given_in_each_of_its_forms(option: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--environment\.fire-on-reset True: is for Atari"):
         complete(request_of("cartpole", ["--seed", "3", option]))
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("1 / (0.5 - progress)", r"fails at a progress of 0\.5: ZeroDivisionError: .* \(\w+\.py:2, in bad\)"),
+        ("0.5 - progress", r"gives -0\.01\d* at a progress of 0\.51; it must be a finite factor of 0 or more"),
+        ("None", r"fails at a progress of 0\.0: TypeError: "),
+    ],
+)
+def test_a_schedule_that_gives_no_factor_is_one_line(
+    body: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"{tmp_path.name}.py").write_text(f"def bad(progress):\n    return {body}\n")
+    monkeypatch.setitem(SCHEDULES, "bad", Entry(tmp_path.name, "bad"))
+    config = with_settings(PRESETS["cartpole"].config, {"optimizer.schedule": "bad", "optimizer.annealing_frames": 9})
+    check_effects(config, ["optimizer.annealing_frames"])
+    with pytest.raises(ConfigurationError, match=f"^--optimizer.schedule bad: {problem}") as raised:
+        check_schedules(config)
+    assert "\n" not in str(raised.value)
+    del sys.modules[tmp_path.name]
 
 
 def test_a_file_gives_what_it_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

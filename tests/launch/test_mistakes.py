@@ -17,6 +17,8 @@ MISTAKES = {
     "report": "RUN: is missing; name at least one run folder",
     "train cartpole --environment.id Pendulum-v1 --method.name sarsa": "has continuous actions; use actor_critic",
     "train --method.name dqn": "no such method; there are actor_critic, q_learning, sarsa",
+    "train --optimizer.schedule cosin": "--optimizer.schedule cosin: no such schedule; there are linear, cosine",
+    "train --method.clip-schedule cosin": "--method.clip-schedule cosin: no such schedule; there are linear, cosine",
     "train --method.n-step 65": "--method.n-step 65: is more than --actor.unroll-length 32",
     "train --method.target-interval-agent-steps 0": "must be at least 1",
     "train --method.no-target-network": "--method.target-network False: is for --method.name q_learning or sarsa; ",

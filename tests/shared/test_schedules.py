@@ -1,0 +1,85 @@
+"""Schedules: their arithmetic, a user's own, and where they are applied."""
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.account import Account
+from shared.config import MethodConfig, OptimizerConfig, RunConfig
+from shared.methods.actor_critic import ActorCritic
+from shared.methods.method import Samples
+from shared.networks import NetworkOutput
+from shared.registry import SCHEDULES, register_schedule
+from shared.schedules import linear_anneal, scheduled
+from shared.types import ActionSpec
+
+
+@given(frames=st.integers(0, 300), rate=st.floats(1e-6, 1.0))
+def test_linear_is_the_anneal_to_0_to_the_bit(frames: int, rate: float) -> None:
+    assert scheduled(rate, "linear", frames, 200) == linear_anneal(rate, 0.0, frames, 200)
+
+
+def test_cosine_and_constant() -> None:
+    found = [scheduled(8.0, "cosine", frames, 100) for frames in (0, 25, 50, 100, 200)]
+    np.testing.assert_allclose(found, [8.0, 4.0 + 4.0 * np.sqrt(0.5), 4.0, 0.0, 0.0], atol=1e-12)
+    assert scheduled(8.0, "constant", 70, 100) == 8.0
+
+
+def half(progress: float) -> float:
+    return 0.5 + 0.0 * progress
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("own_schedules")
+    module.half = half  # type: ignore[attr-defined]
+    monkeypatch.setattr(half, "__module__", "own_schedules")
+    monkeypatch.setitem(sys.modules, "own_schedules", module)
+    monkeypatch.setattr("shared.registry.SCHEDULES", SCHEDULES)
+    register_schedule("half", half)
+    yield
+    del SCHEDULES["half"]
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("cosine", 0.1), ("half", 0.1), ("linear", 0.1), ("constant", 0.2)])
+@pytest.mark.usefixtures("own")
+def test_the_learning_rate_follows_it(schedule: str, expected: float) -> None:
+    optimizer = OptimizerConfig(learning_rate=0.2, schedule=schedule)
+    account = Account(RunConfig(total_frames=1_000, optimizer=optimizer))
+    assert account.learning_rate_at(500) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("schedule", "epsilon"), [("constant", 0.4), ("cosine", 0.2), ("half", 0.2)])
+@pytest.mark.usefixtures("own")
+def test_the_clipped_ratio_follows_it(schedule: str, epsilon: float) -> None:
+    """At ratios r of 1.3 and an advantage of 1, the loss is -min(r, 1 + ε), in a graph that is traced once."""
+    settings = MethodConfig(clip_ratio=0.4, clip_schedule=schedule, value_cost=0.0, entropy_cost=0.0)
+    method = ActorCritic(replace(RunConfig(total_frames=1_000), method=settings), ActionSpec(2))
+    logits, zero = tf.constant([[0.0, 0.0]]), tf.zeros([1])
+    output = NetworkOutput({"policy": logits, "value": tf.zeros([1, 1])}, tf.ones((1, 2)), {})
+    before = method.log_prob(output, tf.constant([0]))
+    assert before is not None
+    samples = Samples(
+        actions=tf.constant([0]),
+        returns=zero,
+        advantages=tf.ones([1]),
+        mask=tf.ones([1]),
+        log_probs=before - np.log(1.3),
+    )
+    traced = tf.function(lambda: method.sample_loss(output, samples).total)
+    assert float(traced()) == pytest.approx(-1.3)
+    method.begin(500)
+    assert float(traced()) == pytest.approx(-min(1.3, 1.0 + epsilon))
+
+
+def test_a_function_that_other_processes_cannot_find_is_refused() -> None:
+    with pytest.raises(ValueError, match="name a function at the top level"):
+        register_schedule("nameless", lambda progress: progress)
+    with pytest.raises(ValueError, match="there is a schedule linear already"):
+        register_schedule("linear", half)
