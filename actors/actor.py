@@ -22,7 +22,8 @@ class ActorState(NamedTuple):
     """The state from which an actor resumes to the bit. `actions` [N, B(, D)] are all actions of its environments.
 
     `next_actions` are the first actions of the next rollout, if they are chosen already. `gradients` is the progress of
-    the last rollout, see `Gradients.state`; None if each rollout gives one gradient. `memory` has the network's states
+    the last rollout, see `Gradients.state`, with values and log π of the next actions; None if each rollout gives one
+    gradient. `memory` has the network's states
     by number: the state before the next rollout, then, with `next_actions`, the state after them. `seed_rule` is the
     derivation of the environments' seeds.
     """
@@ -132,12 +133,16 @@ class Actor:
         actions = np.concatenate([self._builder.no_actions[None][:0], *self._taken])
         acted = self._next_acted
         memory = (*self._memory, *(() if acted is None else acted.state))
+        gradients = self._gradients.state()
+        if gradients is not None and acted is not None:
+            named = {"next_values": acted.values, "next_log_probs": acted.log_probs}
+            gradients |= {name: array for name, array in named.items() if array is not None}
         return ActorState(
             self._sequence,
             actions,
             None if acted is None else acted.actions,
             self._policy.exploration_state(),
-            self._gradients.state(),
+            gradients,
             {str(i): part for i, part in enumerate(memory)},
             self.seed_rule,
         )
@@ -158,7 +163,11 @@ class Actor:
         memory = tuple(part.astype(np.float32) for part in (state.memory or {}).values())
         self._memory = memory[:parts]
         if state.next_actions is not None:
-            self._next_acted = Acted(state.next_actions, state=memory[parts:])
+            found = state.gradients or {}
+            values, log_probs = (
+                found[name].astype(np.float32) if name in found else None for name in ("next_values", "next_log_probs")
+            )
+            self._next_acted = Acted(state.next_actions, values, log_probs, memory[parts:])
         self._take_exploration()
         self._policy.restore_exploration(state.exploration)
         if state.gradients is not None and len(state.actions):
@@ -279,6 +288,9 @@ class Actor:
                 self._gradients.keep(t, acted)
             else:
                 acted, next_acted = next_acted, None
+                # Of the weights that chose it. Exact checkpoints from before version 0.2 lack its value.
+                if acted.values is not None:
+                    self._gradients.keep(t, acted)
             self._memory = carried(acted.state, builder.resets)
             chosen = clock()
             builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))

@@ -60,10 +60,10 @@ class Ledger:
         pending = self.gradients_pending
         return dict(self.gradients_dropped + Counter({"unfinished_update": pending} if pending else {}))
 
-    def discard_pending(self) -> None:
+    def discard_pending(self, reason: DropReason = "unfinished_update") -> None:
         """Enter the pending gradients as dropped: no update will apply them."""
-        self.dropped = Counter(self.dropped_if_it_ends())
-        self.gradients_dropped = Counter(self.gradients_dropped_if_it_ends())
+        self.dropped[reason] += self.pending
+        self.gradients_dropped[reason] += self.gradients_pending
         self.pending = self.gradients_pending = 0
 
     def check(self) -> None:

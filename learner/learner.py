@@ -135,9 +135,12 @@ class Learner:
         if dropped is None and report.non_finite:
             dropped = "non_finite"
         if dropped is None:
-            finite, updated, norm = self._accumulator.push(report.gradient, learning_rate)
+            finite, updated, norm, discarded = self._accumulator.push(report.gradient, learning_rate)
             if not finite:
-                dropped, report = "non_finite", report._replace(non_finite="gradient")
+                name = f"sum of {self.account.ledger.gradients_pending + 1} gradients" if discarded else "gradient"
+                dropped, report = "non_finite", report._replace(non_finite=name)
+            if discarded:
+                self.account.ledger.discard_pending("non_finite")
         self._record(report, dropped, lag)
         self._conclude(sampled, updated=updated)
         return Outcome(report, dropped, lag, updated, norm, learning_rate, time.perf_counter() - started)
@@ -162,20 +165,25 @@ class Learner:
         refused = next((r for r, finite in zip(reasons, aggregated.finite, strict=True) if finite and r), None)
         count = sum(reason is None for reason in reasons)
         lags = [self.version - report.version for report in aggregated.reports]
-        updated, norm = False, float("nan")
+        updated, norm, reports = False, float("nan"), list(aggregated.reports)
         if refused is None and count:
-            finite, updated, norm = self._accumulator.push(aggregated.gradient, learning_rate, count)
-            refused = None if finite else "non_finite"
+            finite, updated, norm, discarded = self._accumulator.push(aggregated.gradient, learning_rate, count)
+            if not finite:
+                refused = "non_finite"
+                summed = count + self.account.ledger.gradients_pending * discarded
+                reports = [r._replace(non_finite=r.non_finite or f"sum of {summed} gradients") for r in reports]
+            if discarded:
+                self.account.ledger.discard_pending("non_finite")
         if refused is not None:
             reasons = [reason or refused for reason in reasons]
-        for report, reason, lag in zip(aggregated.reports, reasons, lags, strict=True):
+        for report, reason, lag in zip(reports, reasons, lags, strict=True):
             self._record(report, reason, lag)
         self._conclude(before, updated=updated)
         seconds = (time.perf_counter() - started) / len(reasons)
         last = len(reasons) - 1
         return [
             Outcome(report, reason, lag, updated and i == last, norm, learning_rate, seconds)
-            for i, (report, reason, lag) in enumerate(zip(aggregated.reports, reasons, lags, strict=True))
+            for i, (report, reason, lag) in enumerate(zip(reports, reasons, lags, strict=True))
         ]
 
     def _record(self, report: GradientReport, dropped: DropReason | None, lag: int) -> None:

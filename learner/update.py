@@ -43,11 +43,13 @@ class PushResult(NamedTuple):
 
     `finite` is False for a gradient that was refused. `applied` is True for the one that completed an update;
     `gradient_norm` is then the global norm of the accumulated gradient before clipping, else that of the pushed one.
+    `discarded` is True for the one that completed a sum whose norm is not finite: all gradients of it are discarded.
     """
 
     finite: bool
     applied: bool
     gradient_norm: float
+    discarded: bool = False
 
 
 class GradientAccumulator:
@@ -102,8 +104,8 @@ class GradientAccumulator:
         """
         self._values[:] = learning_rate, count
         (result,) = self._graph(gradient, self._scalars)
-        finite, applied, norm = result.numpy().tolist()
-        return PushResult(bool(finite), bool(applied), norm)
+        finite, applied, norm, discarded = result.numpy().tolist()
+        return PushResult(bool(finite), bool(applied), norm, bool(discarded))
 
     def discard_pending(self) -> None:
         """Reset the sum of the next update."""
@@ -132,7 +134,7 @@ class GradientAccumulator:
                 return self._apply(gradient, norm, learning_rate)
             return self._accumulate(gradient, norm, learning_rate, count)
 
-        return tf.cond(tf.math.is_finite(norm), accept, lambda: tf.stack([0.0, 0.0, norm]))
+        return tf.cond(tf.math.is_finite(norm), accept, lambda: tf.stack([0.0, 0.0, norm, 0.0]))
 
     def _accumulate(
         self, gradient: tf.Tensor, norm: tf.Tensor, learning_rate: tf.Tensor, count: tf.Tensor
@@ -142,7 +144,7 @@ class GradientAccumulator:
         return tf.cond(
             pending >= self._gradients_per_update,
             lambda: self._apply_accumulated(learning_rate, pending),
-            lambda: tf.stack([1.0, 0.0, norm]),
+            lambda: tf.stack([1.0, 0.0, norm, 0.0]),
         )
 
     def _apply_accumulated(self, learning_rate: tf.Tensor, pending: tf.Tensor) -> tf.Tensor:
@@ -156,7 +158,13 @@ class GradientAccumulator:
         with tf.control_dependencies([gradient]):
             reset = [self.accumulated.assign(tf.zeros_like(gradient)), self.pending.assign(0)]
         with tf.control_dependencies(reset):
-            return self._apply(gradient, global_norm(gradient), learning_rate)
+            norm = global_norm(gradient)
+            # Finite gradients may have a sum that is not, which would stay in the optimizer's running means.
+            return tf.cond(
+                tf.math.is_finite(norm),
+                lambda: self._apply(gradient, norm, learning_rate),
+                lambda: tf.stack([0.0, 0.0, norm, 1.0]),
+            )
 
     def _apply(self, gradient: tf.Tensor, norm: tf.Tensor, learning_rate: tf.Tensor) -> tf.Tensor:
         limit = self._max_gradient_norm
@@ -164,4 +172,4 @@ class GradientAccumulator:
             # `tf.clip_by_global_norm` would multiply every gradient, also those below the limit.
             gradient = tf.cond(norm > limit, lambda: gradient * (limit / norm), lambda: gradient)
         self._optimizer.apply(self.parameters, gradient, learning_rate)
-        return tf.stack([1.0, 1.0, norm])
+        return tf.stack([1.0, 1.0, norm, 0.0])

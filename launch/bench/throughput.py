@@ -163,7 +163,9 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
         raise setting_error("seconds", seconds, "is too short for the actors to start and be measured")
     first, last = counted[0], counted[-1]
     elapsed = last["elapsed_seconds"] - first["elapsed_seconds"]
-    weights = [row["agent_steps_per_second"] for row in rows]
+    # A row of the later gradients of a rollout has no agent steps of its own.
+    playing = [row for row in rows if row["agent_steps_per_second"]]
+    weights = [row["agent_steps_per_second"] for row in playing]
     return {
         "agent_steps_per_second": (last["agent_steps"] - first["agent_steps"]) / elapsed,
         "updates_per_second": (last["updates"] - first["updates"]) / elapsed,
@@ -171,8 +173,8 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
         "policy_lag_mean": float(np.mean([row["policy_lag_mean"] for row in rows])),
         "policy_lag_max": max(row["policy_lag_max"] for row in rows),
         "stage_seconds_per_step": {
-            stage: float(np.average([row["stage_microseconds"][stage] for row in rows], weights=weights)) * 1e-6
-            for stage in rows[0]["stage_microseconds"]
+            stage: float(np.average([row["stage_microseconds"][stage] for row in playing], weights=weights)) * 1e-6
+            for stage in playing[0]["stage_microseconds"]
         },
         "measured_seconds": elapsed,
     }

@@ -20,9 +20,10 @@ class Progress:
         policy_lag_counts: number of accepted gradients by policy lag.
         agent_steps_in_flight: agent steps of the rollouts under way at all actors that are alive.
         gradients_per_update: K.
-        stage_microseconds: cost of one agent step for an actor, by stage.
+        stage_microseconds: cost of one agent step for an actor, by stage; empty for an interval without new ones, as
+            between two rollouts with several gradients.
         learner_milliseconds: cost of one gradient for the learner, dropped ones included.
-        passes: mean number of gradients that an agent step was part of.
+        passes: samples of gradients per new agent step; None without new ones.
         evaluation_return: mean return of the last evaluation.
         evaluations: entries of the evaluations that ended in the interval; see `Evaluations.receive`.
         statistics: of the method.
@@ -52,7 +53,7 @@ class Progress:
     learner_milliseconds: float = 0.0
     learning_rate: float = 0.0
     gradient_norm: float | None = None
-    passes: float = 0.0
+    passes: float | None = None
     evaluation_return: float | None = None
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     statistics: dict[str, float] = field(default_factory=dict)

@@ -137,7 +137,7 @@ class Metrics:
         """The state of the run. The interval continues; `next_interval` ends it."""
         learner, ledger = self._learner, self._learner.account.ledger
         seconds = max(elapsed_seconds - self._started, 1e-9)
-        agent_steps = max(self._agent_steps, 1)
+        agent_steps = self._agent_steps
         frames_per_step = learner.account.frames / ledger.sampled if ledger.sampled else 0.0
         return Progress(
             frames=learner.account.frames,
@@ -162,11 +162,12 @@ class Metrics:
             stage_microseconds={
                 stage: 1e6 * total / agent_steps
                 for stage, total in zip(StageSeconds._fields, self._stages.tolist(), strict=True)
+                if agent_steps
             },
             learner_milliseconds=1e3 * self._learner_seconds / max(self._gradients, 1),
             learning_rate=learner.account.learning_rate,
             gradient_norm=float(np.mean(self._norms)) if self._norms else None,
-            passes=self._samples / agent_steps,
+            passes=self._samples / agent_steps if agent_steps else None,
             evaluation_return=self._evaluation_return,
             evaluations=list(self._evaluations),
             statistics={name: total / self._accepted for name, total in self._statistics.items()},

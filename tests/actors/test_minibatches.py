@@ -13,7 +13,18 @@ from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
+from shared.methods.actor_critic import ActorCritic
+from shared.registry import register_method
 from shared.types import GradientReport, WeightSnapshot
+
+
+class NextActions(ActorCritic):
+    """A user's method, whose actors choose the first action of a rollout at the end of the one before."""
+
+    needs_next_actions = True
+
+
+register_method("next_actions", NextActions, continuous_actions=True)
 
 
 def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int = 24) -> RunConfig:
@@ -155,9 +166,18 @@ def test_a_gaussian_policy_with_noise_that_persists_is_reused_too(cartpole: RunC
         assert np.isfinite(report.gradient).all()
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(method: MethodConfig, cartpole: RunConfig) -> None:
+def test_the_first_action_of_a_rollout_has_the_probability_with_which_it_was_chosen(cartpole: RunConfig) -> None:
+    config = reused(replace(cartpole, method=MethodConfig(name="next_actions")), 2, 1, unroll_length=3)
+    actor, snapshot = Actor(config, environment_spec(config.environment), 0), WeightSnapshot(0, initial(config))
+    # With the same weights all along, no action has become more or less probable.
+    deviations = [actor.run(snapshot).statistics["ratio_deviation"] for _ in range(8)]
+    assert max(deviations) < 1e-5
+
+
+@pytest.mark.parametrize("name", [*METHODS, "next_actions"])
+def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, cartpole: RunConfig) -> None:
     """After the first, the last and two other gradients of a rollout, which gives four."""
+    method = METHODS.get(name, MethodConfig(name="next_actions"))
     config = replace(cartpole, method=replace(method, return_lambda=0.9))
     exact = replace(config.checkpoint, exact=True)
     config = reused(replace(config, executor="inline", checkpoint=exact), 2, 2, unroll_length=12)

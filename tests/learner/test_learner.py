@@ -222,6 +222,29 @@ def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None
     learner.account.ledger.check()
 
 
+HUGE = np.full(5, 6e18, np.float32)
+
+
+@pytest.mark.parametrize("on_a_node", [False, True])
+def test_finite_gradients_whose_sum_is_not_are_dropped_counted_and_named(cartpole: RunConfig, on_a_node: bool) -> None:
+    learner = make_learner(cartpole, gradients_per_update=4)
+    before = learner.snapshot().parameters
+    reports = [report(1, actor_id=actor_id, gradient=HUGE) for actor_id in range(4)]
+    outcomes = learner.submit_sum(aggregated(reports)) if on_a_node else [learner.submit(r) for r in reports]
+    assert outcomes[-1].dropped == "non_finite"
+    assert outcomes[-1].report.non_finite == "sum of 4 gradients"
+    assert not any(outcome.updated for outcome in outcomes)
+    ledger = learner.account.ledger
+    assert (ledger.gradients_dropped, ledger.dropped) == ({"non_finite": 4}, {"non_finite": 40})
+    assert (ledger.pending, ledger.gradients_pending, ledger.updates) == (0, 0, 0)
+    np.testing.assert_array_equal(learner.snapshot().parameters, before)
+    # The next four make an update as if nothing had been.
+    fine = [report(2, actor_id=actor_id) for actor_id in range(4)]
+    again = learner.submit_sum(aggregated(fine)) if on_a_node else [learner.submit(r) for r in fine]
+    assert again[-1].updated
+    assert np.isfinite(learner.snapshot().parameters).all()
+
+
 def test_the_mean_is_of_all_gradients_where_some_waited_when_a_sum_came(cartpole: RunConfig) -> None:
     """As after a resume of a run whose gradients came one by one by one that adds them on nodes."""
     sgd = OptimizerConfig(name="sgd", learning_rate=0.1, schedule="constant", max_gradient_norm=None)

@@ -66,6 +66,19 @@ def test_a_non_finite_gradient_changes_nothing(bad: float) -> None:
     assert {name: variable.numpy().tobytes() for name, variable in held.variables.items()} == before
 
 
+@pytest.mark.parametrize("limit", [None, 40.0])
+def test_finite_gradients_whose_sum_is_not_change_nothing_and_leave_nothing(limit: float | None) -> None:
+    held = accumulator(4, replace(OPTIMIZER, max_gradient_norm=limit))
+    before = {name: variable.numpy().tobytes() for name, variable in held.variables.items()}
+    # 1e36 a square, and 1.6e37 that of the sum: too much for the sum of 1,000 squares in float32.
+    huge = np.full(P, 5e17, np.float32)
+    results = [held.push(huge, 0.01) for _ in range(4)]
+    assert [result.finite for result in results[:3]] == [True] * 3
+    assert (results[3].finite, results[3].applied, results[3].discarded) == (False, False, True)
+    assert {name: variable.numpy().tobytes() for name, variable in held.variables.items()} == before
+    assert held.push(gradients(1)[0], 0.01).finite
+
+
 def test_the_reported_norm_is_that_of_the_sum_before_clipping() -> None:
     clipped = accumulator(2, replace(OPTIMIZER, max_gradient_norm=0.1))
     pushed = gradients(2)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from learners import make_learner, report
 from waiting import UNTIL_FRAMES
 
 from launch.cli import main
@@ -14,7 +15,9 @@ from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, NewLines, Reporting, annealing_warning, dropped_message
+from launch.run.trackers import scalars
 from shared.config import OptimizerConfig, RunConfig
+from shared.types import StageSeconds
 
 
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
@@ -30,6 +33,24 @@ def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tm
     reporting.write_last_row()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == rows
     assert (reporting.latest is shown) == empty
+
+
+def test_an_interval_of_later_gradients_has_no_passes_and_no_cost_of_an_agent_step(cartpole: RunConfig) -> None:
+    learner = make_learner(cartpole)
+    metrics = Metrics(learner)
+    seconds = StageSeconds(0.1, 0.2, 0.3, 0.0, 0.0)
+    metrics.add(learner.submit(report(1, samples=10, stage_seconds=seconds)))
+    metrics.add(learner.submit(report(2, samples=30, agent_steps=0, stage_seconds=seconds)))
+    row = metrics.progress(1.0, 1, 0)
+    assert row.passes == 4.0
+    assert row.stage_microseconds["gradient"] == pytest.approx(6e4)
+    metrics.next_interval(row)
+    assert metrics.progress(2.0, 1, 0).passes is None
+    metrics.add(learner.submit(report(3, samples=40, agent_steps=0, stage_seconds=seconds)))
+    row = metrics.progress(2.0, 1, 0)
+    assert (row.passes, row.stage_microseconds) == (None, {})
+    assert row.gradients_per_second == 1.0
+    assert "learning/passes" not in dict(scalars(row))
 
 
 def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> None:
