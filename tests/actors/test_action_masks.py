@@ -83,6 +83,13 @@ def test_training_and_evaluation_play_allowed_actions_only(
     played(replace(picky(cartpole, method, **options), **changes), agent_steps=2_000)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [MethodConfig(), Q], ids=["actor_critic", "q_learning"])
+def test_long_training_plays_allowed_actions_only(method: MethodConfig, cartpole: RunConfig) -> None:
+    several = method.name == "actor_critic"
+    played(replace(picky(cartpole, method, several=several), actor=ActorConfig(64, 16)), agent_steps=50_000)
+
+
 def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside the last one. After a terminated episode, where nothing was allowed, a mask allows all."""
     rollouts = recording(monkeypatch)

@@ -54,11 +54,13 @@ def shown(cells: Cells) -> str:
 
 def test_an_action_that_is_not_allowed_has_no_value() -> None:
     values = np.array([np.nan, 0.25, np.nan, 1.5, -2.0, 0.5], np.float32)
-    text = shown(
-        compose((60, 200), FRAME, 12 / 7, changed(PONG._replace(preferences_are="action value"), preferences=values))
+    cells = compose(
+        (60, 200), FRAME, 12 / 7, changed(PONG._replace(preferences_are="action value"), preferences=values)
     )
-    words = {" ".join(line.replace("▀", " ").split()) for line in text.splitlines()}
+    words = {" ".join(line.replace("▀", " ").split()) for line in shown(cells).splitlines()}
     assert words >= {"NOOP -", "FIRE 0.25", "RIGHT -", "LEFT 1.50"}
+    # The bars of the others.
+    assert b"38;62;92" in Painter(True).paint(cells)
 
 
 @pytest.mark.parametrize("size", [(24, 80), (60, 200)])
