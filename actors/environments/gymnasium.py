@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -275,13 +276,15 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
         for kind in (signal.SIGINT, signal.SIGHUP):
             signal.signal(kind, signal.SIG_IGN)
     import_modules(config.modules)
-    options = _typed(config.options, gymnasium.make, _creator(gymnasium.spec(config.registered_id).entry_point))
+    spec = gymnasium.spec(config.registered_id)
+    options = _typed(config.options, gymnasium.make, _creator(spec.entry_point))
     if render_mode is not None:
         options["render_mode"] = render_mode
         if render_mode != "human":
             _draw_without_display()
-    # The border checks what Gymnasium's checker looks at, and more, at every step.
-    environment = gymnasium.make(config.registered_id, **{"disable_env_checker": True, **options})
+    # The border checks what Gymnasium's checker looks at, and more, at every step; and all here reset before they step.
+    spec = replace(spec, order_enforce=False)
+    environment = gymnasium.make(spec, **{"disable_env_checker": True, **options})
     for wrapper in config.wrappers:
         environment = _wrapped(environment, wrapper)
     masked = config.action_mask is not None and not with_info
