@@ -1,8 +1,10 @@
 """What environments of users return and raise: converted, or refused in one line with the place in their code."""
 
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -143,13 +145,55 @@ def test_a_dictionary_may_be_of_any_class_and_its_text_is_not_looked_at() -> Non
     assert isinstance(found["word"], str)
 
 
-@pytest.mark.parametrize("vectorization", ["sync", pytest.param("async", marks=pytest.mark.slow)])
-def test_an_error_of_a_copy_is_one_line_with_its_place(faulty: Any, vectorization: str) -> None:
-    with pytest.raises(EnvironmentFailedError) as error:
-        played(faulty(vectorization=vectorization))
-    line = str(error.value)
-    assert line.startswith("Faulty-v0: step() raised SimulatorError: E17: engine stalled (test_border.py:")
-    assert line.endswith(", in stalls)")
+ENGINE = """
+import gymnasium, numpy
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector.utils import batch_space
+
+class EngineError(Exception):
+    def __init__(self, code, text):
+        super().__init__(f"E{code}: {text}")
+
+def stall():
+    raise EngineError(17, "engine stalled")
+
+class Engine(gymnasium.Env):
+    observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+    def reset(self, seed=None, options=None):
+        return numpy.zeros(2, numpy.float32), {}
+    def step(self, action):
+        stall()
+
+class Engines(gymnasium.vector.VectorEnv):
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+    def __init__(self, num_envs):
+        self.num_envs, self.single_observation_space, self.single_action_space = num_envs, Box(-1, 1, (2,)), Discrete(2)
+        self.observation_space, self.action_space = batch_space(Box(-1, 1, (2,)), 2), batch_space(Discrete(2), 2)
+    def reset(self, seed=None, options=None):
+        return numpy.zeros((2, 2), numpy.float32), {}
+    def step(self, actions):
+        stall()
+
+gymnasium.register("Engine-v0", Engine, vector_entry_point=Engines)
+"""
+
+
+@pytest.mark.parametrize("vectorization", ["sync", pytest.param("async", marks=pytest.mark.slow), "gymnasium"])
+def test_an_error_is_one_line_with_its_place(
+    vectorization: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "engine.py").write_text(ENGINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = EnvironmentConfig(id="engine:Engine-v0", frame_skip=1, vectorization=vectorization)
+    try:
+        with pytest.raises(EnvironmentFailedError) as error:
+            played(config)
+    finally:
+        sys.modules.pop("engine", None)
+        gymnasium.registry.pop("Engine-v0", None)
+    where = 1 + ENGINE.splitlines().index("def stall():") + 1
+    expected = f"engine:Engine-v0: step() raised EngineError: E17: engine stalled (engine.py:{where}, in stall)"
+    assert str(error.value) == expected
 
 
 @pytest.mark.parametrize(

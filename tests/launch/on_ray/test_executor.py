@@ -1,19 +1,26 @@
 """The executor over Ray, with processes that a test completes by hand."""
 
+import pickle
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_ray import FakeCall, FakeRay
-from hand_driven import report
+from hand_driven import LAYOUT, report
 from ray.exceptions import RayError, RayTaskError
 
-from actors.environments import environment_spec
+from actors.environments import EnvironmentSpec, environment_spec
+from launch.loop.coordinator import Coordinator, Event
 from launch.loop.executor import Failed
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.on_ray import executor as ray_executor
-from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, EvaluatorProcess, Reply
+from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, EvaluatorProcess, Reply
 from launch.on_ray.executor import RayExecutor, failure_reason
+from learner.learner import Learner
 from shared.config import RunConfig
 from shared.types import EpisodeStats, EvaluationResult, GradientReport, WeightSnapshot
 
@@ -150,3 +157,50 @@ AttributeError: 'int' object has no attribute 'foo'
         "its rollout raised: AttributeError: 'int' object has no attribute 'foo' (my_package.py:15, in step)"
     )
     assert failure_reason(RayTaskError("run", "ValueError: no", ValueError())) == "its rollout raised: ValueError: no"
+
+
+class EngineError(Exception):
+    """Of two arguments, and with a lock: it cannot be pickled."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"E{code}: {text}")
+        self.lock = threading.Lock()
+
+
+class Stalls:
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None:  # noqa: ARG002
+        raise EngineError(17, "engine stalled")
+
+
+class StallingProcess(ActorProcess):
+    def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Stalls:  # noqa: ARG002
+        return Stalls()
+
+
+def test_an_exception_that_cannot_be_pickled_stops_the_run_at_the_third_failure(
+    cartpole: RunConfig, ray: FakeRay
+) -> None:
+    executor, minutes = made(cartpole, 1), count(0.0, 60.0)
+    coordinator = Coordinator(
+        Learner(cartpole, LAYOUT, np.zeros(2, np.float32)),
+        executor,
+        calls_per_actor=1,
+        supervision=cartpole.supervision,
+        clock=lambda: next(minutes),
+    )
+    process = StallingProcess(cartpole, environment_spec(cartpole.environment), 0)
+
+    def run() -> Iterator[Event | None]:
+        for event in coordinator.run():
+            yield event
+            for call in ray.calls:
+                with pytest.raises(CallFailedError) as error:
+                    process.run(snapshot(1), None, None)
+                # As it comes through Ray.
+                ray.end(call, RayTaskError("run", "", pickle.loads(pickle.dumps(error.value))))
+
+    events: list[Event | None] = []
+    with pytest.raises(TrainingStoppedError, match=r"every replacement failed, too.*EngineError: E17: engine stalled"):
+        events.extend(run())
+    assert sum(isinstance(event, Failed) for event in events) == 2, "the third one stops the run"
+    assert len(ray.processes) == 3
