@@ -354,15 +354,30 @@ def check_video(config: RunConfig) -> None:
         raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
 
 
+# Best weights, running moments and the count of frames are of the task with these.
+_OF_TASK = ("environment.id", "environment.options", "environment.wrappers", "environment.frame_skip")
 # An actor's rollout under way has this shape.
 _OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "actor.minibatches")
 
 
 def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:
-    """Check that the newest checkpoint fits the network, method, optimizer and actors that the settings make."""
+    """Check that the newest checkpoint fits the task, network, method, optimizer and actors that the settings make."""
     before = folder.read_settings()
-    made_with = f"the checkpoint in {folder.path} was made with {{}}; start a new run"
-    _check_unchanged(FIXED_SETTINGS, before, config, made_with)
+    _check_unchanged(
+        _OF_TASK,
+        before,
+        config,
+        lambda was: (
+            f"frames, best weights and moments of the run are of {was}; leave it as it was, or start a new run from "
+            f"its weights: --start-from {quoted(folder.path)}"
+        ),
+    )
+    _check_unchanged(
+        FIXED_SETTINGS,
+        before,
+        config,
+        lambda was: f"the checkpoint in {folder.path} was made with {was}; start a new run",
+    )
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint, read_state
@@ -371,15 +386,20 @@ def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder
     saved = read_state(folder.checkpoints).get("executor") if config.checkpoint.exact else None
     if saved is None or budget is None:
         return
-    goes_on = "an exact resume goes on with {}; leave it as it was, or give --checkpoint.no-exact"
+
+    def goes_on(was: object) -> str:
+        return f"an exact resume goes on with {was}; leave it as it was, or give --checkpoint.no-exact"
+
     _check_unchanged(_OF_ROLLOUTS, before, config, goes_on)
     # More actors than before may join.
     if budget.actors < len(saved["actors"]):
-        raise setting_error("actors", budget.actors, goes_on.format(len(saved["actors"])))
+        raise setting_error("actors", budget.actors, goes_on(len(saved["actors"])))
 
 
-def _check_unchanged(settings: Sequence[str], before: RunConfig, config: RunConfig, message: str) -> None:
+def _check_unchanged(
+    settings: Sequence[str], before: RunConfig, config: RunConfig, message: Callable[[object], str]
+) -> None:
     for setting in settings:
         was, now = attrgetter(setting)(before), attrgetter(setting)(config)
         if was != now:
-            raise setting_error(setting, now, message.format(was))
+            raise setting_error(setting, now, message(was))

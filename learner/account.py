@@ -96,10 +96,12 @@ class Account:
         self.lag_counts: Counter[int] = Counter()
         self.recent_returns: deque[float] = deque(maxlen=RETURN_WINDOW)
         self.episodes = self.non_finite_returns = 0
+        # Of agent steps before a resume that were counted with another frame skip.
+        self._more_frames = 0
 
     @property
     def frames(self) -> int:
-        """Global frames: sampled agent steps x frame skip."""
+        """Global frames: each sampled agent step x the frame skip that it was played with."""
         return self.frames_of(self.ledger.sampled)
 
     @property
@@ -117,8 +119,8 @@ class Account:
         return mean if math.isfinite(mean) else None
 
     def frames_of(self, agent_steps: int) -> int:
-        """The number of frames in `agent_steps`."""
-        return agent_steps * self._config.frames_per_agent_step
+        """The global frames when `agent_steps` are sampled."""
+        return agent_steps * self._config.frames_per_agent_step + self._more_frames
 
     def learning_rate_at(self, frames: int) -> float:
         """The learning rate η at a number of global frames."""
@@ -144,6 +146,7 @@ class Account:
         """Plain values for a checkpoint."""
         return {
             "ledger": self.ledger.to_json(),
+            "frames": self.frames,
             "lag_counts": sorted(self.lag_counts.items()),
             "recent_returns": list(self.recent_returns),
             "episodes": self.episodes,
@@ -153,6 +156,9 @@ class Account:
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`. Other keys are ignored."""
         self.ledger = Ledger.from_json(state["ledger"])
+        # Older versions did not count them.
+        by_this_skip = self.ledger.sampled * self._config.frames_per_agent_step
+        self._more_frames = state.get("frames", by_this_skip) - by_this_skip
         self.lag_counts = Counter(dict(state["lag_counts"]))
         # Checkpoints of older versions may have NaN among the returns, and do not count them.
         self.recent_returns = deque(filter(math.isfinite, state["recent_returns"]), maxlen=RETURN_WINDOW)

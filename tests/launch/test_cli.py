@@ -52,6 +52,12 @@ def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "was made with rmsprop; start a new run" in capsys.readouterr().err
     assert main(["train", "--resume", str(run), "--method.name", "sarsa"]) == 2
     assert capsys.readouterr().err.endswith("was made with actor_critic; start a new run\n")
+    for change in ("frame-skip 2", "options max_episode_steps 50", "id MountainCar-v0"):
+        assert main(["train", "--resume", str(run), "--total-frames", "3000", *f"--environment.{change}".split()]) == 2
+        line = capsys.readouterr().err
+        assert line.startswith(f"error: --environment.{change.split()[0]} ")
+        assert line.endswith(f"or start a new run from its weights: --start-from {run}\n")
+        assert line.count("\n") == 1
     assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
 
 

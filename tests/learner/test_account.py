@@ -41,6 +41,23 @@ def test_learning_rate_falls_with_frames(frames: int, expected: float, cartpole:
     assert account.learning_rate == account.learning_rate_at(account.frames)
 
 
+def test_frames_that_were_counted_stay_and_new_ones_are_of_the_present_frame_skip(cartpole: RunConfig) -> None:
+    account = Account(cartpole)
+    account.record(report(60), None, 0)
+    skipping = replace(cartpole, environment=replace(cartpole.environment, frame_skip=4))
+    resumed, older = Account(skipping), Account(skipping)
+    resumed.restore(account.state())
+    assert resumed.frames == 60
+    resumed.record(report(10), "non_finite", 0)
+    assert resumed.frames == resumed.frames_of(70) == 100
+    again = Account(skipping)
+    again.restore(resumed.state())
+    assert (again.frames, again.learning_rate) == (100, resumed.learning_rate)
+    # Checkpoints of version 0.1 have no frames.
+    older.restore({name: value for name, value in account.state().items() if name != "frames"})
+    assert older.frames == 240
+
+
 def test_a_state_brings_everything_back(cartpole: RunConfig) -> None:
     account, other = Account(cartpole), Account(cartpole)
     account.record(report(returns=(3.0,)), None, 2)
