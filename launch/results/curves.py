@@ -1,6 +1,5 @@
 """Learning curves from the metrics of runs: medians over seeds, and interquartile means over seeds and games."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from launch.output import from_json
 from launch.results.evaluate import reference_score
 from launch.run.folder import RunFolder
 from shared.config import RunConfig, flat_settings
@@ -50,11 +50,15 @@ class Curve(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Runs that differ only in their seed. `x`, quartiles and `median` are float64 [M], where all runs have data."""
+    """Runs that differ only in their seed. `x`, quartiles and `median` are float64 [M], where at least two have data.
+
+    `seeds` int64 [M] is the number of runs with data there: seeds start and end at different x.
+    """
 
     label: str
     curves: tuple[Curve, ...]
     x: npt.NDArray[np.float64]
+    seeds: npt.NDArray[np.int64]
     low: npt.NDArray[np.float64]
     median: npt.NDArray[np.float64]
     high: npt.NDArray[np.float64]
@@ -72,7 +76,7 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     if folder.metrics.is_file():
         for line in folder.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                row = json.loads(line)
+                row = from_json(line)
             except ValueError:
                 continue
             if not isinstance(row, dict) or not row.keys() >= _ALWAYS or not isinstance(row["frames"], int):
@@ -98,13 +102,20 @@ def read_curve(path: Path, x: XAxis, y: str) -> Curve:
     if y == EVALUATION_RETURN and evaluations is not None:
         return Curve(path, config, evaluations.x, evaluations.y)
     values = [(row[_COLUMNS[x]], row[y]) for row in rows if isinstance(row.get(y), int | float)]
-    if not values and y == TRAINING_RETURN:
-        raise ConfigurationError(f"{path}: no training episode has ended in this run, so that there is no curve yet")
+    if not values and y in (TRAINING_RETURN, EVALUATION_RETURN):
+        raise ConfigurationError(f"{path}: {_why_no_curve(rows[-1], y)}, so that there is no curve yet")
     if not values:
         numbers = sorted({name for row in rows for name, value in row.items() if isinstance(value, int | float)})
         raise setting_error("y", y, f"{path} has no such figures; it has {', '.join(numbers)}")
     xs, ys = np.array(values, np.float64).T
     return Curve(path, config, xs, ys, evaluations if y == TRAINING_RETURN else None)
+
+
+def _why_no_curve(last: dict[str, Any], y: str) -> str:
+    if y == EVALUATION_RETURN:
+        return "no evaluation of this run has a return"
+    episodes = last.get("episodes", 0)
+    return f"none of its {episodes:,} episodes has a finite return" if episodes else "no training episode has ended"
 
 
 def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -125,27 +136,46 @@ def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _evaluations(rows: Sequence[dict[str, Any]], x: XAxis) -> Points | None:
-    points = [(p[_COLUMNS[x]], p["mean_return"], p["standard_error"] or 0.0) for p in evaluation_points(rows)]
+    # The mean of returns that are not finite is null.
+    known = [point for point in evaluation_points(rows) if point["mean_return"] is not None]
+    points = [(p[_COLUMNS[x]], p["mean_return"], p["standard_error"] or 0.0) for p in known]
     return Points(*np.array(points, np.float64).T) if points else None
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
     """Group runs that differ only in their seed. The label has the settings that distinguish a group."""
-    groups: dict[bytes, list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault(msgspec.json.encode(replace(curve.config, seed=0)), []).append(curve)
+    groups = same_but_for_seed([curve.config for curve in curves])
+    return [make_band(label, [curves[i] for i in members]) for label, members in groups]
+
+
+def same_but_for_seed(configs: Sequence[RunConfig]) -> list[tuple[str, list[int]]]:
+    """Positions of the configurations that differ only in their seed, with a label for each such group."""
+    groups: dict[bytes, list[int]] = {}
+    for i, config in enumerate(configs):
+        groups.setdefault(msgspec.json.encode(replace(config, seed=0)), []).append(i)
     members = list(groups.values())
-    labels = _labels([group[0].config for group in members])
-    return [make_band(label, group) for label, group in zip(labels, members, strict=True)]
+    return list(zip(_labels([configs[group[0]] for group in members]), members, strict=True))
 
 
 def make_band(label: str, curves: Sequence[Curve]) -> Band:
-    """Median and quartiles of one or more curves."""
-    first = max(curve.x[0] for curve in curves)
-    last = min(curve.x[-1] for curve in curves)
-    x = np.linspace(first, max(first, last), _BAND_POINTS)
-    low, median, high = np.percentile([np.interp(x, curve.x, curve.y) for curve in curves], (25, 50, 75), axis=0)
-    return Band(label, tuple(curves), x, low, median, high)
+    """Median and quartiles of one or more curves, wherever at least two of several have data."""
+    least = min(2, len(curves))
+    first = sorted(curve.x[0] for curve in curves)[least - 1]
+    last = sorted(curve.x[-1] for curve in curves)[-least]
+    x = np.linspace(first, last, _BAND_POINTS) if last > first else np.array([first])
+    # The rows of seeds are not at the same frames.
+    close = (last - first) / 100
+    # [runs, M], NaN where a run has no data: its last value says nothing about what it would have reached.
+    values = np.array(
+        [
+            np.where((curve.x[0] - close <= x) & (x <= curve.x[-1] + close), np.interp(x, curve.x, curve.y), np.nan)
+            for curve in curves
+        ]
+    )
+    seeds = np.isfinite(values).sum(axis=0)
+    x, seeds, values = x[seeds >= least], seeds[seeds >= least], values[:, seeds >= least]
+    low, median, high = np.nanpercentile(values, (25, 50, 75), axis=0).reshape(3, len(x))
+    return Band(label, tuple(curves), x, seeds, low, median, high)
 
 
 def _labels(configs: Sequence[RunConfig]) -> list[str]:

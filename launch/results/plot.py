@@ -175,6 +175,7 @@ def as_json(groups: list[Band]) -> list[dict[str, Any]]:
                 for c in band.curves
             ],
             "x": band.x.tolist(),
+            "seeds": band.seeds.tolist(),
             "lower_quartile": band.low.tolist(),
             "median": band.median.tolist(),
             "upper_quartile": band.high.tolist(),
@@ -251,9 +252,18 @@ def _draw_curves(axes: "Axes", groups: Sequence[Band], x: XAxis, y: str, legend_
                 )
         if several:
             axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-            label = ": ".join(filter(None, (band.label, f"median of {len(band.curves)} seeds, quartiles")))
+            label = ": ".join(filter(None, (band.label, f"median of {_seeds_of(band)}, quartiles")))
             axes.plot(band.x, band.median, color=colour, linewidth=1.8, label=label)
     _finish(axes, x, metric_label(y), legend_characters)
+
+
+def _seeds_of(band: Band) -> str:
+    """The number of seeds that a band is of, and that at its ends if some seeds start later or end earlier."""
+    if not band.seeds.size:
+        return f"{len(band.curves)} seeds, no two of which overlap"
+    most, first, last = band.seeds.max(), band.seeds[0], band.seeds[-1]
+    ends = [f"{count} at the {end}" for end, count in (("start", first), ("end", last)) if count < most]
+    return f"{most} seeds" + (f" ({', '.join(ends)})" if ends else "")
 
 
 def _finish(axes: "Axes", x: XAxis, y_label: str, legend_characters: int = _LEGEND_CHARACTERS) -> None:
@@ -261,6 +271,7 @@ def _finish(axes: "Axes", x: XAxis, y_label: str, legend_characters: int = _LEGE
 
     axes.set_xlabel(_X_LABELS[x])
     axes.set_ylabel(y_label)
+    axes.set_xlim(left=0)
     if x != "seconds":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     handles, labels = axes.get_legend_handles_labels()

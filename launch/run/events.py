@@ -17,6 +17,8 @@ class Progress:
     """The state of a run. Rates and means are over the last logging interval, and returns are unclipped.
 
     Attributes:
+        interval_episodes: number of episodes that ended in the interval with a finite return.
+        interval_mean_return: their mean return.
         policy_lag_counts: number of accepted gradients by policy lag.
         agent_steps_in_flight: agent steps of the rollouts under way at all actors that are alive.
         gradients_per_update: K.
@@ -36,6 +38,8 @@ class Progress:
     episodes: int = 0
     elapsed_seconds: float = 0.0
     mean_return_100: float | None = None
+    interval_episodes: int = 0
+    interval_mean_return: float | None = None
     frames_per_second: float = 0.0
     agent_steps_per_second: float = 0.0
     updates_per_second: float = 0.0

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,11 @@ class Metrics:
             self._norms.append(outcome.gradient_norm)
         # The account does the same: the episodes of a duplicate were counted before.
         if outcome.dropped != "duplicate":
+            returns = report.episodes.returns
+            if returns.size:
+                finite = returns[np.isfinite(returns)]
+                self._episodes += finite.size
+                self._return_sum += float(finite.sum())
             for name, values in report.episodes.info.items():
                 self._info.setdefault(name, []).extend(values.tolist())
         if outcome.dropped is None:
@@ -146,6 +151,8 @@ class Metrics:
             episodes=learner.account.episodes,
             elapsed_seconds=elapsed_seconds,
             mean_return_100=learner.account.mean_return,
+            interval_episodes=self._episodes,
+            interval_mean_return=self._return_sum / self._episodes if self._episodes else None,
             frames_per_second=self._agent_steps * frames_per_step / seconds,
             agent_steps_per_second=self._agent_steps / seconds,
             updates_per_second=self._updates / seconds,
@@ -192,7 +199,8 @@ class Metrics:
         """Start an empty interval, `elapsed_seconds` of training after the start of the run."""
         self._started = elapsed_seconds
         self._agent_steps = self._samples = self._gradients = self._updates = 0
-        self._learner_seconds = 0.0
+        self._learner_seconds = self._return_sum = 0.0
+        self._episodes = 0
         self._stages = np.zeros(len(StageSeconds._fields))
         self._lags: Counter[int] = Counter()
         self._norms: list[float] = []
@@ -238,10 +246,15 @@ def missing_info(name: str, episodes: int) -> str:
 
 # Rates over much less than a second would be those of an instant.
 _MOST_SECONDS_BETWEEN_VIEWS = 1.0
+# A row takes about a millisecond.
+_ROWS_OF_A_RUN = 200
 
 
 class Reporting:
     """Updates a run's progress every second, and writes a row for each logging interval.
+
+    An interval ends by its seconds or by its frames. In short runs it may be shorter than the time between two views;
+    rates of a view are then those since the view before.
 
     `progress` returns the current progress, and `on_row` gets the rows. Other threads may read `latest`, the last
     progress.
@@ -257,6 +270,8 @@ class Reporting:
         messages: "Messages",
     ) -> None:
         self._every_seconds = config.log_every_seconds
+        self._every_frames = config.log_every_frames or max(1, config.total_frames // _ROWS_OF_A_RUN)
+        self._view_seconds = min(_MOST_SECONDS_BETWEEN_VIEWS, self._every_seconds)
         self._metrics = metrics
         self._progress = progress
         self._messages, self._log = messages, messages.log
@@ -265,26 +280,44 @@ class Reporting:
         self._rows = JsonLines(folder.path)
         self._rows_fail = False
         self._on_row = on_row
-        self._shown_seconds = self._logged_seconds = 0.0
+        self._logged_seconds, self._logged_frames = 0.0, 0
         self.latest = Progress()
 
     def count_from(self, seconds: float) -> None:
         """Start the intervals of rows, views and rates, `seconds` of training after the start of the run."""
         self._metrics.begin(seconds)
-        self._shown_seconds = self._logged_seconds = seconds
+        self.latest = self._progress()
+        self._logged_seconds, self._logged_frames = seconds, self.latest.frames
 
-    def report_if_due(self, seconds: float) -> None:
-        """Update the progress or write a row if one is due, `seconds` of training after the start of the run."""
-        if seconds - self._shown_seconds >= min(_MOST_SECONDS_BETWEEN_VIEWS, self._every_seconds):
-            self.latest, self._shown_seconds = self._progress(), seconds
-        if seconds - self._logged_seconds >= self._every_seconds:
+    def report_if_due(self, seconds: float, frames: int) -> None:
+        """Update the progress or write a row if one is due, after `seconds` and `frames` of training."""
+        by_time = seconds - self._logged_seconds >= self._every_seconds
+        if by_time or frames - self._logged_frames >= self._every_frames:
             self.write_row()
-            # The row is a view, too: a view right after it would have the rates of an instant.
-            self._logged_seconds = self._shown_seconds = seconds
+        elif seconds - self.latest.elapsed_seconds >= self._view_seconds:
+            self._view(self._progress())
 
-    def write_row(self) -> None:
+    def _view(self, progress: Progress) -> None:
+        """Set `latest`, with rates over the interval of rows or since the view before, whichever is longer."""
+        before = self.latest
+        seconds = progress.elapsed_seconds - before.elapsed_seconds
+        if seconds > progress.elapsed_seconds - self._logged_seconds:
+            progress = replace(
+                progress,
+                frames_per_second=(progress.frames - before.frames) / seconds,
+                agent_steps_per_second=(progress.agent_steps - before.agent_steps) / seconds,
+                updates_per_second=(progress.updates - before.updates) / seconds,
+            )
+        self.latest = progress
+
+    def write_row(self, *, last: bool = False) -> None:
         """Write a row and start a new interval."""
-        row = self.latest = self._progress()
+        row = self._progress()
+        # A row is a view, too, unless both its interval and the time since the last view are short.
+        since = min(self.latest.elapsed_seconds, self._logged_seconds)
+        if last or row.elapsed_seconds - since >= self._view_seconds:
+            self._view(row)
+        self._logged_seconds, self._logged_frames = row.elapsed_seconds, row.frames
         line = to_json(row_values(row)).encode() + b"\n"
         try:
             self._rows.write(line)
@@ -310,7 +343,7 @@ class Reporting:
     def write_last_row(self) -> None:
         """Write the last row, unless its interval is empty and has no rates, and close metrics.jsonl."""
         if not self._metrics.empty:
-            self.write_row()
+            self.write_row(last=True)
         self._rows.close()
 
 

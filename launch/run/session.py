@@ -247,7 +247,7 @@ class TrainingSession:
             if self._saving.is_due(now):
                 self._save()
                 self._saving.count_from(self.elapsed_seconds)
-            self._reporting.report_if_due(now)
+            self._reporting.report_if_due(now, self.learner.account.frames)
             self._stop_if_due()
             if self._ends_at_once():
                 break

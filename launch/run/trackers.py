@@ -42,6 +42,7 @@ _MOST_PARAMETERS = 100
 # Names of trackers. The groups follow a reader's questions: does it learn, is it fast, is it sound.
 _GROUPS = {
     "mean_return_100": "return/training_mean_100",
+    "interval_mean_return": "return/training_interval",
     "episodes": "return/episodes",
     "frames_per_second": "speed/frames_per_second",
     "agent_steps_per_second": "speed/agent_steps_per_second",

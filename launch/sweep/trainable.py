@@ -241,7 +241,8 @@ def run_trainable(
     # So that a checkpoint of Tune's has no weights that are older than the last row.
     checkpoint = replace(base.checkpoint, every_seconds=min(base.checkpoint.every_seconds, base.log_every_seconds))
     attributes = {
-        "base": replace(base, checkpoint=checkpoint),
+        # Without rows by frames, unless they are set: each row is a result for Tune.
+        "base": replace(base, checkpoint=checkpoint, log_every_frames=base.log_every_frames or base.total_frames),
         "preset": preset,
         # All but the project's, which comes first in any case.
         "paths": worker_path()[:-1],

@@ -118,6 +118,85 @@ def test_runs_that_differ_in_their_seed_become_one_band(cartpole_runs: list[Path
         assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}
 
 
+def test_seeds_of_very_different_speed_end_where_they_end(tmp_path: Path) -> None:
+    """Over seconds: the band goes as far as two seeds do, and says how many it is of."""
+    # Seconds of the first and last row, and the return after all frames.
+    seeds = {1: (0.1, 4.3, 10.0), 2: (1.0, 9.0, 20.0), 3: (5.0, 40.0, 30.0)}
+    row = msgspec.to_builtins(Progress())
+    for seed, (first, last, most) in seeds.items():
+        folder = tmp_path / f"seed-{seed}"
+        folder.mkdir()
+        write_json(folder / "config.json", msgspec.to_builtins(RunConfig(seed=seed)))
+        rows = [
+            row | {"frames": frames, "elapsed_seconds": seconds, "mean_return_100": value}
+            for frames, seconds, value in zip(
+                range(100, 1001, 100), np.linspace(first, last, 10), np.linspace(0.0, most, 10), strict=True
+            )
+        ]
+        text = "".join(json.dumps(r) + "\n" for r in rows)
+        (folder / "metrics.jsonl").write_text(text)
+    runs = [tmp_path / f"seed-{seed}" for seed in seeds]
+    (band,) = bands([read_curve(run, "seconds", "mean_return_100") for run in runs])
+    assert [(curve.x[0], curve.x[-1], curve.y[-1]) for curve in band.curves] == list(seeds.values())
+    # Two seeds from second 1 to second 4.3, and from 5 to 9; in between the second one is alone.
+    assert (band.x[0], band.x[-1]) == (1.0, 9.0)
+    assert set(band.seeds) == {2}
+    assert not np.any((band.x > 4.4) & (band.x < 4.9))
+    # At the end of the second: 20 of it, and 4 seconds of 35 of the third's way to 30.
+    assert band.median[-1] == pytest.approx((20.0 + 30.0 * 4 / 35) / 2)
+    (band,) = bands([read_curve(run, "frames", "mean_return_100") for run in runs])
+    assert (band.x[0], band.x[-1], set(band.seeds), band.median[-1]) == (100.0, 1000.0, {3}, 20.0)
+
+
+def test_a_band_goes_on_with_two_seeds_and_stops_with_one() -> None:
+    runs = [
+        curve("CartPole-v1", seed, [0.0, 10.0 * seed], frames=frames) for seed, frames in ((1, 50), (2, 80), (3, 99))
+    ]
+    (band,) = bands(runs)
+    assert (band.x[-1], band.seeds[0], band.seeds[-1]) == (80.0, 3, 2)
+    assert band.median[-1] == pytest.approx((20.0 + 30.0 * 80 / 99) / 2)
+    (alone,) = bands(runs[:1])
+    assert (alone.x[-1], set(alone.seeds), alone.median[-1]) == (50.0, {1}, 10.0)
+    far = runs[0]._replace(x=runs[0].x + 1000.0)
+    (apart,) = bands([far, runs[1]])
+    assert (apart.x.size, apart.median.size) == (0, 0)
+
+
+def test_a_number_that_is_null_breaks_neither_curve_nor_plot_nor_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the mean of returns that are not finite."""
+    write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
+    row = msgspec.to_builtins(Progress(episodes=3, stage_microseconds={"acting": 5.0}))
+    bad = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": None, "median_return": None}
+    bad |= {"standard_error": None, "collapsed_episodes": None, "episodes": 4}
+    good = bad | {"frames": 12, "mean_return": -3.0, "median_return": -3.0}
+
+    def write(*rows: dict) -> None:
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+    write(row | {"frames": 10, "evaluations": [bad]}, row | {"frames": 20, "mean_return_100": 1.0})
+    curve = read_curve(tmp_path, "frames", "mean_return_100")
+    assert (curve.x.tolist(), curve.y.tolist(), curve.evaluations) == ([20.0], [1.0], None)
+    assert main(["plot", str(tmp_path)]) == main(["report", str(tmp_path)]) == 0
+    assert main(["plot", str(tmp_path), "--y", "evaluation_return"]) == 2
+    write(
+        row | {"frames": 10, "mean_return_100": 1.0, "evaluations": [good, bad | {"frames": 13}]},
+        row | {"frames": 20},
+    )
+    points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
+    assert points is not None
+    assert [values.tolist() for values in points] == [[12.0], [-3.0], [0.0]]
+    assert main(["report", str(tmp_path)]) == 0
+    assert "<td>best</td><td>12</td>" in (tmp_path / "report.html").read_text()
+    capsys.readouterr()
+    write(row | {"frames": 10})
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "none of its 3 episodes has a finite return" in capsys.readouterr().err
+    assert main(["report", str(tmp_path)]) == 0
+    assert "none of its 3 episodes has a finite return" in (tmp_path / "report.html").read_text()
+
+
 def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Path) -> None:
     """In rows of today, and in those of older versions, which have the last mean only."""
     write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))

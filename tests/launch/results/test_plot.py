@@ -63,6 +63,19 @@ def test_one_environment_stands_in_the_legend() -> None:
     assert axes.get_ylabel() == "return, mean of the last 100 training episodes"
 
 
+def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
+    late, short = PONG[1]._replace(x=PONG[1].x + 0.5), PONG[2]._replace(x=0.8 * PONG[2].x)
+    for curves, seeds in (
+        ([PONG[0], PONG[1], short], "3 seeds (2 at the end)"),
+        ([PONG[0], late, PONG[2]], "3 seeds (2 at the start)"),
+        ([PONG[0], late, short], "3 seeds (2 at the start, 2 at the end)"),
+        ([PONG[0], PONG[1]._replace(x=PONG[1].x + 2)], "2 seeds, no two of which overlap"),
+    ):
+        (axes,) = drawn(curves)
+        assert legend(axes) == [f"ALE/Pong-v5: median of {seeds}, quartiles"]
+        assert axes.get_xlim()[0] == 0.0
+
+
 def test_a_mark_is_drawn_where_it_belongs_and_once() -> None:
     without = [len(axes.lines) for axes in drawn([*PONG, *QBERT])]
     pong, qbert = drawn([*PONG, *QBERT], [("ALE/Pong-v5", 18.0), ("ALE/Pong-v5", 18.0), ("CartPole-v1", 475.0)])
@@ -99,7 +112,7 @@ def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(
     write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
     (tmp_path / "metrics.jsonl").write_text(json.dumps(msgspec.to_builtins(Progress(frames=5))) + "\n")
     assert main(["plot", str(tmp_path)]) == 2
-    assert "no training episode has ended in this run" in capsys.readouterr().err
+    assert "no training episode has ended, so that" in capsys.readouterr().err
     assert main(["plot", str(tmp_path), "--y", "nothing"]) == 2
     assert "--y nothing: " in capsys.readouterr().err
 

@@ -1,7 +1,9 @@
 """Rows, views and messages of a run, and the learning rate that reaches 0 before its end."""
 
+import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +20,44 @@ from launch.run.metrics import Messages, Metrics, NewLines, Reporting, annealing
 from launch.run.trackers import scalars
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import StageSeconds
+
+
+def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(tmp_path: Path) -> None:
+    """100 reports in 6 seconds, first of 200 frames and then of 600."""
+    now, frames, views = 0.0, 0, dict[float, float]()
+    metrics: Any = SimpleNamespace(next_interval=lambda _row: None, begin=lambda _seconds: None, empty=False)
+    reporting = Reporting(
+        RunConfig(total_frames=40_000, log_every_seconds=10.0),
+        RunFolder(tmp_path),
+        cast(Metrics, metrics),
+        # The rate of the last report alone.
+        lambda: Progress(elapsed_seconds=now, frames=frames, agent_steps_per_second=-1.0, frames_per_second=-1.0),
+        lambda _row: None,
+        Messages(tmp_path / "log.txt"),
+    )
+    reporting.count_from(0.0)
+    for _ in range(100):
+        now, frames, before = now + 0.0625, frames + (200 if frames < 10_000 else 600), reporting.latest
+        reporting.report_if_due(now, frames)
+        if reporting.latest is not before:
+            views[reporting.latest.elapsed_seconds] = reporting.latest.frames_per_second
+    assert list(views) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert list(views.values())[:2] == [3_200.0, 3_200.0]
+    assert list(views.values())[-1] == 9_600.0
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 100
+    assert max(b["frames"] - a["frames"] for a, b in pairwise(rows)) <= 600
+
+
+def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None:
+    line = f"train cartpole --executor inline --actors 1 --total-frames 2000 --log-every-seconds 1000 {UNTIL_FRAMES}"
+    assert main(f"{line} --log-every-frames 500 --run-dir {tmp_path / 'run'}".split()) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 4
+    assert all(b["frames"] - a["frames"] >= 500 for a, b in pairwise(rows[:-1]))
+    assert sum(row["interval_episodes"] for row in rows) == rows[-1]["episodes"] > 0
+    assert rows[0]["episodes"] < 100
+    assert rows[0]["interval_mean_return"] == pytest.approx(rows[0]["mean_return_100"])
 
 
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
