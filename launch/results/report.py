@@ -2,12 +2,13 @@
 
 import base64
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -25,36 +26,26 @@ from launch.output import (
     whole_file,
     write_json,
 )
-from launch.results.curves import bands, evaluation_points, read_curve, read_rows
+from launch.results.bottlenecks import held_back, lags_svg, mean_time_spent, stages_svg, time_spent
+from launch.results.curves import (
+    TRAINING_RETURN,
+    Curve,
+    bands,
+    evaluation_points,
+    read_curve,
+    read_rows,
+    same_but_for_seed,
+)
 from launch.results.evaluate import protocol_line, published_scores
-from launch.results.plot import COLOURS, as_svg, curves_figure, default_output, figure, find_runs
+from launch.results.plot import as_svg, curves_figure, default_output, find_runs
 from launch.run.folder import RunFolder, read_manifest, read_object, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.status import RunPath
 from shared.config import RunConfig, flat_settings
-from shared.types import StageSeconds
+from shared.errors import ConfigurationError
 
 # Larger videos would make the page slow to open.
 _MOST_VIDEO_BYTES = 12 * 2**20
-
-# Shares from which a line reports them.
-_NOTABLE_WAIT = 0.10
-_BUSY_LEARNER = 0.70
-_NOTABLE_DROPS = 0.01
-
-# What an actor does in each stage, and how to make it faster.
-_STAGES = {
-    "environment": (
-        "stepping the environments",
-        "cheaper environments or more cores for actors would make it faster",
-    ),
-    "acting": ("choosing actions", "more environments per actor (--actor.environments) make each action cheaper"),
-    "gradient": (
-        "computing gradients",
-        "a smaller network, fewer --actor.epochs or more cores for actors would make it faster",
-    ),
-    "synchronise": ("taking new weights", "longer rollouts (--actor.unroll-length) need new weights less often"),
-}
 
 
 @dataclass(frozen=True)
@@ -101,19 +92,24 @@ class RunReport:
         self.lags: Counter[int] = Counter()
         for row in self.rows:
             self.lags.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
+        log = self.folder.log
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+        self.log_lines = [line for line in lines if "evaluation of update" not in line]
 
     def figures(self) -> dict[str, Any]:
-        last = self.rows[-1]
+        last, summary = self.rows[-1], read_summary(self.folder)
         mean, p95, most = lag_summary(self.lags)
         return {
             "run": self.folder.name,
             "environment": self.config.environment.id,
             "seed": self.config.seed,
-            "status": read_summary(self.folder).get("status", "running, or ended without a summary"),
+            "status": summary.get("status", "running, or ended without a summary"),
             "mean_return_100": last["mean_return_100"],
             "frames": last["frames"],
             "agent_steps": last["agent_steps"],
             "wall_seconds": last["elapsed_seconds"],
+            # None for runs of older versions, whose seconds include it.
+            "startup_seconds": summary.get("startup_seconds"),
             "agent_steps_per_second": last["agent_steps"] / max(last["elapsed_seconds"], 1e-9),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
             "agent_steps_in_flight": last.get("agent_steps_in_flight"),
@@ -133,11 +129,7 @@ class RunReport:
 
 def _page(runs: Sequence[RunReport]) -> str:
     title = escape(f"{', '.join(dict.fromkeys(run.config.environment.id for run in runs))} by Tributary")
-    curves = ""
-    for x in ("frames", "seconds"):
-        groups = bands([read_curve(run.folder.path, x, "mean_return_100") for run in runs])
-        with curves_figure(groups, x, "mean_return_100", size=(5.6, 3.6)) as drawn:
-            curves += f"<div>{as_svg(drawn)}</div>"
+    groups = same_but_for_seed([run.config for run in runs])
     known = dict.fromkeys(hardware_line(run.manifest) for run in runs if "hardware" in run.manifest)
     made = provenance()
     return f"""<!doctype html>
@@ -148,103 +140,182 @@ def _page(runs: Sequence[RunReport]) -> str:
 <p class=soft>Asynchronous n-step reinforcement learning. {len(runs)} run{"s" * (len(runs) > 1)}; trained on
 {escape("; ".join(known) or "unknown hardware")}. Page made {escape(made["created"])}.</p>
 <h2>Learning curves</h2>
-<div class=plots>{curves}</div>
-{"".join(_run_section(run) for run in runs)}
+{_curves(runs)}
+{"".join(_group_section(label, [runs[i] for i in members]) for label, members in groups)}
 <p class=soft>Written by <code>{escape(made["command"])}</code>, revision {made["revision"]}.</p></body></html>
 """
 
 
-def _run_section(run: RunReport) -> str:
-    figures = run.figures()
+def _curves(runs: Sequence[RunReport]) -> str:
+    plots = ""
+    missing: list[str] = []
+    for x in ("frames", "seconds"):
+        curves: list[Curve] = []
+        missing = []
+        for run in runs:
+            try:
+                curves.append(read_curve(run.folder.path, x, TRAINING_RETURN))
+            except ConfigurationError as error:
+                missing.append(str(error))
+        if curves:
+            with curves_figure(bands(curves), x, TRAINING_RETURN, size=(5.6, 3.6)) as drawn:
+                plots += f"<div>{as_svg(drawn)}</div>"
+    return f"<div class=plots>{plots}</div>{_list(missing) if missing else ''}"
+
+
+def _group_section(label: str, runs: Sequence[RunReport]) -> str:
+    """Runs that differ only in their seed."""
+    config, figures = runs[0].config, [run.figures() for run in runs]
+    several = len(runs) > 1
+    seeds = f"{len(runs)} seeds" if several else f"seed {config.seed}"
+    spent, lags = mean_time_spent([run.spent for run in runs]), sum((run.lags for run in runs), Counter[int]())
+    faults: dict[str, Any] = {
+        "agent_steps_dropped": dict(sum((Counter(f["agent_steps_dropped"]) for f in figures), Counter[str]())),
+        "actor_restarts": sum(f["actor_restarts"] for f in figures),
+    }
+    dropped = ", ".join(f"{count:,} for {reason}" for reason, count in faults["agent_steps_dropped"].items())
+    settings = {name: str(value) for name, value in flat_settings(config).items() if name != "seed" or not several}
+    versions = dict.fromkeys(
+        "; ".join(
+            (
+                ", ".join(f"{name} {version}" for name, version in run.manifest.get("versions", {}).items() if version),
+                str(run.manifest.get("threads", "")),
+            )
+        )
+        for run in runs
+    )
+    commands = dict.fromkeys(run.manifest["command"] for run in runs if "command" in run.manifest)
+    return f"""<h2>{escape(label)}, {seeds}</h2>
+{_seeds_table(runs, figures) if several else _cards(runs[0], figures[0])}
+{_evaluation_section(runs)}
+{_video_section(runs)}
+<h3>Where the time went</h3>
+{_list(held_back(spent, [faults], config))}
+<div class=plots><div>{stages_svg(spent)}</div>{f"<div>{lags_svg(lags)}</div>" if len(lags) > 1 else ""}</div>
+{f"<p>Agent steps dropped: {escape(dropped)}.</p>" if dropped else ""}
+<h3>How it was made</h3>
+{"".join(f"<p><code>{escape(command)}</code></p>" for command in commands)}
+{"".join(f"<p class=soft>{escape(line)}.</p>" for line in versions)}
+{_details("All settings", _table(("setting", "value"), settings.items()))}
+{_details("Log", "".join(_text_of(run, run.log_lines) for run in runs)) if any(run.log_lines for run in runs) else ""}
+{_details("Manifest", "".join(_text_of(run, [json.dumps(run.manifest, indent=2)]) for run in runs))}
+"""
+
+
+def _text_of(run: RunReport, lines: Sequence[str]) -> str:
+    return f"<p><code>{escape(run.folder.path.name)}</code></p><pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def _cards(run: RunReport, figures: dict[str, Any]) -> str:
     lag = figures["policy_lag"]
     cards = {
         "return, mean of the last 100 training episodes": number(figures["mean_return_100"], ".2f"),
         "frames": f"{figures['frames']:,}",
         "agent steps": f"{figures['agent_steps']:,}",
         "trained, h:mm:ss": duration(figures["wall_seconds"]),
+        "start-up, seconds": number(figures["startup_seconds"], ".0f"),
         "agent steps per second": f"{figures['agent_steps_per_second']:,.0f}",
         "policy lag in updates: mean, 95 %, most": f"{lag['mean']:.2f} / {lag['p95']} / {lag['max']}",
         "agent steps in flight": number(figures["agent_steps_in_flight"], ",d"),
     }
     shown = "".join(
-        f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>" for name, value in cards.items()
+        f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>"
+        for name, value in cards.items()
+        if value != "-"
     )
-    lines = (
-        run.folder.log.read_text(encoding="utf-8", errors="replace").splitlines() if run.folder.log.is_file() else []
-    )
-    lines = [line for line in lines if "evaluation of update" not in line]
-    dropped = ", ".join(f"{count:,} for {reason}" for reason, count in figures["agent_steps_dropped"].items())
-    settings = _table(("setting", "value"), ((name, str(value)) for name, value in flat_settings(run.config).items()))
-    versions = ", ".join(f"{name} {version}" for name, version in run.manifest.get("versions", {}).items() if version)
-    command = run.manifest.get("command")
-    return f"""<h2>{escape(run.config.environment.id)}, seed {run.config.seed}</h2>
-<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(figures["status"].replace("_", " "))}</p>
-<div class=figures>{"".join(shown)}</div>
-{_training_evaluations(figures["training_evaluations"])}
-{_evaluation_section(run)}
-{_video_section(run)}
-<h3>Where the time went, and how old the weights were</h3>
-{_list(figures["held_back"])}
-<div class=plots><div>{stages_svg(run.spent)}</div><div>{lags_svg(run.lags)}</div></div>
-<h3>Faults met</h3>
-<p>{figures["actor_restarts"]} actors replaced; agent steps dropped: {escape(dropped or "none")}.</p>
-{_details(f"{len(lines)} lines of the log", f"<pre>{escape(chr(10).join(lines))}</pre>") if lines else ""}
-<h3>How it was made</h3>
-{f"<p><code>{escape(command)}</code></p>" if command else ""}
-<p class=soft>{escape(versions)}; {escape(run.manifest.get("threads", ""))}.</p>
-{_details("All settings", settings)}
-{_details("Manifest", f"<pre>{escape(json.dumps(run.manifest, indent=2))}</pre>")}
-"""
-
-
-def _training_evaluations(points: Sequence[dict[str, Any]]) -> str:
-    if not points:
-        return ""
-    best, last = max(points, key=lambda point: point["mean_return"]), points[-1]
+    points = figures["training_evaluations"]
     rows = []
-    for which, point in [("best", best), ("last", last)] if best != last else [("last, and best", last)]:
-        mean = f"{point['mean_return']:.2f}{_error(point)}"
-        median, collapsed = number(point.get("median_return"), ".2f"), str(point.get("collapsed_episodes", "-"))
-        rows.append((which, f"{point['frames']:,}", duration(point["elapsed_seconds"]), mean, median, collapsed))
+    if points:
+        best, last = best_evaluation(points), points[-1]
+        for which, point in [("best", best), ("last", last)] if best != last else [("last, and best", last)]:
+            mean = f"{number(point['mean_return'], '.2f')}{_error(point)}"
+            median, collapsed = number(point.get("median_return"), ".2f"), str(point.get("collapsed_episodes", "-"))
+            rows.append((which, f"{point['frames']:,}", duration(point["elapsed_seconds"]), mean, median, collapsed))
     head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
-    return f"<h3>{len(points)} evaluations during training</h3>{_table(head, rows)}"
+    return (
+        f"<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(figures['status'].replace('_', ' '))}</p>"
+        f"<div class=figures>{shown}</div>"
+        + (
+            f"<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(head, rows)}"
+            if points
+            else ""
+        )
+    )
 
 
-def _evaluation_section(run: RunReport) -> str:
-    if not run.evaluations:
+def _seeds_table(runs: Sequence[RunReport], figures: Sequence[dict[str, Any]]) -> str:
+    """A row for each seed. Columns without a number in any row are left out."""
+
+    def evaluated(point: dict[str, Any] | None) -> str:
+        return "-" if point is None else f"{number(point['mean_return'], '.2f')}{_error(point)}"
+
+    columns: dict[str, list[str]] = {
+        "seed": [str(run.config.seed) for run in runs],
+        "status": [f["status"].replace("_", " ") for f in figures],
+        "return, last 100": [number(f["mean_return_100"], ".2f") for f in figures],
+        "best evaluation": [evaluated(best_evaluation(f["training_evaluations"])) for f in figures],
+        "last evaluation": [evaluated((f["training_evaluations"] or [None])[-1]) for f in figures],
+        "frames": [f"{f['frames']:,}" for f in figures],
+        "h:mm:ss": [duration(f["wall_seconds"]) for f in figures],
+        "start-up, s": [number(f["startup_seconds"], ".0f") for f in figures],
+        "agent steps/s": [f"{f['agent_steps_per_second']:,.0f}" for f in figures],
+        "policy lag: mean, most": [
+            f"{f['policy_lag']['mean']:.2f}, {f['policy_lag']['max']}" if f["policy_lag"]["max"] else "-"
+            for f in figures
+        ],
+        "actors replaced": [str(f["actor_restarts"] or "-") for f in figures],
+    }
+    if columns["last evaluation"] == columns["best evaluation"]:
+        del columns["last evaluation"]
+    shown = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
+    return _table(shown, zip(*shown.values(), strict=True))
+
+
+def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The evaluation with the highest mean return; one without a mean, whose returns are not finite, if all are."""
+    means = [-math.inf if point["mean_return"] is None else point["mean_return"] for point in points]
+    return points[int(np.argmax(means))] if points else None
+
+
+def _evaluation_section(runs: Sequence[RunReport]) -> str:
+    evaluations = [(run.config.seed, e) for run in runs for e in run.evaluations]
+    if not evaluations:
         return "<p class=soft>Not evaluated yet: <code>tributary evaluate RUN</code>.</p>"
     rows = [
         (
+            str(seed),
             e["protocol"]["name"],
             e["policy"],
             f"{e['episodes']} / {e.get('distinct_games', '-')}",
-            f"{e['mean_return']:.2f}{_error(e)}",
-            "" if e["interval_95"] is None else "{:.2f} to {:.2f}".format(*e["interval_95"]),
-            f"{e['median_return']:.2f}",
+            f"{number(e['mean_return'], '.2f')}{_error(e)}",
+            " to ".join(number(end, ".2f") for end in e["interval_95"] or ()),
+            number(e["median_return"], ".2f"),
             "-" if e["human_normalised_percent"] is None else f"{e['human_normalised_percent']:.0f} %",
         )
-        for e in run.evaluations
+        for seed, e in evaluations
     ]
     games, normalised = "episodes / distinct games", "human-normalised"
-    head = ("protocol", "actions", games, "mean ± standard error", "95 % interval", "median", normalised)
-    published = published_scores(run.config.environment.id).values()
+    head = ("seed", "protocol", "actions", games, "mean ± standard error", "95 % interval", "median", normalised)
+    published = published_scores(runs[0].config.environment.id).values()
     others = _list([f"{score['score']:g}: {score['protocol']}" for score in published])
     return (
         f"<h3>Evaluation afterwards: whole episodes, unclipped</h3>{_table(head, rows)}"
-        f"{_list([protocol_line(e['protocol']) for e in run.evaluations])}"
+        f"{_list(list(dict.fromkeys(protocol_line(e['protocol']) for _, e in evaluations)))}"
         f"{f'<p class=soft>Published scores, by other protocols:</p>{others}' if published else ''}"
     )
 
 
-def _video_section(run: RunReport) -> str:
-    videos = [file for file in run.folder.videos.glob("update-*.mp4") if file.stat().st_size <= _MOST_VIDEO_BYTES]
+def _video_section(runs: Sequence[RunReport]) -> str:
+    """The newest video, of one seed: several would make the page slow to open."""
+    files = [file for run in runs for file in run.folder.videos.glob("update-*.mp4")]
+    videos = [file for file in files if file.stat().st_size <= _MOST_VIDEO_BYTES]
     if not videos:
         return ""
     newest = max(videos, key=lambda file: file.stat().st_mtime)
     data = base64.b64encode(newest.read_bytes()).decode()
     return (
         f'<h3>An episode</h3><video controls muted playsinline preload="metadata" src="data:video/mp4;base64,{data}">'
-        f"</video><p class=soft>{escape(newest.name)}</p>"
+        f"</video><p class=soft>{escape(newest.relative_to(newest.parents[2]).as_posix())}</p>"
     )
 
 
@@ -264,101 +335,3 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     headings = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<div class=scroll><table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-class TimeSpent(NamedTuple):
-    """Means over a run.
-
-    `microseconds` are those of an actor per agent step, by stage, weighted by the agent steps of each row.
-    `learner_busy` is the fraction of time in which the learner processed gradients; None in rows without it.
-    `dropped` is the fraction of agent steps in dropped gradients.
-    """
-
-    microseconds: dict[str, float]
-    learner_busy: float | None
-    dropped: float
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Fraction of an actor's time in each stage. The sum is 1, or 0 without measurements."""
-        total = sum(self.microseconds.values()) or 1.0
-        return {stage: value / total for stage, value in self.microseconds.items()}
-
-
-def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
-    """Time per stage from at least one row of metrics; see `read_rows`."""
-    seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
-    agent_steps = seconds * [row["agent_steps_per_second"] for row in rows]
-    microseconds = {}
-    for stage in StageSeconds._fields:
-        of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]
-        microseconds[stage] = float(agent_steps @ of_stage / (agent_steps.sum() or 1.0))
-    busy = measured = 0.0
-    for row, interval in zip(rows, seconds.tolist(), strict=True):
-        gradients = row.get("gradients_per_second")
-        if gradients is None and "updates_per_second" in row:
-            # Rows of an older version.
-            gradients = row["updates_per_second"] * row.get("gradients_per_update", 1)
-        if "learner_milliseconds" in row and gradients is not None and interval > 0:
-            busy += 1e-3 * row["learner_milliseconds"] * gradients * interval
-            measured += interval
-    dropped = sum(rows[-1]["agent_steps_dropped"].values()) / max(rows[-1]["agent_steps"], 1)
-    return TimeSpent(microseconds, min(1.0, busy / measured) if measured else None, dropped)
-
-
-def held_back(spent: TimeSpent, rows: Sequence[dict[str, Any]], config: RunConfig) -> list[str]:
-    """The bottlenecks of a run, in sentences; none without measurements."""
-    wait = spent.shares["wait"]
-    stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=lambda pair: pair[1])
-    lines = []
-    if work:
-        verb, advice = _STAGES[stage]
-        lines.append(f"Actors spent {work:.0%} of their time {verb}, more than on any other work: {advice}.")
-    if spent.learner_busy is not None and (work or wait):
-        lines.insert(0 if wait > work else len(lines), _learner_line(spent.learner_busy, wait, config))
-    if spent.dropped >= _NOTABLE_DROPS:
-        reasons = ", ".join(rows[-1]["agent_steps_dropped"])
-        lines.append(f"{spent.dropped:.1%} of the agent steps were dropped for {reasons}.")
-    restarts = rows[-1]["actor_restarts"]
-    if restarts:
-        lines.append(f"{restarts} actor{' was' if restarts == 1 else 's were'} replaced; rollouts under way were lost.")
-    return lines
-
-
-def _learner_line(busy: float, wait: float, config: RunConfig) -> str:
-    if config.executor == "inline":
-        return f"The learner took {busy:.0%} of the time, and actors the rest: --executor inline has one thread."
-    waited = f"Actors waited for the learner {wait:.0%} of their time; it was busy {busy:.0%} of its own"
-    if busy >= _BUSY_LEARNER:
-        return f"{waited}: the learner is the bottleneck, and further actors would wait, too."
-    if wait < _NOTABLE_WAIT:
-        return f"{waited}: it is no bottleneck."
-    hides = "" if config.actor.calls_in_flight > 1 else " --actor.calls-in-flight 2 hides such waits."
-    return f"{waited}: the communication is the bottleneck.{hides}"
-
-
-def stages_svg(spent: TimeSpent) -> str:
-    """A bar chart of an actor's microseconds per agent step in each stage."""
-    stages, shares = spent.microseconds, spent.shares
-    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
-        names = list(stages)[::-1]
-        colours = [COLOURS[i] for i in range(len(names))][::-1]
-        bars = axes.barh(names, [stages[name] for name in names], color=colours)
-        axes.bar_label(bars, [f"{stages[name]:,.0f} µs, {shares[name]:.0%}" for name in names], padding=3, fontsize=8.5)
-        axes.set_xlim(0, 1.3 * (max(stages.values()) or 1.0))
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("µs per agent step of an actor")
-        return as_svg(drawn)
-
-
-def lags_svg(counts: Counter[int]) -> str:
-    """A histogram of the policy lag of gradients."""
-    from matplotlib.ticker import MaxNLocator
-
-    total = max(counts.total(), 1)
-    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
-        axes.bar(list(counts), [100 * count / total for count in counts.values()], color=COLOURS[0])
-        axes.set_xlabel("policy lag of a gradient, updates")
-        axes.set_ylabel("% of gradients")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return as_svg(drawn)

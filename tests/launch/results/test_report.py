@@ -6,11 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from browser import Browser
 
 from launch.cli import main
-from launch.results.report import held_back, time_spent
+from launch.output import write_json
+from launch.results.bottlenecks import held_back, time_spent
+from launch.run.events import Progress
 from shared.config import ActorConfig, RunConfig
 
 
@@ -26,11 +29,27 @@ def page(cartpole_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_a_report_has_all_sections(page: Path) -> None:
     text = page.read_text()
-    for wanted in ("Learning curves", "standard error", "<video", "Faults met", "All settings", "policy lag", "seed 2"):
+    for wanted in ("Learning curves", "standard error", "<video", "All settings", "CartPole-v1, 2 seeds"):
         assert wanted in text, wanted
     assert "optimizer.learning_rate" in text
     assert "tensorflow 2" in text
-    assert text.count("<svg") == 2 + 2 * 2
+
+
+def test_seeds_share_a_section_and_what_says_nothing_is_left_out(page: Path) -> None:
+    text = page.read_text()
+    assert [text.count(part) for part in ("How it was made", "Where the time went", "<td>frames reached</td>")] == [
+        1,
+        1,
+        2,
+    ]
+    # Two curves, and the time per stage; a histogram of the one lag of a single actor would be one bar.
+    assert text.count("<svg") == 3
+    columns = re.findall("<th>(.*?)</th>", text)
+    assert columns[:3] == ["seed", "status", "return, last 100"]
+    assert "start-up, s" in columns
+    assert not {"actors replaced", "policy lag: mean, most", "best evaluation"} & set(columns)
+    assert "dropped:" not in text
+    assert "<td>seed</td>" not in text, "it is no setting of the group"
 
 
 def test_a_report_has_the_bottlenecks_and_the_evaluations(
@@ -153,6 +172,38 @@ def test_what_held_a_run_back(stages: dict[str, float], learner: float, others: 
     assert len(lines) == len(said)
     for line, words in zip(lines, said, strict=True):
         assert words in line
+
+
+def test_fewer_epochs_are_advice_for_runs_with_several() -> None:
+    rows = [row(10.0, 100.0, {"gradient": 60.0}, 5.0)]
+    for epochs in (1, 2):
+        text = " ".join(
+            held_back(time_spent(rows), rows, RunConfig(actor=ActorConfig(epochs=epochs, minibatches=epochs)))
+        )
+        assert ("a smaller network" in text, "--actor.epochs" in text) == (True, epochs == 2)
+
+
+def test_faults_and_lags_are_shown_where_there_are_some(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        (tmp_path / f"seed-{seed}").mkdir()
+        write_json(tmp_path / f"seed-{seed}" / "config.json", msgspec.to_builtins(RunConfig(seed=seed)))
+        line = Progress(
+            frames=10,
+            agent_steps=10 * seed,
+            elapsed_seconds=1.0,
+            mean_return_100=1.0,
+            policy_lag_counts={0: 1, seed: 4},
+            agent_steps_dropped={"too_old": 2 * seed},
+            actor_restarts=seed,
+        )
+        (tmp_path / f"seed-{seed}" / "metrics.jsonl").write_text(json.dumps(msgspec.to_builtins(line)) + "\n")
+    assert main(["report", str(tmp_path)]) == 0
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("<svg") == 4
+    assert "Agent steps dropped: 6 for too_old." in text
+    assert "3 actors were replaced" in text
+    assert {"actors replaced", "policy lag: mean, most"} <= set(re.findall("<th>(.*?)</th>", text))
+    assert "<td>0.80, 1</td><td>1</td>" in text
 
 
 def test_waits_are_hidden_by_a_second_call_unless_there_is_one() -> None:
