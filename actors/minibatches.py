@@ -16,6 +16,34 @@ from shared.graph import Graph, as_array
 from shared.methods.method import Samples
 from shared.types import Float32Array, Rollout
 
+# The agent steps of a rollout of the presets for images, in which one actor's advantages are standardised.
+_STANDARDISED_STEPS = 1024
+
+
+class RecentAdvantages:
+    """Moments of the advantages of an actor's last rollouts, of about 1,024 agent steps together.
+
+    For the small rollouts of many actors. Within 64 consecutive steps of one environment all advantages may be of one
+    sign, and standardised among themselves half of them would change it: in LunarLander, a crash would be praised.
+    """
+
+    def __init__(self) -> None:
+        # The number of advantages, their sum and that of their squares.
+        self._sums = np.zeros(3)
+
+    def standardised(self, advantages: Float32Array, mask: Float32Array) -> Float32Array:
+        """Take in the advantages [T, B] of a rollout. Returns them by the moments; 0 where masked."""
+        live = mask > 0.5
+        taken = advantages[live].astype(np.float64)
+        sums = np.array([len(taken), taken.sum(), np.square(taken).sum()])
+        # One that is not finite would stay for good. Its gradient is dropped.
+        if np.isfinite(sums).all():
+            self._sums = max(0.0, 1.0 - len(taken) / _STANDARDISED_STEPS) * self._sums + sums
+        number, total, squares = self._sums
+        mean = total / max(number, 1.0)
+        deviation = np.sqrt(max(squares / max(number, 1.0) - mean * mean, 0.0) + 1e-8)
+        return np.where(live, (advantages - mean) / deviation, 0.0).astype(np.float32)
+
 
 class Minibatches(Gradients):
     """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
@@ -38,6 +66,8 @@ class Minibatches(Gradients):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
         super().__init__(config, spec, policy)
         self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
+        # Otherwise the graph of the targets does.
+        self._standardises = config.method.standardise_advantages and config.actor.fresh_gradients
         shape = (config.actor.unroll_length, config.actor.environments)
         self._begin_first(shape, seed)
         units = policy.network.state_units
@@ -58,6 +88,7 @@ class Minibatches(Gradients):
         self._log_probs: Float32Array = np.zeros(shape, np.float32)
         self._returns: Float32Array = np.zeros(shape, np.float32)
         self._advantages: Float32Array = np.zeros(shape, np.float32)
+        self._recent = RecentAdvantages() if self._standardises else None
         self._rollout: Rollout | None = None
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
@@ -84,6 +115,8 @@ class Minibatches(Gradients):
     def begin(self, rollout: Rollout) -> None:
         returns, advantages = self._targets(self._values, *rollout_arrays(rollout))
         self._returns, self._advantages = returns.numpy(), advantages.numpy()
+        if self._recent is not None:
+            self._advantages = self._recent.standardised(self._advantages, rollout.mask)
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
 

@@ -43,7 +43,8 @@ class MethodConfig:
     clip_schedule: Annotated[str, _ACTOR_CRITIC] = "constant"
     """actor_critic: schedule of ε, by the names of --optimizer.schedule and over the same frames."""
     standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
-    """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss."""
+    """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss; with
+    --actor.fresh-gradients those of an actor's last 1,024 agent steps, since its rollouts are small."""
     target_network: Annotated[bool, _Q_LEARNING] = True
     """q_learning, sarsa: bootstrap from a target network, as in the paper. Off: from the weights that acted, as in PQN
     (arXiv 2407.04811)."""

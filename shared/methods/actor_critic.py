@@ -126,9 +126,10 @@ class ActorCritic(Method):
             n_step=settings.n_step,
         )
         advantages = returns - values
-        return Targets(
-            returns, standardised(advantages, rollout.mask) if settings.standardise_advantages else advantages
-        )
+        # A rollout of one of many actors is too small to be standardised by itself: see `RecentAdvantages`.
+        if settings.standardise_advantages and not self.config.actor.fresh_gradients:
+            advantages = standardised(advantages, rollout.mask)
+        return Targets(returns, advantages)
 
     def sample_loss(self, output: NetworkOutput, samples: Samples) -> MethodLoss:
         settings = self.config.method

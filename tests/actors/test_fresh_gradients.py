@@ -7,7 +7,9 @@ import pytest
 
 from actors.actor import Actor
 from actors.environments import environment_spec
+from actors.minibatches import RecentAdvantages
 from actors.policy import Policy
+from shared import losses
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.types import GradientReport, WeightSnapshot
 
@@ -36,7 +38,8 @@ def snapshots(config: RunConfig) -> tuple[WeightSnapshot, WeightSnapshot]:
 def reported(
     actor: Actor, snapshot: WeightSnapshot, config: RunConfig, target: WeightSnapshot | None = None
 ) -> GradientReport:
-    report = actor.run(snapshot, (target or snapshot) if config.method.uses_target_network else None)
+    target = (target or snapshot) if config.method.uses_target_network else None
+    report = actor.run(snapshot, target) or actor.run(snapshot, target)
     assert report is not None
     return report
 
@@ -81,8 +84,13 @@ def test_at_the_weights_that_acted_a_fresh_gradient_is_the_plain_one() -> None:
         PENDULUM,
         replace(CARTPOLE, actor=replace(CARTPOLE.actor, epochs=2, minibatches=2)),
         replace(CARTPOLE, network=replace(CARTPOLE.network, recurrent="lstm")),
+        replace(
+            CARTPOLE,
+            method=MethodConfig(standardise_advantages=True),
+            actor=replace(CARTPOLE.actor, fresh_gradients=True),
+        ),
     ],
-    ids=["actor_critic", "q_learning", "state_dependent_noise", "minibatches", "lstm"],
+    ids=["actor_critic", "q_learning", "state_dependent_noise", "minibatches", "lstm", "standardised"],
 )
 def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(config: RunConfig) -> None:
     config = replace(config, actor=replace(config.actor, unroll_length=2))
@@ -102,3 +110,40 @@ def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(c
         expected = reported(alone[actor_id], snapshot, config)
         np.testing.assert_array_equal(found.gradient, expected.gradient)
         assert found.statistics == expected.statistics
+
+
+def test_a_rollout_of_a_thousand_steps_is_standardised_by_itself() -> None:
+    random = np.random.default_rng(0)
+    recent = RecentAdvantages()
+    for scale in (1.0, 5.0):
+        advantages = random.normal(scale, scale, (64, 16)).astype(np.float32)
+        mask = np.ones((64, 16), np.float32)
+        expected = losses.standardised(advantages, mask).numpy()
+        np.testing.assert_allclose(recent.standardised(advantages, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_small_rollouts_are_standardised_by_the_moments_of_the_last_ones_too() -> None:
+    recent = RecentAdvantages()
+    mask = np.ones((4, 1), np.float32)
+    first = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
+    np.testing.assert_allclose(recent.standardised(first, mask), (first - 2.5) / first.std(), rtol=1e-5)
+    mask[3] = 0.0
+    # All are worse than the first ones, and stay so.
+    second = np.array([[-5.0], [-6.0], [-7.0], [99.0]], np.float32)
+    kept = 1 - 3 / 1024
+    number, total, squares = kept * 4 + 3, kept * 10 - 18, kept * 30 + 110
+    mean = total / number
+    expected = (second - mean) / np.sqrt(squares / number - mean**2)
+    expected[3] = 0.0
+    np.testing.assert_allclose(recent.standardised(second, mask), expected, rtol=1e-5)
+    assert (expected[:3] < 0.0).all()
+
+
+def test_advantages_that_are_not_finite_leave_the_moments_alone() -> None:
+    recent, mask = RecentAdvantages(), np.ones((2, 1), np.float32)
+    recent.standardised(np.array([[0.0], [2.0]], np.float32), mask)
+    assert not np.isfinite(recent.standardised(np.array([[np.nan], [2.0]], np.float32), mask)).all()
+    unchanged = RecentAdvantages()
+    for _ in range(2):
+        expected = unchanged.standardised(np.array([[0.0], [2.0]], np.float32), mask)
+    np.testing.assert_array_equal(recent.standardised(np.array([[0.0], [2.0]], np.float32), mask), expected)
