@@ -37,6 +37,9 @@ _SHARED = ("actor.environments", "actor.unroll_length", "actor.minibatches", "le
 _LEAST_STEPS = 16
 # A prototype of 64 actors learned Pong with 1 environment x 64 steps, and not with 4 x 16: one seed each.
 _LONG_UNROLL = 64
+# Consecutive steps of one environment are alike: LunarLander was learned sooner by updates from half the steps of four
+# rollouts than from all steps of two (docs/studies/scaling.md).
+_ENVIRONMENTS_OF_AN_UPDATE = 4
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     gradient's weights and those that it meets (docs/scaling.md). So `actor.steps_in_flight` is divided among the
     actors: few environments and long unrolls, since many environments with short unrolls learned least at the same
     number. An update keeps its agent steps, and with them the learning rate stays right: fewer minibatches, then the
-    mean of several gradients.
+    mean of several gradients, from at least four environments together.
     """
     actor, learner = config.actor, config.learner
     steps = actor.environments * actor.unroll_length
@@ -148,7 +151,8 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     # With a memory a minibatch is drawn from environments.
     drawable = environments if config.network.recurrent != "none" else environments * unroll_length
     sizes = {m: environments * unroll_length // m for m in range(1, actor.minibatches + 1) if drawable % m == 0}
-    minibatches = max((m for m, size in sizes.items() if size >= per_update), default=1)
+    largest = per_update * environments // min(_ENVIRONMENTS_OF_AN_UPDATE, actor.environments)
+    minibatches = max((m for m, size in sizes.items() if size >= min(per_update, largest)), default=1)
     gradients = max(1, round(per_update / sizes[minibatches]))
     return replace(
         config,

@@ -91,7 +91,8 @@ def test_what_cannot_be_filmed_is_one_line_where_it_is_to_be_filmed(monkeypatch:
         ("cartpole", 8, (2, 64), 1, 2),
         ("cartpole", 64, (1, 16), 1, 16),
         ("lunarlander", 8, (8, 128), 4, 1),
-        ("lunarlander", 64, (1, 128), 1, 2),
+        ("lunarlander", 32, (2, 128), 2, 2),
+        ("lunarlander", 64, (1, 128), 2, 4),
     ],
 )
 def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_steps(
@@ -103,6 +104,7 @@ def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_ste
     assert (shared.actor.minibatches, shared.learner.gradients_per_update) == (minibatches, gradients)
     assert (shared.actor.fresh_gradients, shared.learner.accumulation) == (True, "mean")
     assert shared.actor.epochs == config.actor.epochs
+    assert shared.actor.environments * shared.learner.gradients_per_update >= 4
     # Nothing is left to share on a resume.
     assert shared_by(shared, actors) == shared
 
