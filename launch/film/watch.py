@@ -1,20 +1,35 @@
 """`tributary watch [RUN]`: an agent plays in the terminal, beside its values and action probabilities."""
 
 import os
+import re
+import select
 import sys
+import termios
 import time
+import tty
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from functools import lru_cache
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
 import tyro
-from rich.console import Console
+from PIL import Image
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, Group
+from rich.live import Live
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 
 from launch import zoo
 from launch.film.stage import Frame, Performance, PlayArguments, PlayedStep
-from launch.film.terminal import Cells, Painter, Rectangle, Screen
+from launch.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, quoted, write_json
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath, run_name
@@ -26,6 +41,7 @@ _AFTER_EPISODE_SECONDS = 1.5
 _EPISODES = 1000
 
 _SPEEDS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
+# Drawing one takes 2 to 8 ms.
 _MOST_PER_SECOND = 60
 # A late frame is still shown if none was shown for longer than this.
 _LONGEST_UNSEEN_SECONDS = 0.1
@@ -37,9 +53,11 @@ _POLL_SECONDS = 0.05
 _LEAST_COLUMNS = 60
 _LEAST_SIDE_COLUMNS, _MOST_SIDE_COLUMNS = 20, 40
 _KEYS = "q quit   space pause   . one frame   ← → speed   n next episode"
+_BAR, _TAKEN_BAR = "on #263e5c", "on #1e643c"
 
-_BRIGHT, _DIM, _KEY = (255, 255, 255), (150, 150, 150), (110, 110, 110)
-_BAR, _TAKEN_BAR = (38, 62, 92), (30, 100, 60)
+# One key: a sequence, or a character.
+_KEY = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
+_ARROWS = {b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOC": "right", b"\x1bOD": "left"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,25 +73,22 @@ def watch(arguments: WatchArguments) -> int:
     check_json_file(arguments.json)
     folder = RunFolder(arguments.run)
     environment_id = folder.read_settings("run").environment.id
-    no_terminal = ConfigurationError(
-        f"watch plays in a terminal, and there is none here: tributary record {quoted(folder.name)} writes a video"
-    )
     in_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     if not in_terminal or os.environ.get("TERM") in (None, "", "dumb"):
-        raise no_terminal
+        raise ConfigurationError(
+            f"watch plays in a terminal, and there is none here: tributary record {quoted(folder.name)} writes a video"
+        )
     console = Console()
     print_line(console, f"{run_name(arguments.run)} plays {environment_id}: TensorFlow takes a few seconds to load")
-    try:
-        screen_of_terminal = Screen()
-    except OSError as error:
-        raise no_terminal from error
     performance = Performance(folder, _EPISODES, arguments)
     agent, stage = Path(folder.name).name, performance.stage
     names, preferences_are = performance.spec.action_set, performance.policy.method.preferences_are
     returns: list[float] = []
+    interrupted = False
     try:
-        with screen_of_terminal as screen:
-            player = Player(screen, Painter(_true_colours()), stage.frames_per_second, stage.pixel_aspect)
+        # SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does.
+        with Interrupts(), Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+            player = Player(live, keys, stage.frames_per_second, stage.pixel_aspect)
             for episode in count():
                 for step in performance.episode(episode % _EPISODES):
                     panel = Panel(agent, environment_id, episode + 1, returns, step, names, preferences_are)
@@ -84,7 +99,8 @@ def watch(arguments: WatchArguments) -> int:
                         player.hold(_AFTER_EPISODE_SECONDS)
                 if player.over:
                     break
-            interrupted = screen.interrupted
+    except KeyboardInterrupt:
+        interrupted = True
     finally:
         performance.close()
     whole = f"{len(returns)} whole episodes, mean return {sum(returns) / len(returns):g}, " if returns else ""
@@ -96,10 +112,38 @@ def watch(arguments: WatchArguments) -> int:
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 
-def _true_colours() -> bool:
-    """Whether the terminal has 16 million colours, by the variables that termstandard/colors describes."""
-    direct = os.environ.get("TERM", "").endswith("-direct")
-    return direct or os.environ.get("COLORTERM") in ("truecolor", "24bit")
+class Keys:
+    """The keys that are typed at the terminal of this process. Use as a context, within which it does not echo them."""
+
+    def __enter__(self) -> "Keys":
+        self._terminal = sys.stdin.fileno()
+        self._before = termios.tcgetattr(self._terminal)
+        tty.setcbreak(self._terminal, termios.TCSANOW)
+        settings = termios.tcgetattr(self._terminal)
+        # Ctrl-S would block the output, and with it the exit; Ctrl-Z would leave the display as it is.
+        settings[0] &= ~termios.IXON
+        settings[6][termios.VSUSP] = b"\0"
+        termios.tcsetattr(self._terminal, termios.TCSANOW, settings)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(termios.error):
+            termios.tcsetattr(self._terminal, termios.TCSAFLUSH, self._before)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait for keys: characters, "left" and "right".
+
+        Raises:
+            KeyboardInterrupt: the terminal was closed.
+        """
+        if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
+            return []
+        read = b""
+        with suppress(OSError):
+            read = os.read(self._terminal, 65_536)
+        if not read:
+            raise KeyboardInterrupt
+        return [_ARROWS.get(key, key.decode(errors="replace")) for key in _KEY.findall(read)]
 
 
 class Panel(NamedTuple):
@@ -119,22 +163,19 @@ class Player:
     """Shows frames at their rate and handles the keys. Frames for which the terminal is too slow are skipped.
 
     Args:
-        screen: terminal to draw on.
-        painter: for its colours.
+        live: the display.
+        keys: that are typed.
         frames_per_second: at speed 1.
         pixel_aspect: width of a pixel over its height.
     """
 
-    def __init__(self, screen: Screen, painter: Painter, frames_per_second: int, pixel_aspect: float) -> None:
-        self._screen = screen
-        self._painter = painter
-        self._frames_per_second = frames_per_second
-        self._pixel_aspect = pixel_aspect
+    def __init__(self, live: Live, keys: Keys, frames_per_second: int, pixel_aspect: float) -> None:
+        self._live, self._keys = live, keys
+        self._frames_per_second, self._pixel_aspect = frames_per_second, pixel_aspect
         self._speed = _SPEEDS.index(1)
         self._paused = self._next_episode = False
         self._single_frames = 0
         self._latest: tuple[Frame, Panel] | None = None
-        self._stale = False
         self._due = self._painted = time.monotonic()
         self.over = False
 
@@ -149,7 +190,7 @@ class Player:
             now = time.monotonic()
             if now >= self._due and not (self._paused and not self._single_frames):
                 break
-        self._latest, self._stale = (frame, panel), True
+        self._latest = frame, panel
         self._single_frames = max(0, self._single_frames - 1)
         frame_seconds = 1 / (self._frames_per_second * _SPEEDS[self._speed])
         since = now - self._painted
@@ -164,7 +205,7 @@ class Player:
         self._due = time.monotonic() + seconds
 
     def _handle_keys(self, seconds: float) -> None:
-        keys = self._screen.wait(min(seconds, _POLL_SECONDS))
+        keys = self._keys.wait(min(seconds, _POLL_SECONDS))
         for key in keys:
             match key:
                 case "q" | "Q" | "\x04":
@@ -182,24 +223,49 @@ class Player:
                     self._next_episode = True
                 case _:
                     continue
-            self._due, self._stale = time.monotonic(), True
-        self.over = self.over or self._screen.interrupted
-        if self._screen.changed or (self._stale and (self._paused or keys)):
+            self._due = time.monotonic()
+        # While paused the window may change, too.
+        if keys or (self._paused and time.monotonic() - self._painted > _LONGEST_UNSEEN_SECONDS):
             self._paint()
 
     def _paint(self) -> None:
-        if self._latest is None or not self._screen.ready:
+        if self._latest is None:
             return
         frame, panel = self._latest
-        clear = self._painter.clear() if self._screen.changed else b""
-        self._screen.changed = False
         speed = "paused" if self._paused else f"×{_SPEEDS[self._speed]:g}"
-        cells = compose(self._screen.size, frame, self._pixel_aspect, panel._replace(speed=speed))
-        self._screen.send(clear + self._painter.paint(cells))
-        self._painted, self._stale = time.monotonic(), False
+        size = self._live.console.size
+        shown = compose((size.height, size.width), frame, self._pixel_aspect, panel._replace(speed=speed))
+        self._live.update(shown, refresh=True)
+        self._painted = time.monotonic()
 
 
-def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Panel) -> Cells:
+class Picture:
+    """A frame uint8 [height, width, 3] in rows of half blocks: two pixels to a cell, one above the other."""
+
+    def __init__(self, frame: Frame, rows: int, columns: int) -> None:
+        # Each pixel is the mean of its area, so that small objects are dimmed instead of flickering.
+        resized = Image.fromarray(frame).resize((columns, 2 * rows), Image.Resampling.BOX)
+        self._columns = columns
+        # Both colours of each cell: [rows, columns, 6].
+        self._cells = np.concatenate([np.asarray(resized)[::2], np.asarray(resized)[1::2]], axis=-1)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for row in self._cells:
+            starts = [0, *(np.flatnonzero((row[1:] != row[:-1]).any(-1)) + 1).tolist(), self._columns]
+            for start, end in pairwise(starts):
+                yield Segment("▀" * (end - start), _half_block(*row[start].tolist()))
+            yield Segment.line()
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(self._columns, self._columns)
+
+
+@lru_cache(65_536)
+def _half_block(*colours: int) -> Style:
+    return Style(color=Color.from_rgb(*colours[:3]), bgcolor=Color.from_rgb(*colours[3:]))
+
+
+def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Panel) -> Group:
     """A frame uint8 [height, width, 3] in a window of `size` rows and columns, with its panel beside it.
 
     A narrow window has one line below the picture in place of the panel.
@@ -207,26 +273,19 @@ def compose(size: tuple[int, int], frame: Frame, pixel_aspect: float, panel: Pan
     rows, columns = size
     height, width = frame.shape[0], frame.shape[1] * pixel_aspect
     # The last row lists the keys.
-    free = max(1, rows - 1)
-    cells = Cells(rows, columns)
-    beside = fit(width, height, free, max(1, columns - _LEAST_SIDE_COLUMNS - 1))
-    side = min(_MOST_SIDE_COLUMNS, columns - beside[1] - 1)
-    if columns >= _LEAST_COLUMNS:
-        left = max(0, (columns - beside[1] - 1 - side) // 2)
-        cells.picture(frame, Rectangle((free - beside[0]) // 2, left, *beside))
-        _panel(cells, Rectangle(0, left + beside[1] + 1, free, side), panel)
-    else:
-        picture = fit(width, height, max(1, free - 1), columns)
-        cells.picture(frame, Rectangle(0, (columns - picture[1]) // 2, *picture))
+    keys = Text(_KEYS, style="dim", no_wrap=True)
+    if columns < _LEAST_COLUMNS:
         score = f"score {panel.step.episode_return:g}  value {panel.step.value:+.2f}  {panel.speed}  {panel.agent}"
-        if rows > 2:
-            cells.text(picture[0], 0, score, _BRIGHT)
-    if rows > 1:
-        cells.text(rows - 1, 0, _KEYS, _KEY)
-    return cells
+        picture = Picture(frame, *fit(width, height, max(1, rows - 2), columns))
+        return Group(picture, Text(score, no_wrap=True), keys)
+    picture_rows, picture_columns = fit(width, height, max(1, rows - 1), columns - _LEAST_SIDE_COLUMNS - 1)
+    side = min(_MOST_SIDE_COLUMNS, columns - picture_columns - 1)
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_row(Picture(frame, picture_rows, picture_columns), _side(panel, max(1, rows - 1), side))
+    return Group(grid, keys)
 
 
-def _panel(cells: Cells, at: Rectangle, panel: Panel) -> None:
+def _side(panel: Panel, rows: int, columns: int) -> Text:
     """The panel with a line for each fact, and a bar for each action."""
     step = panel.step
     facts = {
@@ -236,25 +295,26 @@ def _panel(cells: Cells, at: Rectangle, panel: Panel) -> None:
         "earlier": ", ".join(f"{r:g}" for r in panel.returns[-3:]),
         "speed": panel.speed,
     }
-    cells.text(at.row, at.column, panel.agent[: at.columns], _BRIGHT)
-    cells.text(at.row + 1, at.column, panel.environment_id[: at.columns], _DIM)
-    row = at.row + 3
-    for name, text in facts.items():
-        if text:
-            cells.text(row, at.column, name, _DIM)
-            cells.text(row, at.column + at.columns - len(text), text, _BRIGHT)
-            row += 1
-    cells.text(row + 1, at.column, "action" if step.preferences is None else panel.preferences_are, _DIM)
-    row += 2
-    lines = _action_lines(panel)
+    lines = [Text(panel.agent), Text(panel.environment_id, "dim"), Text()]
+    lines += [_entry(name, text, columns) for name, text in facts.items() if text]
+    lines += [Text(), Text("action" if step.preferences is None else panel.preferences_are, "dim")]
+    bars = _action_lines(panel)
     # The actions with the greatest bars for which there are rows, in their order.
-    most = sorted(lines, key=lambda line: -line[2])[: max(0, at.row + at.rows - row)]
-    for name, number, share, taken in (line for line in lines if line in most):
-        cells.fill(Rectangle(row, at.column, 1, round(share * at.columns)), _TAKEN_BAR if taken else _BAR)
-        colour = _BRIGHT if taken else _DIM
-        cells.text(row, at.column, name[: at.columns - len(number) - 1], colour)
-        cells.text(row, at.column + at.columns - len(number), number, colour)
-        row += 1
+    most = sorted(bars, key=lambda bar: -bar[2])[: max(0, rows - len(lines))]
+    for bar in bars:
+        if bar in most:
+            name, number, share, taken = bar
+            line = _entry(name, number, columns)
+            line.stylize(_TAKEN_BAR if taken else _BAR, 0, round(share * columns))
+            lines.append(line)
+    for line in lines:
+        line.truncate(columns)
+    return Text("\n", no_wrap=True).join(lines[:rows])
+
+
+def _entry(name: str, value: str, columns: int) -> Text:
+    """A name at the left and a value at the right."""
+    return Text(f"{name[: columns - len(value) - 1]:<{columns - len(value)}}{value}")
 
 
 def _action_lines(panel: Panel) -> list[tuple[str, str, float, bool]]:

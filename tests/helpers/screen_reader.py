@@ -13,13 +13,13 @@ _EMPTY: Cell = (" ", "", "")
 class ScreenReader:
     """Takes in bytes, and has the cells that they draw, and its modes.
 
-    `drawn` counts characters, and `questions` those after the place of the cursor.
+    `drawn` counts characters.
     """
 
     def __init__(self) -> None:
         self.cells: dict[tuple[int, int], Cell] = {}
         self.modes: dict[str, bool] = {}
-        self.drawn = self.questions = 0
+        self.drawn = 0
         self._row = self._column = 0
         self._front = self._back = ""
         self._left = b""
@@ -58,21 +58,28 @@ class ScreenReader:
             self._column += 1
             self.drawn += 1
 
+    def _colours(self, numbers: list[str]) -> None:
+        while numbers:
+            number = numbers.pop(0)
+            if number in ("", "0"):
+                self._front = self._back = ""
+            elif number in ("38", "48"):
+                # 2 and three parts, or 5 and a number.
+                length = 4 if numbers[0] == "2" else 2
+                colour, numbers = ";".join(numbers[:length]), numbers[length:]
+                if number == "38":
+                    self._front = colour
+                else:
+                    self._back = colour
+
     def _control(self, parameters: str, kind: str) -> None:
         if kind == "H":
             row, _, column = parameters.partition(";")
             self._row, self._column = int(row or 1) - 1, int(column or 1) - 1
-        elif kind == "n":
-            self.questions += 1
         elif kind == "J":
             self.cells.clear()
         elif kind == "m":
-            if parameters in ("", "0"):
-                self._front = self._back = ""
-            elif parameters.startswith("38;"):
-                self._front = parameters[3:]
-            elif parameters.startswith("48;"):
-                self._back = parameters[3:]
+            self._colours(parameters.split(";"))
         elif kind in "hl" and parameters.startswith("?"):
             self.modes[parameters[1:]] = kind == "h"
             if parameters == "?1049":

@@ -29,7 +29,6 @@ class Terminal:
         command: and its arguments.
         ignoring: signals that are ignored from the start, as nohup ignores SIGHUP.
         columns, rows: of the terminal.
-        answers: whether it answers where its cursor is.
         environment: variables to set, or with None to unset.
     """
 
@@ -40,11 +39,9 @@ class Terminal:
         columns: int = 80,
         rows: int = 24,
         *,
-        answers: bool = False,
         environment: Mapping[str, str | None] | None = None,
     ) -> None:
         self._master, terminal = pty.openpty()
-        self._answers = answers
         self.resize(columns, rows)
         variables = {**os.environ, "TERM": "xterm-256color", **(environment or {})}
         setup = "import signal; " + "".join(f"signal.signal({int(kind)}, signal.SIG_IGN); " for kind in ignoring)
@@ -82,9 +79,6 @@ class Terminal:
         read = os.read(self._master, 65536)
         self.output += read.decode(errors="replace")
         self.screen.feed(read)
-        if self._answers:
-            os.write(self._master, b"\x1b[1;1R" * self.screen.questions)
-            self.screen.questions = 0
         return True
 
     def resize(self, columns: int, rows: int) -> None:
