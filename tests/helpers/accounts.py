@@ -1,8 +1,10 @@
-"""The account of a run, as its folder has it."""
+"""The account of a run and all its other numbers, as its folder has them."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 def account_of(run: Path) -> dict[str, Any]:
@@ -11,3 +13,17 @@ def account_of(run: Path) -> dict[str, Any]:
     dropped = sum(summary["agent_steps_dropped"].values())
     assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
     return summary
+
+
+def check_finite(run: Path) -> None:
+    """Check that each number of a run is finite or null: rows, summary, and the newest checkpoint."""
+    # Here, as TensorFlow is not always set up before this module is imported.
+    import tensorflow as tf
+
+    from learner.checkpoint import checkpoint_paths, read_state
+
+    written = [*(run / "metrics.jsonl").read_text().splitlines(), (run / "summary.json").read_text()]
+    json.dumps([*map(json.loads, written), read_state(run / "checkpoints")], allow_nan=False)
+    reader = tf.train.load_checkpoint(str(checkpoint_paths(run / "checkpoints")[0]))
+    for name, dtype in reader.get_variable_to_dtype_map().items():
+        assert not dtype.is_floating or np.isfinite(reader.get_tensor(name)).all(), name

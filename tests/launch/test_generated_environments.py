@@ -1,0 +1,300 @@
+"""Environments that Hypothesis draws are trained: each run ends well or with one line, and its account is exact."""
+
+import copy
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import drawn_spaces
+import gymnasium
+import numpy as np
+import pytest
+from accounts import account_of, check_finite
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from launch.presets.settings_files import with_settings
+from launch.train import TrainingFailedError, train
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+
+class SimulatorError(Exception):
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"E{code}:\n {text}")
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """An observation whose arrays and numbers are changed."""
+    match value:
+        case dict():
+            return {key: _mapped(change, part) for key, part in value.items()}
+        case tuple():
+            return tuple(_mapped(change, part) for part in value)
+        case np.ndarray() | np.generic():
+            return change(value)
+    return value
+
+
+def _nan(value: Any) -> Any:
+    return np.full_like(value, np.nan) if value.dtype.kind == "f" else value
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What an environment does from its step `at` on, `times` times, in place of a part of its result.
+
+    `part` is the index of the part; "step" is the whole result, "raise" an exception, "reset" the result of a reset.
+    """
+
+    part: int | str
+    value: Any = None
+    refused: bool = True
+    at: int = 1
+    times: int = 1
+
+
+_NUMBER = [math.nan, math.inf, -math.inf, 1e300, np.float32(3e38)]
+_WRONG = [None, "text", np.zeros((4, 4, 4, 4)), 1j, object()]
+_ERRORS = [SimulatorError(17, "engine"), SilentError(), SystemExit(3), RuntimeError(), OSError(2, "gone")]
+faults = st.builds(
+    lambda fault, at, times: Fault(*fault, at, times),
+    st.one_of(
+        st.sampled_from([(0, value, True) for value in _WRONG]),
+        st.just((0, math.nan, False)),
+        st.sampled_from([(1, value, False) for value in _NUMBER]),
+        st.sampled_from([(1, value, True) for value in (*_WRONG, np.zeros(3), "1.0", [1, 2])]),
+        st.tuples(st.sampled_from([2, 3]), st.sampled_from([*_WRONG, 0.5, 2, math.nan, np.zeros(2)]), st.just(True)),
+        st.tuples(st.sampled_from([2, 3]), st.sampled_from([1, np.array([True]), np.True_, 0.0]), st.just(False)),
+        st.sampled_from([("step", value, True) for value in (None, (1, 2), (None, 1.0, False, {}), {})]),
+        st.sampled_from([("reset", value, True) for value in (None, np.zeros(2), (None, {}), (1, 2, 3))]),
+        st.sampled_from([("raise", error, True) for error in _ERRORS]),
+    ),
+    # A fault of the first three steps is found before training.
+    st.one_of(st.integers(1, 3), *[st.integers(4, 60)] * 4),
+    st.sampled_from([1, 1, 3, 10**9]),
+)
+
+
+@dataclass
+class Plan:
+    """One environment, and the settings of its run. `made` are the copies; `failed` is set by a refused fault."""
+
+    observations: gymnasium.Space
+    actions: gymnasium.Space
+    fault: Fault | None
+    reward: Callable[[float], Any]
+    info: Any
+    seen: str
+    longest: int
+    settings: dict[str, Any]
+    made: list["Generated"] = field(default_factory=list, repr=False)
+    failed: bool = False
+
+
+class Generated(gymnasium.Env):
+    """Random observations and rewards, and a fault. `course` has an entry for each vector step of a training copy.
+
+    An entry is [agent steps, ended episodes]: [1, 0] in an episode, [1, 1] at its end, [0, 0] for a step that resets.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._skip = plan, plan.settings["environment.frame_skip"]
+        self.observation_space, self.action_space = copy.deepcopy(plan.observations), plan.actions
+        self.course: list[list[int]] = []
+        self._count = self._frame = 0
+        self._reset_before = False
+        plan.made.append(self)
+
+    def _fault(self, *parts: int | str) -> Fault | None:
+        fault = self._plan.fault
+        if fault is None or fault.part not in parts or not 0 <= self._count - fault.at < fault.times:
+            return None
+        if fault.refused:
+            self._plan.failed = True
+            if self._frame % self._skip:
+                self.course.pop()
+        return fault
+
+    def _see(self) -> Any:
+        space = self.observation_space
+        value = space.sample()
+        if self._plan.seen == "edges" and isinstance(space, Box):
+            return (space.low, space.high)[self._count % 2].copy()
+        return _mapped(lambda part: part.tolist(), value) if self._plan.seen == "lists" else value
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed, options=options)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        fault = self._fault("reset")
+        if fault is not None:
+            return fault.value
+        self._left = int(self.np_random.integers(1, self._plan.longest + 1))
+        self._frame = 0
+        if self._reset_before:
+            self.course.append([0, 0])
+        self._reset_before = True
+        return self._see(), copy.copy(self._plan.info)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self._count += 1
+        fault = self._fault("raise", "step", 0, 1, 2, 3)
+        if fault is not None and fault.part == "raise":
+            raise fault.value
+        refused = fault is not None and fault.refused
+        if self._frame % self._skip == 0 and not refused:
+            self.course.append([1, 0])
+        self._frame += 1
+        self._left -= 1
+        ended, truncates = self._left == 0, self.np_random.random() < 0.5
+        reward = self._plan.reward(float(self.np_random.normal()))
+        result: list[Any] = [self._see(), reward, ended and not truncates, ended and truncates, self._plan.info]
+        if fault is not None:
+            if fault.part == "step":
+                return fault.value
+            nan = fault.part == 0 and fault.value is math.nan
+            result[int(fault.part)] = _mapped(_nan, self.observation_space.sample()) if nan else fault.value
+        if not refused and (result[2] or result[3]):
+            self.course[-1][1] = 1
+        return tuple(result)
+
+
+_REWARDS: list[Callable[[float], Any]] = [
+    float, np.float32, round, np.array, lambda r: [r], lambda r: r > 0, lambda r: 1e4 * r, lambda r: 1e-30 * r
+]  # fmt: skip
+
+
+@st.composite
+def run_settings(draw: st.DrawFn, *, images: bool, one_choice: bool) -> dict[str, Any]:
+    """Settings of a small run. Actions of `one_choice` can be trained by each method, others by one."""
+    epochs, minibatches = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (1, 2), (2, 2)]))
+    others = ["q_learning", "sarsa"] if one_choice else ["actor_critic"] * 9 + ["q_learning"]
+    method = draw(st.sampled_from(["actor_critic", *others]))
+    return {
+        "actors": draw(st.integers(1, 2)),
+        "network.name": "a3c_cnn" if images else "mlp",
+        "network.hidden_sizes": (8,),
+        "network.observation_scaling": "none" if images else draw(st.sampled_from(["none", "running"])),
+        "network.recurrent": draw(st.sampled_from(["none", "none", "none", "none", "lstm"])),
+        "method.name": method,
+        "method.standardise_advantages": draw(st.booleans()) and method == "actor_critic",
+        "environment.frame_skip": draw(st.integers(1, 3)),
+        "environment.clip_rewards": draw(st.booleans()),
+        "environment.normalise_rewards": draw(st.booleans()),
+        "environment.log_info": draw(st.sampled_from([(), ("score", "deep.score", "path")])),
+        "environment.screen_size": 36,
+        "environment.frame_stack": draw(st.integers(1, 2)),
+        "actor.environments": 2 * draw(st.integers(1, 3)),
+        "actor.unroll_length": draw(st.sampled_from([1, 3, 5, 20])),
+        "actor.epochs": epochs,
+        "actor.minibatches": minibatches,
+        "actor.fresh_gradients": draw(st.booleans()) and method == "actor_critic",
+        "learner.gradients_per_update": draw(st.integers(1, 2)),
+        "optimizer.name": draw(st.sampled_from(["rmsprop", "adam"])),
+    }
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    images = draw(st.sampled_from([False, False, False, True]))
+    actions = draw(st.one_of(drawn_spaces.choices, *[drawn_spaces.actions] * 8, drawn_spaces.no_actions))
+    return Plan(
+        observations=draw(drawn_spaces.pictures if images else drawn_spaces.numbers),
+        actions=actions,
+        fault=draw(st.one_of(st.none(), faults, faults)),
+        reward=draw(st.sampled_from(_REWARDS)),
+        info=draw(st.sampled_from([None, {}, {"score": 1, "deep": {"score": "x"}}, {"path": np.zeros(3)}, {1: print}])),
+        seen=draw(st.sampled_from(["arrays", "lists", "edges"])),
+        longest=draw(st.sampled_from([1, 2, 9, 300])),
+        settings=draw(run_settings(images=images, one_choice=isinstance(actions, Discrete))),
+    )
+
+
+def played(plan: Plan) -> tuple[int, int]:
+    """Agent steps and episodes of the rollouts that the training copies have completed."""
+    actors, copies, steps = (plan.settings[name] for name in ("actors", "actor.environments", "actor.unroll_length"))
+    of_training = plan.made[-actors * copies :]
+    counts = np.zeros(2, int)
+    for first in range(0, len(of_training), copies):
+        courses = [made.course for made in of_training[first : first + copies]]
+        complete = min(map(len, courses)) // steps * steps
+        counts += np.sum([course[:complete] for course in courses], axis=(0, 1), dtype=int)
+    return int(counts[0]), int(counts[1])
+
+
+def check_outcome(plan: Plan, line: str) -> None:
+    """One line if the environment failed or cannot be trained, and none otherwise."""
+    assert "\n" not in line
+    assert "Traceback" not in line
+    if plan.failed:
+        assert line.startswith(("Generated-v0: ", "--environment.id Generated-v0: "))
+    elif line:
+        others, method = not isinstance(plan.actions, Discrete), plan.settings["method.name"]
+        assert (
+            "rollouts in a row were not finite" in line
+            or (line.startswith("--environment.id Generated-v0: ") and isinstance(plan.actions, Dict | Tuple | Text))
+            or (line.startswith("--method.name ") and others and method != "actor_critic")
+        ), line
+
+
+def check_trained(plan: Plan, agent_steps: int) -> None:
+    """Train, and check the outcome: a run that ended well, or one line; numbers that are finite; an exact account."""
+    skip, line = plan.settings["environment.frame_skip"], ""
+    more = {"environment.id": "Generated-v0", "executor": "inline", "log_every_seconds": 0.05}
+    config = with_settings(RunConfig(), plan.settings | more | {"total_frames": agent_steps * skip})
+    gymnasium.register("Generated-v0", lambda: Generated(plan))
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        try:
+            train(config, run, lambda _: None)
+        except (ConfigurationError, TrainingFailedError) as error:
+            line = str(error)
+        finally:
+            gymnasium.registry.pop("Generated-v0")
+        check_outcome(plan, line)
+        if line.startswith("--"):
+            assert not run.exists()
+            return
+        summary = account_of(run)
+        check_finite(run)
+    sampled, (steps, episodes) = summary["agent_steps_sampled"], played(plan)
+    assert summary["frames"] == skip * sampled
+    assert line or sampled >= agent_steps
+    assert summary["episodes"] == episodes
+    # The last minibatches of a rollout may not have been differentiated when the run ended.
+    most = math.prod(plan.settings[name] for name in ("actors", "actor.environments", "actor.unroll_length"))
+    assert 0 <= steps - sampled <= (most if plan.settings["actor.minibatches"] > 1 else 0)
+
+
+# Without shrinking: each smaller example is a run, too.
+_SETTINGS: dict[str, Any] = {
+    "derandomize": True, "deadline": None, "database": None, "suppress_health_check": list(HealthCheck),
+    "phases": [Phase.explicit, Phase.generate],
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("short_random_play")
+@settings(max_examples=8, **_SETTINGS)
+@given(plans())
+def test_some_generated_environments_are_trained_or_refused(plan: Plan) -> None:
+    check_trained(plan, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_random_play")
+@pytest.mark.timeout(3600)
+@settings(max_examples=200, **_SETTINGS)
+@given(plans())
+def test_generated_environments_are_trained_or_refused(plan: Plan) -> None:
+    check_trained(plan, 2000)
