@@ -8,7 +8,6 @@ import pytest
 from actors.actor import Actor
 from actors.environments import StepResult, environment_spec
 from actors.evaluator import Evaluator
-from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EvaluationConfig, RunConfig
@@ -116,39 +115,6 @@ def test_numbers_of_the_environment_are_those_of_the_steps_that_end_an_episode()
     np.testing.assert_array_equal(episodes.info["success"], [1.0, np.nan])
     assert info_means(episodes.info) == {"success": 1.0}
     assert info_means({"success": np.array([np.nan])}) == {}
-
-
-def test_gradient_descends_the_loss_and_traces_once(cartpole: RunConfig) -> None:
-    spec = environment_spec(cartpole.environment)
-    policy = Policy(cartpole, spec, environments=3)
-    gradient = RolloutGradient(cartpole, spec, policy)
-    random = np.random.default_rng(0)
-    rollouts = RolloutBuilder(
-        5,
-        3,
-        (4,),
-        "float32",
-        spec.actions,
-        discount=0.99,
-        reward_scale=1.0,
-        clip_rewards=False,
-        terminal_on_life_loss=False,
-    )
-    false = np.zeros(3, bool)
-    rollouts.begin(random.normal(size=(3, 4)).astype(np.float32))
-    for _ in range(5):
-        observation = random.normal(size=(3, 4)).astype(np.float32)
-        result = StepResult(observation, np.ones(3, np.float32), false, false, false)
-        rollouts.add(random.integers(0, 2, 3).astype(np.int32), result)
-    rollout = rollouts.finish()
-    flat = policy.initial_parameters()
-    gradient.begin(rollout)
-    before = gradient.next()
-    assert np.linalg.norm(before.gradient) > 0
-    policy.assign(flat - 0.02 * before.gradient)
-    gradient.begin(rollout)
-    assert gradient.next().statistics["value_loss"] < before.statistics["value_loss"]
-    assert gradient.traces == 1
 
 
 def test_statistics() -> None:

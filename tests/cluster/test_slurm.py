@@ -6,7 +6,6 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from accounts import account_of
 from slurm import Slurm
 from waiting import UNTIL_FRAMES, wait_for
+from watched_processes import rows as rows_of
 
 pytestmark = pytest.mark.cluster
 
@@ -70,12 +70,7 @@ class Job:
         return file.read_text() if file.exists() else ""
 
     def rows(self) -> list[dict[str, Any]]:
-        rows = []
-        with suppress(OSError):
-            for line in (self.run / "metrics.jsonl").read_text().splitlines():
-                with suppress(ValueError):
-                    rows.append(json.loads(line))
-        return rows
+        return rows_of(self.run)
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
         def shown() -> str:

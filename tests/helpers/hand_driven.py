@@ -24,11 +24,11 @@ class HandDrivenExecutor:
     """Completes what the test says, in the test's order, and keeps a tape. A float is time without a completion."""
 
     def __init__(self, actors: int, first_id: int = 0, clock: "Clock | None" = None) -> None:
+        self.clock = clock or Clock()
         self.tape: list[str] = []
         self.completions: deque = deque()
         self._alive = list(range(first_id, first_id + actors))
         self._next_id = first_id + actors
-        self._clock = clock
         self.calls_in_flight = self.evaluations = 0
         self.completed_unseen: set[int] = set()
         self.wanted = actors
@@ -63,7 +63,7 @@ class HandDrivenExecutor:
     def next_completion(self):
         completion = self.completions.popleft()
         if isinstance(completion, float):
-            self._clock.now += completion
+            self.clock.now += completion
             return None
         if completion is not None:
             self.calls_in_flight -= 1
@@ -121,8 +121,8 @@ class Clock:
 
 def make(config: RunConfig, actors: int, calls: int = 1, clock: Clock | None = None, **supervision):
     """An executor, a learner and the coordinator between them, with these settings of supervision."""
-    executor = HandDrivenExecutor(actors)
+    executor = HandDrivenExecutor(actors, clock=clock)
     learner = Learner(config, LAYOUT, np.zeros(2, np.float32))
     settings = SupervisionConfig(**supervision)
-    clock = clock or Clock()
-    return executor, learner, Coordinator(learner, executor, calls_per_actor=calls, supervision=settings, clock=clock)
+    coordinator = Coordinator(learner, executor, calls_per_actor=calls, supervision=settings, clock=executor.clock)
+    return executor, learner, coordinator

@@ -1,6 +1,5 @@
 """Several Ray nodes on this machine, and a run of `tributary train` on them."""
 
-import json
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import ray
 from accounts import account_of
 from ray.cluster_utils import Cluster
 from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
+from watched_processes import rows
 
 SETTINGS = (
     f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
@@ -40,11 +40,7 @@ class Training:
         wait_for(condition, what, process=self.process, shown=self.log)
 
     def row(self) -> dict[str, Any]:
-        with suppress(OSError):
-            for line in reversed((self.folder / "metrics.jsonl").read_text().splitlines()):
-                with suppress(ValueError):
-                    return json.loads(line)
-        return {"actors_alive": 0, "updates": 0, "frames": 0}
+        return (rows(self.folder) or [{"actors_alive": 0, "updates": 0, "frames": 0}])[-1]
 
     def log(self) -> str:
         with suppress(OSError):

@@ -95,13 +95,10 @@ def test_the_global_norm_is_euclidean_and_eager_equals_graph(size: int) -> None:
     assert global_norm(tf.constant(vector)).numpy().tobytes() == norm.tobytes()
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_the_global_norm_is_not_finite_where_an_element_or_its_square_is_not(bad: float) -> None:
-    vector = np.ones(3000, np.float32)
-    vector[2000] = bad
-    assert not np.isfinite(global_norm(tf.constant(vector)).numpy())
-
-
-def test_the_global_norm_is_not_finite_where_only_the_sum_over_blocks_overflows() -> None:
+def test_the_global_norm_is_not_finite_where_an_element_its_square_or_the_sum_over_blocks_is_not() -> None:
+    for bad in (np.nan, np.inf, 1e30):
+        vector = np.ones(3000, np.float32)
+        vector[2000] = bad
+        assert not np.isfinite(global_norm(tf.constant(vector)).numpy())
     assert np.isfinite(global_norm(tf.fill([1024], 3e17)).numpy())
     assert not np.isfinite(global_norm(tf.fill([4096], 3e17)).numpy())

@@ -71,6 +71,17 @@ def test_a_read_only_array_is_taken(keep: Graph, kept: tf.Variable) -> None:
     np.testing.assert_array_equal(kept.numpy(), array)
 
 
+def test_with_a_gpu_the_runtime_places_what_is_called(
+    keep: Graph, kept: tf.Variable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
+    # On the CPU the operation is called as it is; here nothing of that is left.
+    monkeypatch.setattr(tf.raw_ops, "StatefulPartitionedCall", None)
+    for value in (1.0, 2.0):
+        keep(np.full(2_000, value, np.float32))
+        np.testing.assert_array_equal(kept.numpy(), np.full(2_000, value))
+
+
 def test_it_runs_eagerly_when_tensorflow_is_told_to(keep: Graph, kept: tf.Variable) -> None:
     tf.config.run_functions_eagerly(True)
     try:

@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from shared.distributions import categorical_entropy, categorical_log_prob, categorical_sample
 from shared.losses import actor_critic_loss, standardised
-from shared.schedules import linear_anneal
 
 T, B, A = 3, 2, 4
 SETTINGS = {"value_cost": 0.5, "entropy_cost": 0.01, "reduction": "mean"}
@@ -130,10 +129,6 @@ def test_samples_follow_the_policy() -> None:
     logits = tf.constant(np.tile(np.log(probs), (30_000, 1)), tf.float32)
     actions = categorical_sample(logits, tf.random.Generator.from_seed(1)).numpy()
     np.testing.assert_allclose(np.bincount(actions, minlength=3) / 30_000, probs, atol=0.012)
-
-
-def test_learning_rate_is_annealed_by_frames_and_stays_at_zero() -> None:
-    assert [linear_anneal(8.0, 0.0, f, 100) for f in (0, 25, 100, 200)] == [8.0, 6.0, 0.0, 0.0]
 
 
 def drifted(data: dict[str, np.ndarray], scale: float = 0.4) -> np.ndarray:

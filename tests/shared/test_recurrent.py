@@ -1,6 +1,5 @@
 """The LSTM and the network around it, against NumPy written out: outputs, resets, gradients, exported layers."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -164,18 +163,3 @@ def test_weights_start_orthogonal_with_open_forget_gates_and_alike_in_every_proc
     network = mlp()
     assert [v.path for v in network.variables[-2:]] == ["observation_scaling/mean", "observation_scaling/variance"]
     assert len(network.trainable_variables) == len(network.variables) - 2
-
-
-def test_keras_gates_are_in_the_same_order() -> None:
-    """Against Keras' own LSTM over three times, from the state of a start."""
-    trunk = MultilayerPerceptron(NetworkConfig(name="mlp", hidden_sizes=(8,)), (5,), (), 1)
-    network = RecurrentNetwork(trunk, HEADS, 7, 1)
-    observations = observed(network, 3, 2)
-    features = trunk.unroll(tf.constant(observations), (), tf.ones((3, 2))).features
-    weights = {variable.name: variable.numpy() for variable in network.variables}
-    layer = keras.layers.LSTM(7, return_sequences=True)
-    layer.build((2, 3, 8))
-    layer.set_weights([weights[f"lstm_{name}"] for name in ("kernel", "recurrent_kernel", "bias")])
-    expected = tf.transpose(layer(tf.transpose(features, (1, 0, 2))), (1, 0, 2))
-    output = network.unroll(tf.constant(observations), [tf.zeros((2, 7))] * 2, tf.ones((3, 2)))
-    np.testing.assert_allclose(output.features, expected, rtol=1e-5, atol=1e-6)

@@ -111,15 +111,6 @@ def test_limits() -> None:
     np.testing.assert_allclose(one_step[:, 0], [1.0 + 4.0, 2.0 + 5.0])
 
 
-def test_all_terminated_and_all_masked_at_every_horizon() -> None:
-    rewards, values, ones = column(1.0, 2.0, 3.0), column(7.0, 8.0, 9.0), column(1.0, 1.0, 1.0)
-    for n_step in (1, 2, 3):
-        ended = n_step_returns(rewards, 0 * ones, values, tf.constant([5.0]), ones, n_step)
-        np.testing.assert_array_equal(ended, rewards)
-        masked = n_step_returns(rewards, ones, values, tf.constant([5.0]), 0 * ones, n_step)
-        np.testing.assert_array_equal(masked, values)
-
-
 def test_wrong_ranks_and_unknown_lengths_are_refused() -> None:
     ones = column(1.0, 1.0)
     for n_step in (0, 3):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from hand_driven import Clock, HandDrivenExecutor
+from hand_driven import HandDrivenExecutor
 from reports import gradient_report
 
 from launch.loop.aggregator import GradientAggregator
@@ -22,9 +22,8 @@ class Node:
     """An aggregator over actors with ids from 1."""
 
     def __init__(self, actors: int, k: int, **settings: Any) -> None:
-        self.clock = Clock()
-        self.actors = HandDrivenExecutor(actors, 1, self.clock)
-        self._aggregator = GradientAggregator(self.actors, k, SupervisionConfig(**settings), self.clock)  # type: ignore[arg-type]
+        self.actors = HandDrivenExecutor(actors, 1)
+        self._aggregator = GradientAggregator(self.actors, k, SupervisionConfig(**settings), self.actors.clock)  # type: ignore[arg-type]
 
     def collect(self, *completions: Any, version: int = 7, target: int | None = None) -> Any:
         self.actors.completions += completions
@@ -119,7 +118,7 @@ def test_actors_that_join_or_drain_are_reported_and_the_sum_is_kept() -> None:
 
 def test_an_idle_actor_on_a_draining_node_is_ended() -> None:
     node = Node(actors=2, k=1)
-    node.actors.going, node.actors.wanted, node.clock.now = [2], 1, 2.0
+    node.actors.going, node.actors.wanted, node.actors.clock.now = [2], 1, 2.0
     assert isinstance(node.collect(report(2, 1, 1.0, 1.0)), AggregatedReport)
     assert node.collect() == ChildEvent(0, Drained(2))
     assert node.actors.tape == ["remove 2"]

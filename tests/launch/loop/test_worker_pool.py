@@ -48,29 +48,27 @@ def test_an_actor_that_cannot_be_made_stops_a_run_without_reports(cartpole: RunC
 
 
 def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 2, clock=clock, max_restarts=1, start_seconds=1e9)
+    executor, _, coordinator = make(cartpole, 2, max_restarts=1, start_seconds=1e9)
     events = coordinator.run()
     for actor_id in (0, 1):
-        clock.now += 601.0
+        executor.clock.now += 601.0
         executor.completions.append(Failed(actor_id, "gone"))
         assert isinstance(next(events), Failed)
         assert isinstance(next(events), Replaced)
 
 
 def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, actors=1, clock=clock, max_restarts=9)
+    executor, _, coordinator = make(cartpole, actors=1, max_restarts=9)
     events = coordinator.run()
     waited = []
     for actor_id in range(4):
         executor.completions.append(Failed(actor_id, "gone"))
         assert isinstance(next(events), Failed)
-        before = clock.now
+        before = executor.clock.now
         executor.completions += [None] * 40
         while not isinstance(next(events), Replaced):
-            clock.now += 1.0
-        waited.append(clock.now - before)
+            executor.clock.now += 1.0
+        waited.append(executor.clock.now - before)
         executor.completions.clear()
     assert waited == [0.0, 1.0, 2.0, 4.0]
     executor.completions += [report(4, 1, 0), Failed(4, "gone")]
@@ -83,8 +81,7 @@ def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: R
 def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
     reported: bool, cartpole: RunConfig
 ) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, actors=2, clock=clock, max_restarts=9)
+    executor, _, coordinator = make(cartpole, actors=2, max_restarts=9)
     events = coordinator.run()
     if reported:
         executor.completions.append(report(0, 1, 0))
@@ -94,7 +91,7 @@ def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
         assert isinstance(next(events), Failed)
         executor.completions += [None] * 9
         while not isinstance(next(events), Replaced):
-            clock.now += 1.0
+            executor.clock.now += 1.0
         executor.completions.clear()
     executor.completions.append(Failed(3, "its rollout raised: no such name", raised=True))
     if reported:
@@ -105,8 +102,7 @@ def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
 
 
 def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 2, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor, _, coordinator = make(cartpole, 2, hang_seconds=5.0, start_seconds=60.0)
     events = coordinator.run()
     sequence = 0
 
@@ -114,8 +110,8 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
         """Actor 0 reports every second, actor 1 never after its second one."""
         nonlocal sequence
         seen = []
-        while clock.now < stop:
-            clock.now += 1.0
+        while executor.clock.now < stop:
+            executor.clock.now += 1.0
             sequence += 1
             executor.completions.append(report(0, sequence, 0))
             seen.append(next(events))
@@ -125,9 +121,9 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
     reports_until(59.0)
     for number in (1, 2):
         executor.completions.append(report(1, number, 0))
-        clock.now += 2.0 * (number - 1)
+        executor.clock.now += 2.0 * (number - 1)
         next(events)
-    at = clock.now
+    at = executor.clock.now
     assert not any(isinstance(event, Failed) for event in reports_until(at + 40.0))
     failed = Failed(
         1,
@@ -146,33 +142,31 @@ def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
 
 
 def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=30.0, start_seconds=180.0)
+    executor, _, coordinator = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
     events = coordinator.run()
     # A process starts for 20 s, then plays for 40; a call that only differentiates teaches nothing about the next one.
     for sequence, (seconds, worked) in enumerate([(60.0, 40.0), (0.1, 0.1), (45.0, 45.0), (45.0, 45.0)], 1):
-        clock.now += seconds
+        executor.clock.now += seconds
         executor.completions += [None, working(sequence, worked)]
         assert next(events) is None
         assert isinstance(next(events), Outcome)
-    clock.now += 20 * 45.0 + 1.0
+    executor.clock.now += 20 * 45.0 + 1.0
     hung = next(events)
     assert isinstance(hung, Failed)
     assert "its longest rollout took 45.0 s: it hangs" in hung.reason
 
 
 def test_a_sum_may_take_as_long_as_its_busiest_actor(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=30.0, start_seconds=180.0)
+    executor, _, coordinator = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
     events = coordinator.run()
     parts = tuple(working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)])
     executor.completions.append(AggregatedReport(0, np.zeros(2, np.float32), parts, (True,) * 4))
     assert all(isinstance(next(events), Outcome) for _ in parts)
     # Three times the 24 s of actor 7.
-    clock.now = 71.0
+    executor.clock.now = 71.0
     executor.completions.append(None)
     assert next(events) is None
-    clock.now = 73.0
+    executor.clock.now = 73.0
     assert isinstance(next(events), Failed)
 
 
@@ -195,13 +189,12 @@ def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunCon
 
 
 def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 1, clock=clock, start_seconds=10.0)
+    executor, _, coordinator = make(cartpole, 1, start_seconds=10.0)
     executor.completed_unseen = {0}
     executor.completions += [None, None, report(0, 1, 0)]
     events = coordinator.run()
     assert next(events) is None, "it was asked for a rollout now, at 0 s"
-    clock.now = 1_000.0
+    executor.clock.now = 1_000.0
     assert next(events) is None
     assert isinstance(next(events), Outcome)
 
@@ -244,24 +237,22 @@ def test_an_evaluator_that_died_is_waited_for_no_more(cartpole: RunConfig) -> No
 
 
 def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, actors=1, clock=clock)
+    executor, _, coordinator = make(cartpole, actors=1)
     executor.completions += [report(0, 1, 0), report(0, 2, 1)]
     events = coordinator.run()
     assert isinstance(next(events), Outcome)
-    executor.wanted, clock.now = 2, 5.0
+    executor.wanted, executor.clock.now = 2, 5.0
     assert next(events) == Joined(1)
     assert executor.tape[-2:] == ["add 1", "dispatch 1"]
     assert coordinator.actor_restarts == 0
 
 
 def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, learner, coordinator = make(cartpole, actors=2, calls=2, clock=clock)
+    executor, learner, coordinator = make(cartpole, actors=2, calls=2)
     executor.wanted, executor.going = 1, [1]
     executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1), report(1, 2, 1)]
     events = coordinator.run()
-    clock.now = 5.0
+    executor.clock.now = 5.0
     seen = [next(events) for _ in range(5)]
     assert seen[-1] == Drained(1)
     assert executor.actor_ids == [0]
@@ -272,15 +263,14 @@ def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) 
 
 
 def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_others(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, actors=2, clock=clock, max_restarts=0)
+    executor, _, coordinator = make(cartpole, actors=2, max_restarts=0)
     executor.wanted = 0
     executor.completions += [Failed(0, "its node died", node_lost=True), Failed(1, "its node died", node_lost=True)]
     executor.completions += [None, None]
     events = coordinator.run()
     assert [next(events) for _ in range(4)][2:] == [None, None]
     assert coordinator.rollouts_lost == 2
-    executor.wanted, clock.now = 1, 9.0
+    executor.wanted, executor.clock.now = 1, 9.0
     assert next(events) == Joined(2)
     executor.completions += [report(2, 1, 0)]
     assert isinstance(next(events), Outcome)
@@ -288,15 +278,14 @@ def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_other
 
 
 def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, actors=2, clock=clock)
+    executor, _, coordinator = make(cartpole, actors=2)
     executor.places, executor.wanted = 1, 2
     executor.completions += [Failed(0, "it raised"), None, None]
     events = coordinator.run()
     assert isinstance(next(events), Failed)
-    clock.now = 5.0
+    executor.clock.now = 5.0
     assert next(events) is None
-    executor.places, clock.now = 2, 10.0
+    executor.places, executor.clock.now = 2, 10.0
     assert next(events) == Replaced(Failed(0, "it raised"), 2)
 
 
@@ -328,18 +317,17 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
 def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(
     cartpole: RunConfig,
 ) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor, _, coordinator = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
     executor.completions += [report(0, 1, 0)]
     events = coordinator.run()
     assert isinstance(next(events), Outcome)
     for _ in range(3):
-        clock.now += 4.0
+        executor.clock.now += 4.0
         executor.completions.append(Heartbeat(0, expects_report=False))
         assert next(events) is None
         assert executor.tape[-1] == "dispatch 0"
     # No heartbeat for six seconds.
-    clock.now += 6.0
+    executor.clock.now += 6.0
     executor.completions.append(None)
     hung = next(event for event in events if event is not None)
     assert isinstance(hung, Failed)
@@ -348,14 +336,13 @@ def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(
 
 @pytest.mark.parametrize("draining", [False, True])
 def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, draining: bool) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 1, clock=clock)
+    executor, _, coordinator = make(cartpole, 1)
     executor.completions += [report(0, 1, 0)]
     events = coordinator.run()
     assert isinstance(next(events), Outcome)
     if draining:
         executor.going, executor.wanted = [0], 0
-        clock.now += 2.0
+        executor.clock.now += 2.0
         executor.completions.append(None)
         assert next(events) is None
     else:
@@ -375,12 +362,11 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
 
 
 def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: RunConfig) -> None:
-    clock = Clock()
-    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
+    executor, _, coordinator = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
     executor.completions += [report(0, 1, 0), ChildEvent(0, Failed(7, "gone")), None, report(0, 2, 1)]
     events = coordinator.run()
     next(events)
     next(events)
-    clock.now = 59.0
+    executor.clock.now = 59.0
     assert next(events) is None
     assert isinstance(next(events), Outcome)

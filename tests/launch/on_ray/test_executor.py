@@ -14,6 +14,7 @@ from hand_driven import LAYOUT, report
 from ray.exceptions import RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec, environment_spec
+from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.executor import Failed
 from launch.loop.worker_pool import TrainingStoppedError
@@ -21,7 +22,7 @@ from launch.on_ray import executor as ray_executor
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, EvaluatorProcess, Reply
 from launch.on_ray.executor import RayExecutor, failure_reason
 from learner.learner import Learner
-from shared.config import RunConfig
+from shared.config import EvaluationConfig, RunConfig
 from shared.types import EpisodeStats, EvaluationResult, GradientReport, WeightSnapshot
 
 EVALUATED = EvaluationResult(1, 1, EpisodeStats(np.ones(1), np.ones(1, np.int64)), 1.0)
@@ -204,3 +205,18 @@ def test_an_exception_that_cannot_be_pickled_stops_the_run_at_the_third_failure(
         events.extend(run())
     assert sum(isinstance(event, Failed) for event in events) == 2, "the third one stops the run"
     assert len(ray.processes) == 3
+
+
+def test_an_evaluation_whose_film_fails_is_one_all_the_same(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_display(*_: object) -> None:
+        raise RuntimeError("no display")
+
+    monkeypatch.setattr("launch.film.record.film_episode", no_display)
+    config = replace(cartpole, executor="ray", evaluation=EvaluationConfig(episodes=2, environments=2, video=True))
+    spec = environment_spec(config.environment)
+    weights = Policy(config, spec, training=False).initial_parameters()
+    result = EvaluatorProcess(config, spec).run(WeightSnapshot(3, np.asarray(weights)), "greedy")
+    assert len(result.episodes.returns) == 2
+    assert (result.video, result.video_error) == (None, "RuntimeError: no display")
