@@ -26,7 +26,12 @@ def setting_error(setting: str, value: object, problem: str) -> ConfigurationErr
 
 def one_line(error: BaseException, most: int | None = None) -> str:
     """The message of an error on one line, cut to `most` characters; the type of an error without a message."""
-    return " ".join(str(error).split())[:most] or type(error).__name__
+    try:
+        text = str(error)
+    # A class of a user, whose text raises an error of its own.
+    except Exception:
+        text = ""
+    return " ".join(text.split())[:most] or type(error).__name__
 
 
 def typed_line(error: BaseException, most: int | None = None) -> str:

@@ -23,11 +23,6 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
 
-class SimulatorError(Exception):
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"E{code}:\n {text}")
-
-
 class SilentError(Exception):
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -45,15 +40,12 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     return value
 
 
-def _nan(value: Any) -> Any:
-    return np.full_like(value, np.nan) if value.dtype.kind == "f" else value
-
-
 @dataclass(frozen=True)
 class Fault:
     """What an environment does from its step `at` on, `times` times, in place of a part of its result.
 
-    `part` is the index of the part; "step" is the whole result, "raise" an exception, "reset" the result of a reset.
+    `part` is the index of the part; "step" is the whole result, "raise" an exception, "reset" the result of a reset;
+    "make" is an exception of the constructor of copy `at`.
     """
 
     part: int | str
@@ -65,7 +57,7 @@ class Fault:
 
 _NUMBER = [math.nan, math.inf, -math.inf, 1e300, np.float32(3e38)]
 _WRONG = [None, "text", np.zeros((4, 4, 4, 4)), 1j, object()]
-_ERRORS = [SimulatorError(17, "engine"), SilentError(), SystemExit(3), RuntimeError(), OSError(2, "gone")]
+_ERRORS = [ValueError("E17:\n stalled"), SilentError(), SystemExit(3), RuntimeError(), OSError(2, "gone")]
 faults = st.builds(
     lambda fault, at, times: Fault(*fault, at, times),
     st.one_of(
@@ -77,7 +69,7 @@ faults = st.builds(
         st.tuples(st.sampled_from([2, 3]), st.sampled_from([1, np.array([True]), np.True_, 0.0]), st.just(False)),
         st.sampled_from([("step", value, True) for value in (None, (1, 2), (None, 1.0, False, {}), {})]),
         st.sampled_from([("reset", value, True) for value in (None, np.zeros(2), (None, {}), (1, 2, 3))]),
-        st.sampled_from([("raise", error, True) for error in _ERRORS]),
+        st.tuples(st.sampled_from(["raise", "raise", "make"]), st.sampled_from(_ERRORS), st.just(True)),
     ),
     # A fault of the first three steps is found before training.
     st.one_of(st.integers(1, 3), *[st.integers(4, 60)] * 4),
@@ -111,9 +103,12 @@ class Generated(gymnasium.Env):
         self._plan, self._skip = plan, plan.settings["environment.frame_skip"]
         self.observation_space, self.action_space = copy.deepcopy(plan.observations), plan.actions
         self.course: list[list[int]] = []
-        self._count = self._frame = 0
-        self._reset_before = False
+        self._count, self._frame, self._reset_before = len(plan.made), 0, False
         plan.made.append(self)
+        fault = self._fault("make")
+        if fault is not None:
+            raise fault.value
+        self._count = 0
 
     def _fault(self, *parts: int | str) -> Fault | None:
         fault = self._plan.fault
@@ -163,8 +158,10 @@ class Generated(gymnasium.Env):
         if fault is not None:
             if fault.part == "step":
                 return fault.value
-            nan = fault.part == 0 and fault.value is math.nan
-            result[int(fault.part)] = _mapped(_nan, self.observation_space.sample()) if nan else fault.value
+            result[int(fault.part)] = fault.value
+            if fault.part == 0 and fault.value is math.nan:
+                sample = self.observation_space.sample()
+                result[0] = _mapped(lambda part: part * math.nan if part.dtype.kind == "f" else part, sample)
         if not refused and (result[2] or result[3]):
             self.course[-1][1] = 1
         return tuple(result)
@@ -278,14 +275,14 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
 
 
 # Without shrinking: each smaller example is a run, too.
-_SETTINGS: dict[str, Any] = {
-    "derandomize": True, "deadline": None, "database": None, "suppress_health_check": list(HealthCheck),
-    "phases": [Phase.explicit, Phase.generate],
-}  # fmt: skip
+common = settings(
+    derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("short_random_play")
-@settings(max_examples=8, **_SETTINGS)
+@settings(common, max_examples=8)
 @given(plans())
 def test_some_generated_environments_are_trained_or_refused(plan: Plan) -> None:
     check_trained(plan, 200)
@@ -294,7 +291,7 @@ def test_some_generated_environments_are_trained_or_refused(plan: Plan) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_random_play")
 @pytest.mark.timeout(3600)
-@settings(max_examples=200, **_SETTINGS)
+@settings(common, max_examples=200)
 @given(plans())
 def test_generated_environments_are_trained_or_refused(plan: Plan) -> None:
     check_trained(plan, 2000)

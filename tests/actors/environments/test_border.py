@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import drawn_spaces
 import gymnasium
 import numpy as np
 import pytest
@@ -227,6 +228,19 @@ def test_results_of_neighbouring_types_are_meant(faulty: Any, what: Callable[[],
     assert [bool(step.terminated[0]) for step in steps] == [False] * 8 + [True]
 
 
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_an_error_whose_text_raises_another_one_is_named_by_its_type(faulty: Any) -> None:
+    def raises() -> None:
+        raise SilentError
+
+    with pytest.raises(EnvironmentFailedError, match=r"^Faulty-v0: step\(\) raised SilentError \(test_border.py:"):
+        played(faulty(raises))
+
+
 def test_a_program_that_leaves_is_an_error_like_any_other(faulty: Any) -> None:
     with pytest.raises(EnvironmentFailedError, match=r"step\(\) raised SystemExit: 3"):
         played(faulty(lambda: exec("raise SystemExit(3)")))
@@ -318,24 +332,6 @@ class Drawn(gymnasium.Env):
         return tuple(result)
 
 
-bounds = st.sampled_from([(-1.0, 1.0), (0.0, math.inf), (-math.inf, 0.3), (-1e300, 1e300), (0.1, 2 * math.pi)])
-boxes = st.builds(
-    lambda ends, shape, dtype: Box(*np.clip(ends, np.finfo(dtype).min, np.finfo(dtype).max), shape, dtype),
-    bounds,
-    st.sampled_from([(), (1,), (2, 3)]),
-    st.sampled_from([np.float32, np.float64]),
-)
-whole = st.builds(Box, st.integers(-5, 0), st.integers(1, 99), st.just((2,)), st.sampled_from([np.int64, np.int8]))
-choices = st.one_of(
-    st.builds(Discrete, st.integers(1, 5), start=st.integers(-3, 2**40)),
-    st.builds(MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
-    st.builds(MultiBinary, st.integers(1, 3)),
-)
-seen_spaces = st.recursive(
-    boxes | whole | choices,
-    lambda inner: st.builds(lambda a, b: Dict({"a": a, "b": Tuple((b,))}), inner, inner),
-    max_leaves=3,
-)
 faults = st.sampled_from(
     [
         None, (0, None), (0, "text"), (0, np.zeros((4, 4))), (1, None), (1, np.zeros(3)), (2, None), (3, "no"),
@@ -345,7 +341,7 @@ faults = st.sampled_from(
 
 
 @settings(max_examples=50, deadline=None)
-@given(observations=seen_spaces, actions=boxes | whole | choices, fault=faults, at=st.integers(1, 20))
+@given(observations=drawn_spaces.numbers, actions=drawn_spaces.actions, fault=faults, at=st.integers(1, 20))
 def test_any_environment_is_played_or_refused_in_one_line(
     observations: gymnasium.Space, actions: gymnasium.Space, fault: Any, at: int
 ) -> None:
