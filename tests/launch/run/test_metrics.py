@@ -24,15 +24,21 @@ from shared.types import StageSeconds
 
 def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(tmp_path: Path) -> None:
     """100 reports in 6 seconds, first of 200 frames and then of 600."""
-    now, frames, views = 0.0, 0, dict[float, float]()
+    now, frames, views, tracked = 0.0, 0, dict[float, float](), list[float]()
     metrics: Any = SimpleNamespace(next_interval=lambda _row: None, begin=lambda _seconds: None, empty=False)
     reporting = Reporting(
         RunConfig(total_frames=40_000, log_every_seconds=10.0),
         RunFolder(tmp_path),
         cast(Metrics, metrics),
         # The rate of the last report alone.
-        lambda: Progress(elapsed_seconds=now, frames=frames, agent_steps_per_second=-1.0, frames_per_second=-1.0),
-        lambda _row: None,
+        lambda: Progress(
+            elapsed_seconds=now,
+            frames=frames,
+            agent_steps_per_second=-1.0,
+            frames_per_second=-1.0,
+            evaluations=[{}] if now == 2.25 else [],
+        ),
+        lambda row: tracked.append(row.elapsed_seconds),
         Messages(tmp_path / "log.txt"),
     )
     reporting.count_from(0.0)
@@ -42,6 +48,8 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(tmp_path:
         if reporting.latest is not before:
             views[reporting.latest.elapsed_seconds] = reporting.latest.frames_per_second
     assert list(views) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    # Trackers take longer for a row than the file.
+    assert tracked == [1.0, 2.0, 2.25, 3.0, 4.0, 5.0, 6.0]
     assert list(views.values())[:2] == [3_200.0, 3_200.0]
     assert list(views.values())[-1] == 9_600.0
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
