@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from launch.python.run import Picture, Run
     from launch.python.training import Training
     from launch.results.evaluate import PolicyName, ProtocolName
+    from launch.run.events import (
+        Episodes,
+        Evaluated,
+        Event,
+        Message,
+        Progressed,
+        Row,
+        Saved,
+        Started,
+        Stopped,
+        Weights,
+    )
     from launch.run.folder import WeightsName
     from launch.train import TrainingFailedError
     from shared.errors import ConfigurationError
@@ -31,9 +43,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigurationError",
+    "Episodes",
+    "Evaluated",
+    "Message",
     "Picture",
+    "Progressed",
+    "Row",
     "Run",
+    "Saved",
+    "Started",
+    "Stopped",
     "TrainingFailedError",
+    "Weights",
     "evaluate",
     "load",
     "register_explorer",
@@ -76,9 +97,18 @@ _import_own_packages()
 # Imported when they are first used: the command line starts here, too, and prints its help at once.
 _HOMES = {
     "ConfigurationError": "shared.errors",
+    "Episodes": "launch.run.events",
+    "Evaluated": "launch.run.events",
+    "Message": "launch.run.events",
     "Picture": "launch.python.run",
+    "Progressed": "launch.run.events",
+    "Row": "launch.run.events",
     "Run": "launch.python.run",
+    "Saved": "launch.run.events",
+    "Started": "launch.run.events",
+    "Stopped": "launch.run.events",
     "TrainingFailedError": "launch.train",
+    "Weights": "launch.run.events",
     "register_explorer": "shared.registry",
     "register_method": "shared.registry",
     "register_network": "shared.registry",
@@ -108,6 +138,7 @@ AnyRun = str | PathLike[str]
 """A `Run`, the folder of one, `latest`: the newest below runs/, `zoo:NAME`: an agent that ships, or the URL of a run's
 copy, as `--storage` keeps it, which is fetched into a new folder below runs/."""
 OnRow = Callable[[dict[str, Any]], object]
+OnEvent = Callable[["Event", "Training"], object]
 
 
 def train(
@@ -122,6 +153,7 @@ def train(
     resume: AnyRun | None = None,
     start_from: AnyRun | None = None,
     on_row: OnRow | None = None,
+    on_event: OnEvent | None = None,
     progress: bool = True,
     trust_imports: bool = False,
 ) -> Run:
@@ -139,6 +171,9 @@ def train(
         resume: run to go on with in its folder; its settings are the defaults.
         start_from: run whose best weights the new one starts with; its settings are the defaults without a preset.
         on_row: called with each row of numbers as metrics.jsonl has it. When it returns False, the run is stopped.
+        on_event: called with each event of the run (`Started`, `Message`, `Progressed`, `Episodes`, `Row`, `Evaluated`,
+            `Saved`, `Weights`, `Stopped`) and the handle that `start` returns. When it returns False, the run is
+            stopped. `Weights` come after `request_weights` of the handle.
         progress: print the run's lines.
         trust_imports: import the modules that the settings of an earlier run name, and run their code.
 
@@ -146,11 +181,11 @@ def train(
         ConfigurationError: a mistake in the settings, in the words of the command line.
         TrainingFailedError: training failed.
         KeyboardInterrupt: there was one. The run is saved.
-        Exception: what `on_row` raised. The run is saved.
+        Exception: what `on_row` or `on_event` raised. The run is saved.
     """
     named = {"seed": seed, "total_frames": total_frames}
     where = {"config": config, "run_dir": run_dir, "name": name, "resume": resume, "start_from": start_from}
-    training = _training(preset, settings, named, where, on_row, progress, trust_imports)
+    training = _training(preset, settings, named, where, on_row, on_event, progress, trust_imports)
     training.follow()
     return training.wait()
 
@@ -167,20 +202,21 @@ def start(
     resume: AnyRun | None = None,
     start_from: AnyRun | None = None,
     on_row: OnRow | None = None,
+    on_event: OnEvent | None = None,
     progress: bool = False,
     trust_imports: bool = False,
 ) -> Training:
     """Start to train, see `train`, and go on with the program. Returns a handle with `stop()` and `wait()`.
 
-    It returns as soon as the run starts its actors. `on_row` is called in another thread. When the program ends, the
-    run is saved, and ends too.
+    It returns as soon as the run starts its actors. `on_row` and `on_event` are called in another thread. When the
+    program ends, the run is saved, and ends too.
 
     Raises:
         ConfigurationError: see `train`.
     """
     named = {"seed": seed, "total_frames": total_frames}
     where = {"config": config, "run_dir": run_dir, "name": name, "resume": resume, "start_from": start_from}
-    training = _training(preset, settings, named, where, on_row, progress, trust_imports)
+    training = _training(preset, settings, named, where, on_row, on_event, progress, trust_imports)
     training.start()
     return training
 
@@ -261,6 +297,7 @@ def _training(
     named: dict[str, int | None],
     where: dict[str, Any],
     on_row: OnRow | None,
+    on_event: OnEvent | None,
     progress: bool,
     trust_imports: bool,
 ) -> Training:
@@ -269,4 +306,4 @@ def _training(
 
     changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
     run = resolved_run(preset, changed, trust_imports=trust_imports, **where)
-    return Training(run, where["run_dir"], on_row, progress=progress, trust_imports=trust_imports)
+    return Training(run, where["run_dir"], on_row, on_event, progress=progress, trust_imports=trust_imports)

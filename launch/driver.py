@@ -1,8 +1,8 @@
 """`train` in a driver process of its own, for programs whose TensorFlow, Ray and signal handlers stay untouched.
 
-Both processes exchange messages over one connection, in MessagePack: the request and requests to stop go to the child;
-events and the outcome come back. The child inherits the connection as `python -m launch.driver DESCRIPTOR`. What the
-child prints is not read.
+Both processes exchange messages over one connection, in MessagePack: the call, and requests to stop or for weights, go
+to the child; events and the outcome come back. The child inherits the connection as `python -m launch.driver
+DESCRIPTOR`. What the child prints is not read.
 """
 
 import os
@@ -31,7 +31,7 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
 _POLL_SECONDS = 0.2
-_FINISH, _LEAVE = b"finish", b"leave"
+_FINISH, _LEAVE, _WEIGHTS = b"finish", b"leave", b"weights"
 
 
 class _Call(msgspec.Struct, frozen=True, tag=True):
@@ -158,6 +158,9 @@ class _Child:
         self._messages.put(None)
 
     def _pass_stop_on(self) -> None:
+        if self._stop.weights:
+            self._stop.weights = False
+            self.send(_WEIGHTS)
         if self._stop.asked and not self._finish_sent:
             self._finish_sent = True
             self.send(_FINISH)
@@ -212,11 +215,14 @@ def main(descriptor: str) -> int:
 
 
 def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
-    """Pass requests to stop on to the run. Without a parent it is saved and ends, for nobody would stop it."""
+    """Pass requests on to the run. Without a parent it is saved and ends, for nobody would stop it."""
     try:
         while True:
-            if connection.recv_bytes() == _FINISH:
+            request = connection.recv_bytes()
+            if request == _FINISH:
                 interrupts.asked = interrupts.interrupted = True
+            elif request == _WEIGHTS:
+                interrupts.weights = True
             else:
                 os.kill(os.getpid(), signal.SIGINT)
     except (EOFError, OSError):

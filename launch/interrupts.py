@@ -14,10 +14,11 @@ class StopRequest:
         asked: finish the rollouts under way, save and end.
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
+        weights: send the present weights as an event, and go on.
     """
 
     def __init__(self) -> None:
-        self.asked = self.interrupted = self.at_once = False
+        self.asked = self.interrupted = self.at_once = self.weights = False
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -91,7 +91,7 @@ def train(
         resume: continue the run in `folder`. A run that has reached a limit of `config` is not trained further.
         start_from: folder of a run whose best weights the new run starts with.
         trust_imports: import the modules that the settings of `start_from` name.
-        stop: by which another thread or a signal handler stops the run.
+        stop: by which another thread or a signal handler stops the run, or requests its weights.
 
     Raises:
         ConfigurationError: the run cannot start. No new folder is left behind, and an old one is as it was.
@@ -357,13 +357,14 @@ def _watch(
     listener: _Listener,
     has_progressed: Callable[[], None],
     wait: Callable[[], dict[str, Any] | None],
-    view: Callable[[], View],
+    view: Callable[[bool], View],
     interrupt: Callable[[], None],
 ) -> dict[str, Any]:
     """Pass events on until `wait`, which returns None after a moment, returns the summary; and a stop request once."""
 
     def look() -> None:
-        seen = view()
+        weights, listener.stop.weights = listener.stop.weights, False
+        seen = view(weights)
         if seen.progress.agent_steps_per_second:
             has_progressed()
         for event in seen.events:

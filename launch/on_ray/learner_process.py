@@ -59,7 +59,7 @@ _MOST_RESTARTS = 3
 Summary = dict[str, Any]
 # Called with `wait`, `view` and `interrupt`: shows what `view` returns, calls `interrupt` when the user stops the run,
 # and returns the summary as soon as `wait` does.
-Watch = Callable[[Callable[[], Summary | None], Callable[[], View], Callable[[], None]], Summary]
+Watch = Callable[[Callable[[], Summary | None], Callable[[bool], View], Callable[[], None]], Summary]
 
 
 class SentFolder(NamedTuple):
@@ -158,8 +158,8 @@ class LearnerProcess:
     def run(self) -> Summary:
         return self._made().run()
 
-    def view(self) -> View:
-        return self._made().view()
+    def view(self, weights: bool = False) -> View:
+        return self._made().view(weights)
 
     def interrupt(self) -> None:
         self._made().interrupt()
@@ -284,6 +284,7 @@ class RemoteLearner:
         self._say, self._copy_fails = say, False
         # The call whose result the next view is, the last progress, and whether there has been one.
         self._next_view: Any = None
+        self._weights_requested = False
         self._progress, self._ready = Progress(), False
         self.agent_steps = 0
 
@@ -327,10 +328,12 @@ class RemoteLearner:
         self._copy_fails = False
         self._stamps = changes.stamps
 
-    def view(self) -> View:
+    def view(self, weights: bool = False) -> View:
         """See `TrainingSession.view`. The last progress again while the process does not respond, as in its start."""
+        self._weights_requested |= weights
         if self._next_view is None:
-            self._next_view = self._process.view.remote()
+            self._next_view = self._process.view.remote(self._weights_requested)
+            self._weights_requested = False
         if not ray.wait([self._next_view], timeout=VIEW_SECONDS)[0]:
             return View(self._progress, [])
         view: View = ray.get(self._next_view)

@@ -23,9 +23,10 @@ from launch.request import (
 from launch.run.events import Event, Row, Started
 from launch.run.status import default_run_dir, numbered
 from launch.train import TrainingFailedError
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, place, setting_error, typed_line
 
 OnRow = Callable[[dict[str, Any]], object]
+OnEvent = Callable[[Event, "Training"], object]
 
 
 def resolved_run(
@@ -75,14 +76,23 @@ class Training:
         run: what to train.
         run_dir: folder of a new run. None: a new one below runs/.
         on_row: called with each row of numbers; if it returns False, the run is stopped.
+        on_event: called with each event and this object; likewise.
         progress: print the lines of the run's progress.
         trust_imports: see `launch.train.train`.
     """
 
     def __init__(
-        self, run: ResolvedRun, run_dir: Any, on_row: OnRow | None, *, progress: bool, trust_imports: bool
+        self,
+        run: ResolvedRun,
+        run_dir: Any,
+        on_row: OnRow | None,
+        on_event: OnEvent | None = None,
+        *,
+        progress: bool,
+        trust_imports: bool,
     ) -> None:
-        self._run, self._on_row, self._progress, self._trust_imports = run, on_row, progress, trust_imports
+        self._run, self._on_row, self._on_event = run, on_row, on_event
+        self._progress, self._trust_imports = progress, trust_imports
         self._made = run.resume is None and run_dir is None
         self.path: Path = run.resume or (_new_folder(run.name) if run_dir is None else Path(run_dir).absolute())
         self._started, self._ended = threading.Event(), threading.Event()
@@ -98,6 +108,10 @@ class Training:
         """Have it finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
         self._stop.asked = True
 
+    def request_weights(self) -> None:
+        """Have the event `Weights` come to `on_event`, in about a second while it trains. Returns at once."""
+        self._stop.weights = True
+
     def wait(self, timeout: float | None = None) -> Run:
         """Wait until it has ended, at most `timeout` seconds. Returns the run, whether it is done or was stopped.
 
@@ -105,7 +119,7 @@ class Training:
             ConfigurationError: it could not start.
             TrainingFailedError: it failed.
             TimeoutError: it goes on.
-            Exception: what `on_row` raised; the run was stopped then.
+            Exception: what `on_row` or `on_event` raised; the run was stopped and saved then.
         """
         if not self._ended.wait(timeout):
             raise TimeoutError(f"the run in {self.path} goes on")
@@ -145,7 +159,14 @@ class Training:
             display.show(event)
             if isinstance(event, Started):
                 self._started.set()
-            return self._on_row(event.values) if isinstance(event, Row) and self._on_row is not None else None
+            try:
+                goes_on = None if self._on_event is None else self._on_event(event, self)
+                if isinstance(event, Row) and self._on_row is not None and goes_on is not False:
+                    goes_on = self._on_row(event.values)
+            except Exception as error:
+                display.message(f"error: {typed_line(error)}{place(error)}; the run is saved and ends")
+                raise
+            return goes_on
 
         try:
             result = train_in_process(

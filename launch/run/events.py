@@ -4,12 +4,15 @@ A run is Started, then sends Progressed about once a second and the other events
 Messages may come before Started.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from shared.config import RunConfig
+from shared.types import Float32Array
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,18 @@ class Progressed(msgspec.Struct, frozen=True, tag=True):
     progress: Progress
 
 
+class Episodes(msgspec.Struct, frozen=True, tag=True):
+    """The training episodes that ended in a logging interval, in the order of arrival, before the row of the interval.
+
+    Unclipped returns, lengths in agent steps, and the global frames at the end of the interval. One event per episode
+    would cost the learner's process a message for each.
+    """
+
+    frames: int
+    returns: list[float]
+    lengths: list[int]
+
+
 class Row(msgspec.Struct, frozen=True, tag=True):
     """The numbers of a logging interval, by the names and with the types that metrics.jsonl has."""
 
@@ -102,6 +117,23 @@ class Saved(msgspec.Struct, frozen=True, tag=True):
     update: int
 
 
+class Weights(msgspec.Struct, frozen=True, tag=True):
+    """The weights after `update` updates, which the caller has requested by `StopRequest.weights`."""
+
+    update: int
+    frames: int
+    shapes: dict[str, tuple[int, ...]]
+    parameters: bytes
+
+    @property
+    def arrays(self) -> dict[str, Float32Array]:
+        """Each weight float32, read-only, by its name in a checkpoint."""
+        flat, found = np.frombuffer(self.parameters, np.float32), {}
+        for name, shape in self.shapes.items():
+            found[name], flat = flat[: math.prod(shape)].reshape(shape), flat[math.prod(shape) :]
+        return found
+
+
 class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The run has ended and is saved. `summary` is the content of summary.json, with the run's `status`."""
 
@@ -109,9 +141,9 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     summary: dict[str, Any]
 
 
-SessionEvent = Message | Row | Evaluated | Saved
+SessionEvent = Message | Episodes | Row | Evaluated | Saved | Weights
 """Events that the training loop itself sends."""
-Event = Started | Message | Progressed | Row | Evaluated | Saved | Stopped
+Event = Started | Message | Progressed | Episodes | Row | Evaluated | Saved | Weights | Stopped
 
 
 class View(NamedTuple):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
 from launch.output import drop_half_line, from_json, to_json
-from launch.run.events import Message, Progress, Row, SessionEvent
+from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import ActorConfig, RunConfig
 from shared.schedules import scheduled
@@ -128,6 +128,8 @@ class Metrics:
                 self._return_sum += float(finite.sum())
             for name, values in report.episodes.info.items():
                 self._info.setdefault(name, []).extend(values.tolist())
+            self._returns += returns.tolist()
+            self._lengths += report.episodes.lengths.tolist()
         if outcome.dropped is None:
             self._lags[outcome.policy_lag] += 1
             self._statistics.update(report.statistics)
@@ -208,6 +210,11 @@ class Metrics:
         self._statistics: Counter[str] = Counter()
         self._accepted = 0
         self._info: dict[str, list[float]] = {}
+        self._returns, self._lengths = list[float](), list[int]()
+
+    def episodes(self, frames: int) -> Episodes:
+        """The episodes of the interval, which ends at `frames`."""
+        return Episodes(frames, self._returns, self._lengths)
 
 
 class MissingInfo:
@@ -327,6 +334,9 @@ class Reporting:
             if not self._rows_fail:
                 self._log(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._rows_fail = True
+        episodes = self._metrics.episodes(row.frames)
+        if episodes.returns:
+            self._messages.emit(episodes)
         # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
         self._messages.emit(Row(from_json(line.decode())))
         # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.

@@ -28,7 +28,7 @@ from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError, backoff_seconds
 from launch.output import write_json
-from launch.run.events import Evaluated, Progress, Saved, View
+from launch.run.events import Evaluated, Progress, Saved, View, Weights
 from launch.run.folder import RunFolder, read_weights
 from launch.run.metrics import Messages, Metrics, MissingInfo, Reporting, change_message, dropped_message
 from launch.run.saving import Saving
@@ -184,6 +184,7 @@ class TrainingSession:
             self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
         self._missing_info = MissingInfo(config.environment.log_info)
         self._dropped_reports: Counter[str] = Counter()
+        self._weights_requested = False
         # True after a resume of a run that has logged it.
         self._non_finite_return_logged = self.learner.account.non_finite_returns > 0
 
@@ -205,8 +206,9 @@ class TrainingSession:
         """Log a line in the thread of `run`."""
         self._log(line)
 
-    def view(self) -> View:
-        """The present progress, and the events since the last view."""
+    def view(self, weights: bool = False) -> View:
+        """The present progress, and the events since the last view. With `weights` a later one has the weights."""
+        self._weights_requested |= weights
         return View(self._reporting.latest, self._messages.take())
 
     def run(self) -> dict[str, Any]:
@@ -248,6 +250,9 @@ class TrainingSession:
                 self._save()
                 self._saving.count_from(self.elapsed_seconds)
             self._reporting.report_if_due(now, self.learner.account.frames)
+            if self._weights_requested:
+                self._weights_requested = False
+                self._send_weights()
             self._stop_if_due()
             if self._ends_at_once():
                 break
@@ -363,6 +368,11 @@ class TrainingSession:
     def _save(self) -> None:
         if self._saving.save(window_counts=self._returns.last_count):
             self._messages.emit(Saved(self.learner.version))
+
+    def _send_weights(self) -> None:
+        snapshot, layout = self.learner.snapshot(), self.learner.layout
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        self._messages.emit(Weights(snapshot.version, snapshot.frames, shapes, snapshot.parameters.tobytes()))
 
     def _log_last(self) -> None:
         try:

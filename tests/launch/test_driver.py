@@ -8,13 +8,14 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sessions import quick
 
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
 from launch.presets.settings_files import with_settings
-from launch.run.events import Event, Progressed, Row, Saved, Started, Stopped
+from launch.run.events import Episodes, Event, Progressed, Row, Saved, Started, Stopped, Weights
 from launch.run.folder import RunFolder, holder_of
 from launch.train import Result, TrainingFailedError
 from shared.errors import ConfigurationError
@@ -34,6 +35,34 @@ def test_a_run_sends_its_events_and_leaves_its_numbers(tmp_path: Path) -> None:
     written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [event.values for event in events if isinstance(event, Row)] == written
     assert Saved(result.summary["updates"]) in events
+
+
+def test_weights_come_when_they_are_requested_and_episodes_with_each_row(tmp_path: Path) -> None:
+    """To the process of the caller and back."""
+    stop, events, requests = StopRequest(), list[Event](), iter([True])
+
+    def on_event(event: Event) -> bool:
+        events.append(event)
+        if isinstance(event, Row) and event.values["episodes"]:
+            stop.weights |= next(requests, False)
+        return not isinstance(event, Weights)
+
+    result = train_in_process(quick(), tmp_path / "run", on_event, stop=stop)
+    assert result.status == "interrupted"
+    (weights,) = [event for event in events if isinstance(event, Weights)]
+    assert 0 < weights.update <= result.summary["updates"]
+    shapes = {name: array.shape for name, array in weights.arrays.items()}
+    # The 4 numbers of a cart, 8 hidden units, 2 actions.
+    assert (4, 8) in shapes.values()
+    assert {(8, 2), (8, 1)} <= set(shapes.values())
+    assert sum(array.size for array in weights.arrays.values()) * 4 == len(weights.parameters)
+    assert all(np.isfinite(array).all() for array in weights.arrays.values())
+    ended = [event for event in events if isinstance(event, Episodes)]
+    assert sum(len(event.returns) for event in ended) == result.summary["episodes"] > 0
+    # A cart gets a reward of 1 at each step.
+    assert all(event.returns == list(map(float, event.lengths)) for event in ended)
+    positions = [events.index(event) for event in ended]
+    assert all(isinstance(events[position + 1], Row) for position in positions)
 
 
 def test_a_run_is_stopped_from_another_thread_once_it_has_started(tmp_path: Path) -> None:

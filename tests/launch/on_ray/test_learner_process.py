@@ -32,9 +32,10 @@ class Method:
     """`process.method.remote()` as the value or error that `ray.get` will give."""
 
     def __init__(self, result: Any, called: Callable[[], None] = lambda: None) -> None:
-        self._result, self._called = result, called
+        self._result, self._called, self.given = result, called, list[tuple[object, ...]]()
 
-    def remote(self, *_: object) -> Any:
+    def remote(self, *given: object) -> Any:
+        self.given.append(given)
         self._called()
         return self._result
 
@@ -224,7 +225,11 @@ def test_a_learner_that_does_not_respond_yet_blocks_no_view_and_is_ended_by_a_st
         learner.interrupt()
     assert killed == [(process, True)]
     responds = True
+    # The call that is under way was made without the request.
+    assert learner.view(True) == seen
+    assert process.view.given == [(False,)]
     assert learner.view() == seen
+    assert process.view.given == [(False,), (True,)]
     responds = False
     assert learner.view() == View(seen.progress, [])
     learner.interrupt()

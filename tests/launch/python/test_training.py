@@ -1,5 +1,6 @@
 """The handle of a run that a Python program starts. `train_in_process` is replaced: no process is started."""
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from launch.presets import PRESETS
 from launch.python import training as module
 from launch.python.training import Training
 from launch.request import ResolvedRun
-from launch.run.events import Message, Row, Started
+from launch.run.events import Event, Message, Row, Started
 from launch.train import OnEvent, Result, TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -50,10 +51,10 @@ Make = Callable[..., Training]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    def make_training(run: Run, on_row: Any = None, *, progress: bool = False) -> Training:
+    def make_training(run: Run, on_row: Any = None, on_event: Any = None, *, progress: bool = False) -> Training:
         monkeypatch.setattr(module, "train_in_process", run)
         resolved = ResolvedRun(CONFIG, "cartpole")
-        return Training(resolved, tmp_path / "run", on_row, progress=progress, trust_imports=False)
+        return Training(resolved, tmp_path / "run", on_row, on_event, progress=progress, trust_imports=False)
 
     return make_training
 
@@ -83,6 +84,38 @@ def test_a_row_for_which_false_comes_back_stops_the_run(make: Make, capsys: pyte
     under_way.wait()
     assert rows == [{"frames": 8}]
     assert capsys.readouterr().out == ""
+
+
+def test_all_events_come_to_one_callback_with_the_handle(make: Make) -> None:
+    seen: list[Event] = []
+
+    def on_event(event: Event, training: Training) -> bool:
+        assert training is under_way
+        seen.append(event)
+        return not isinstance(event, Row)
+
+    under_way = make(Run(), on_event=on_event)
+    under_way.follow()
+    under_way.wait()
+    assert [type(event) for event in seen] == [Message, Started, Row]
+
+
+@pytest.mark.parametrize("name", ["on_row", "on_event"])
+def test_an_error_of_a_callback_is_one_line_with_its_place_and_is_raised(
+    name: str, make: Make, capsys: pytest.CaptureFixture
+) -> None:
+    def fails(given: Any, *_: Training) -> None:
+        if isinstance(given, Row | dict):
+            raise KeyError("mean_retrun")
+
+    under_way = make(Run(), progress=True, **{name: fails})
+    under_way.follow()
+    with pytest.raises(KeyError):
+        under_way.wait()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
+    assert re.fullmatch(
+        r"error: KeyError: 'mean_retrun' \(test_training\.py:\d+, in fails\); the run is saved and ends", line
+    )
 
 
 @pytest.mark.parametrize(

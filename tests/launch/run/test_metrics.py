@@ -14,7 +14,7 @@ from waiting import UNTIL_FRAMES
 
 from launch.cli import main
 from launch.presets import PRESETS
-from launch.run.events import Message, Progress
+from launch.run.events import Episodes, Message, Progress
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, NewLines, Reporting, annealing_warning, dropped_message
 from launch.run.trackers import scalars
@@ -22,10 +22,14 @@ from shared.config import OptimizerConfig, RunConfig
 from shared.types import StageSeconds
 
 
+def without_episodes(**more: Any) -> Any:
+    return SimpleNamespace(next_interval=lambda _row: None, episodes=lambda frames: Episodes(frames, [], []), **more)
+
+
 def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(tmp_path: Path) -> None:
     """100 reports in 6 seconds, first of 200 frames and then of 600."""
     now, frames, views, tracked = 0.0, 0, dict[float, float](), list[float]()
-    metrics: Any = SimpleNamespace(next_interval=lambda _row: None, begin=lambda _seconds: None, empty=False)
+    metrics = without_episodes(begin=lambda _seconds: None, empty=False)
     reporting = Reporting(
         RunConfig(total_frames=40_000, log_every_seconds=10.0),
         RunFolder(tmp_path),
@@ -71,7 +75,7 @@ def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
 def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tmp_path: Path) -> None:
     """It would say that nothing was played in no time, and a terminal would keep that."""
-    metrics: Any = SimpleNamespace(next_interval=lambda _row: None, empty=empty)
+    metrics = without_episodes(empty=empty)
     messages = Messages(tmp_path / "log.txt")
     reporting = Reporting(
         RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, lambda _row: None, messages
