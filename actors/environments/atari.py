@@ -53,14 +53,19 @@ class AtariAdapter:
         """Frames per agent step."""
         return self._config.frame_skip
 
-    def check(self) -> None:
+    def _check_variant(self) -> None:
         config, spec = self._config, gymnasium.spec(self._config.registered_id)
         for name in ("mode", "difficulty", "continuous"):
             if spec.kwargs.get(name):
                 problem = (
-                    f"is registered with {name} {spec.kwargs[name]}, which ale-py's vector environment cannot play"
+                    f"is registered with {name} {spec.kwargs[name]}, which ale-py's vector environment cannot play; "
+                    f"register it without"
                 )
                 raise setting_error("environment.id", config.id, problem)
+
+    def check(self) -> None:
+        self._check_variant()
+        config, spec = self._config, gymnasium.spec(self._config.registered_id)
         skipped = spec.kwargs.get("frameskip", _REGISTERED_SKIP)
         if not config.registered_id.startswith("ALE/") and skipped != 1:
             raise setting_error(
@@ -140,6 +145,8 @@ class AtariAdapter:
         return Frames(screen, turned, self._config.frame_stack, repeats_first=False)
 
     def _make(self, count: int, threads: int, **picture: Any) -> gymnasium.vector.VectorEnv:
+        # Not in `check` only: no caller plays another game in silence.
+        self._check_variant()
         config = self._config
         return AtariVectorEnv(
             atari_game(config.id),

@@ -1,10 +1,15 @@
 """Atari games: pictures as networks take them, lives, and which ids are games."""
 
+from collections.abc import Callable
+
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from actors.environments import VectorEnvironment, adapter_of, atari_game, channels_last, environment_spec
 from shared.config import EnvironmentConfig
+from shared.errors import ConfigurationError
 from shared.types import ActionSpec
 
 
@@ -44,6 +49,18 @@ def test_an_agent_step_of_a_game_is_as_many_frames_as_are_skipped() -> None:
     spec = environment_spec(config)
     assert spec.frames_per_agent_step == 3
     assert adapter_of(config).score_protocol(spec)["frames_per_agent_step"] == 3
+
+
+@pytest.mark.parametrize(("rule", "value"), [("mode", 4), ("difficulty", 1), ("continuous", True)])
+@pytest.mark.parametrize("make", [environment_spec, lambda config: VectorEnvironment(config, 1)])
+def test_a_variant_of_a_game_that_is_registered_is_refused_and_never_played_as_another(
+    make: Callable[[EnvironmentConfig], object], rule: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = {"game": "breakout", "frameskip": 1, "repeat_action_probability": 0.0, rule: value}
+    spec = EnvSpec("Variant/Breakout-v0", "ale_py.env:AtariEnv", kwargs=rules)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    with pytest.raises(ConfigurationError, match=f"is registered with {rule} {value}, .* register it without"):
+        make(EnvironmentConfig(id=spec.id))
 
 
 def test_games_are_told_from_other_environments() -> None:
