@@ -84,5 +84,3 @@ def test_a_run_without_centring_learns_from_what_the_screen_shows(tmp_path: Path
     assert np.isfinite(weights).all()
     assert not np.array_equal(weights, policy.initial_parameters())
     assert main(f"train --resume {folder} --total-frames 480".split()) == 0
-    assert json.loads((folder / "summary.json").read_text())["updates"] > summary["updates"]
-    assert main(f"evaluate {folder} --episodes 1".split()) == 0

@@ -30,23 +30,6 @@ def test_seeds_are_a_list_or_a_range() -> None:
         parse_seeds("1,1")
 
 
-def test_each_seed_has_its_run_and_all_have_one_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And files with the names of our packages, where the user stands, are not in the way."""
-    write_namesakes(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    folder, file = tmp_path / "runs", tmp_path / "summary.json"
-    command = f"{SMALL} --total-frames 500 --seeds 1,2 --side-by-side 2 --run-dir runs --json {file}"
-    assert main(command.split()) == 0
-    summary = json.loads(file.read_text())
-    assert summary == json.loads((folder / "summary.json").read_text())
-    for seed in (1, 2):
-        assert json.loads((folder / f"seed-{seed}" / "config.json").read_text())["seed"] == seed
-        assert summary["seeds"][str(seed)]["status"] == "frames_reached"
-    frames = [run["frames"] for run in summary["seeds"].values()]
-    assert summary["over_seeds"]["frames"]["median"] == sum(frames) / 2
-    assert summary.keys() >= {"command", "hardware", "versions"}
-
-
 @pytest.mark.slow
 def test_a_killed_run_is_a_failure_and_the_others_are_trained(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
@@ -73,8 +56,11 @@ def start(folder: Path, settings: str = "") -> subprocess.Popen[str]:
     return process
 
 
-def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
+def test_after_an_interrupt_each_seed_is_trained_to_its_end_and_all_have_one_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And files with the names of our packages, where the user stands, are not in the way."""
+    folder, file = tmp_path / "runs", tmp_path / "summary.json"
     process = start(folder)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
@@ -87,11 +73,18 @@ def test_an_interrupt_saves_the_run_under_way_and_starts_no_other(tmp_path: Path
 
     # The seeds that are not done go on, with the settings that are typed now, and each is done once.
     frames = summary["seeds"]["1"]["frames"] + 100
-    assert main(f"train --resume {folder} --total-frames {frames} --side-by-side 2".split()) == 0
-    again = json.loads((folder / "summary.json").read_text())["seeds"]
-    assert [again[seed]["status"] for seed in ("1", "2")] == ["frames_reached"] * 2
+    write_namesakes(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(f"train --resume {folder} --total-frames {frames} --side-by-side 2 --json {file}".split()) == 0
+    again = json.loads(file.read_text())
+    assert again == json.loads((folder / "summary.json").read_text())
+    assert again.keys() >= {"command", "hardware", "versions"}
+    played = [account_of(folder / f"seed-{seed}")["frames"] for seed in (1, 2)]
+    assert again["over_seeds"]["frames"]["median"] == sum(played) / 2
     for seed in (1, 2):
-        assert account_of(folder / f"seed-{seed}")["frames"] >= frames
+        assert json.loads((folder / f"seed-{seed}" / "config.json").read_text())["seed"] == seed
+        assert again["seeds"][str(seed)]["status"] == "frames_reached"
+        assert played[seed - 1] >= frames
     written = (folder / "seed-1" / "summary.json").stat().st_mtime_ns
     assert main(f"train --resume {folder}".split()) == 0
     assert (folder / "seed-1" / "summary.json").stat().st_mtime_ns == written
