@@ -372,8 +372,8 @@ def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder
         before,
         config,
         lambda was: (
-            f"frames, best weights and moments of the run are of {was}; leave it as it was, or start a new run from "
-            f"its weights: --start-from {quoted(folder.path)}"
+            f"the run has {was}, and its count of frames, best weights and moments depend on that; leave it as it was, "
+            f"or start a new run from its weights: --start-from {quoted(folder.path)}"
         ),
     )
     _check_unchanged(
