@@ -89,6 +89,7 @@ def test_an_exception_of_the_listener_is_raised_when_the_run_is_saved(error: Bas
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
     stop = StopRequest()
 

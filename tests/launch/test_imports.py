@@ -84,8 +84,9 @@ def run_of_another_process(module: Module, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.usefixtures("run_of_another_process")
-def test_a_run_folder_imports_nothing_without_permission(module: Module, capsys: pytest.CaptureFixture) -> None:
+def test_a_run_folder_imports_nothing_without_permission(
+    module: Module, run_of_another_process: Path, capsys: pytest.CaptureFixture
+) -> None:
     start = f"train cartpole {SMALL} --executor inline --run-dir new"
     commands = {
         "record run": "",
@@ -112,16 +113,13 @@ def test_a_run_folder_imports_nothing_without_permission(module: Module, capsys:
     # Commands that only read numbers need no permission.
     assert main(["report", "run"]) == 0
     assert main(["plot", "run"]) == 0
-
-
-def test_permission_is_for_the_modules_that_were_named(
-    run_of_another_process: Path, capsys: pytest.CaptureFixture
-) -> None:
+    # Permission is for the modules that were named.
     file = run_of_another_process / "config.json"
     settings = json.loads(file.read_text())
     settings["environment"]["imports"] = ["this"]
     file.write_text(json.dumps(settings))
-    line = "train --resume run --total-frames 500 --environment.id their_environments:Their-v0"
+    capsys.readouterr()
+    line = "train --resume run --total-frames 600 --environment.id their_environments:Their-v0"
     assert main(line.split()) == 2
     assert "run: would import this: give --trust-imports" in capsys.readouterr().err
     assert "this" not in sys.modules
