@@ -87,7 +87,7 @@ def list_runs(arguments: RunsArguments) -> int:
         console.print(runs_table(shown, folder, console), highlight=False)
     left = len(found) - len(shown)
     if left or not found:
-        print_line(console, f"{left} older ones: --all" if left else f"no runs in {folder}")
+        print_line(console, f"{left} more: --all" if left else f"no runs in {folder}")
     if arguments.json is not None:
         write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
     return EXIT_DONE
