@@ -11,10 +11,11 @@ from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
+from shared import registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.methods.actor_critic import ActorCritic
-from shared.registry import register_method
+from shared.registry import MethodEntry
 from shared.types import GradientReport, WeightSnapshot
 
 
@@ -24,7 +25,10 @@ class NextActions(ActorCritic):
     needs_next_actions = True
 
 
-register_method("next_actions", NextActions, continuous_actions=True)
+@pytest.fixture(autouse=True)
+def with_next_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method has a name, for this test alone."""
+    monkeypatch.setitem(registry.METHODS, "next_actions", MethodEntry(__name__, "NextActions", continuous_actions=True))
 
 
 def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int = 24) -> RunConfig:
