@@ -38,7 +38,7 @@ class Display:
         self._console = console
         self._live: Live | None = None
         self._last_line = -_PLAIN_LINE_SECONDS
-        self._reported = self._failed = False
+        self._reported = self._failed = self._own_modules = False
 
     def __enter__(self) -> "Display":
         return self
@@ -53,13 +53,15 @@ class Display:
         match event:
             case Message(text):
                 self.message(text)
-            case Started(actors=actors):
+            case Started(actors=actors, config=config):
+                self._own_modules = bool(config.environment.modules)
                 self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}…")
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
                 self.__exit__()
-                for line in summary_lines(event.summary, _typed(Path(event.folder))):
+                folder = _typed(Path(event.folder))
+                for line in summary_lines(event.summary, folder, own_modules=self._own_modules):
                     self.message(line)
 
     def wait_for(self, text: str) -> None:
@@ -180,8 +182,14 @@ def _typed(folder: Path) -> str:
     return quoted(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
-def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
-    """The last lines of a run: its result, its folder, and the commands for what comes next."""
+def summary_lines(summary: dict[str, Any], run: str, *, own_modules: bool = False) -> list[str]:
+    """The last lines of a run: its result, its folder, and the commands for what comes next.
+
+    Args:
+        summary: of the run.
+        run: its folder, as the shell reads it.
+        own_modules: whether the run imports modules of the user.
+    """
     evaluation = summary["evaluation"]
     # Runs of older versions count the start-up as training.
     start = f" and {summary['startup_seconds']:.0f} s of start-up" if "startup_seconds" in summary else ""
@@ -197,6 +205,8 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
     ]
     if evaluation is not None:
         lines.append(f"last evaluation: {evaluation_line(evaluation)}")
+    # Without it a command does not run the code of modules that only the run names.
+    trust = " --trust-imports" if own_modules else ""
     first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
     if first is not None and first != confirmed:
         lines.append(f"first crossing of the mark: {_crossing(first)}")
@@ -206,9 +216,9 @@ def summary_lines(summary: dict[str, Any], run: str) -> list[str]:
         *lines,
         f"run folder:   {run}",
         f"curves:       tributary plot {run}, or tensorboard --logdir {run}",
-        f"evaluate:     tributary evaluate {run}",
-        f"video, page:  tributary record {run}; tributary report {run}",
-        f"continue:     tributary train --resume {run}{_FURTHER.get(summary['status'], '')}",
+        f"evaluate:     tributary evaluate {run}{trust}",
+        f"video, page:  tributary record {run}{trust}; tributary report {run}",
+        f"continue:     tributary train --resume {run}{trust}{_FURTHER.get(summary['status'], '')}",
     ]
 
 

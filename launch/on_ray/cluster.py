@@ -18,6 +18,8 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # The run reports actors that join or go: the autoscaler's lines would only come between.
 os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
+# Ray's own 15 lets a busy machine starve the learner: runs were seen not to start within minutes.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import ray
 from ray.autoscaler.sdk import request_resources

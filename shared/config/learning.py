@@ -117,7 +117,7 @@ class OptimizerConfig:
     """Schedule of the learning rate by global frames: linear or cosine, to 0; constant; or a schedule that a module of
     --environment.import has registered."""
     annealing_frames: Annotated[int | None, Range(1), For("optimizer.schedule", "linear", "cosine")] = None
-    """linear, cosine: global frames at which the rate reaches 0. None: the total frames of the run."""
+    """linear, cosine, registered: global frames at which the progress is 1. None: the total frames of the run."""
     decay: Annotated[float, Range(0, below=1), _RMSPROP] = 0.99
     """rmsprop: α."""
     epsilon: Annotated[float, Range(above=0), For("optimizer.name", "rmsprop", "adam")] = 0.1

@@ -117,6 +117,16 @@ def test_what_goes_on_with_a_run_names_the_limit_that_ended_it(status: str, more
     assert last == f"continue:     tributary train --resume runs/one{more}"
 
 
+def test_commands_for_a_run_with_modules_of_the_user_trust_them() -> None:
+    numbers = dict.fromkeys(("wall_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates"), 1)
+    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
+    summary = {"status": "interrupted", "episodes": 0, **numbers, **nothing}
+    *_, evaluate, film, resume = summary_lines(summary, "runs/one", own_modules=True)
+    assert evaluate == "evaluate:     tributary evaluate runs/one --trust-imports"
+    assert film == "video, page:  tributary record runs/one --trust-imports; tributary report runs/one"
+    assert resume == "continue:     tributary train --resume runs/one --trust-imports"
+
+
 class Broken(io.StringIO):
     """What no write reaches."""
 
