@@ -170,7 +170,7 @@ def test_a_checkpoint_has_the_names_that_those_of_earlier_revisions_have(cartpol
     learner = q_learner(cartpole)
     assert set(learner.state()) == {
         *("layout_fingerprint", "ledger", "lag_counts", "last_sequences", "recent_returns", "episodes"),
-        "non_finite_returns",
+        *("frames", "non_finite_returns"),
         *("target_updates", "snapshot_frames", "observation_moments"),
     }
     own = {"parameters", "accumulated", "pending", "target_parameters"}
