@@ -17,6 +17,10 @@ def main() -> None:
         for row in csv.DictReader(file):
             if row["executor"] == "inline":
                 task = f"{row['task']}, {row['mark']}"
+                # The small rollouts of many workers of Pong have been trained by the earlier rule only.
+                earlier = row["advantages_standardised_over"] == "rollout" and int(row["workers"]) > 2
+                if earlier and row["task"] != "pong":
+                    task += ", earlier rules"
                 seeds[task][int(row["workers"])].append((int(row["agent_steps"]), row["reached"] == "yes"))
     with figure() as (drawn, (axes,)):
         for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
