@@ -43,7 +43,9 @@ class Terminal:
     ) -> None:
         self._master, terminal = pty.openpty()
         self.resize(columns, rows)
-        variables = {**os.environ, "TERM": "xterm-256color", **(environment or {})}
+        # pytest-xdist gives its processes a size in their environment, which would come before that of the terminal.
+        own = {"TERM": "xterm-256color", "COLUMNS": None, "LINES": None}
+        variables: dict[str, str | None] = {**os.environ, **own, **(environment or {})}
         setup = "import signal; " + "".join(f"signal.signal({int(kind)}, signal.SIG_IGN); " for kind in ignoring)
         self.process = subprocess.Popen(
             [sys.executable, "-c", setup + _AT_THE_TERMINAL, *command],
