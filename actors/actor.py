@@ -22,10 +22,9 @@ class ActorState(NamedTuple):
     """The state from which an actor resumes to the bit. `actions` [N, B(, D)] are all actions of its environments.
 
     `next_actions` are the first actions of the next rollout, if they are chosen already. `gradients` is the progress of
-    the last rollout, see `Gradients.state`, with values and log π of the next actions; None if each rollout gives one
-    gradient. `memory` has the network's states
-    by number: the state before the next rollout, then, with `next_actions`, the state after them. `seed_rule` is the
-    derivation of the environments' seeds.
+    the last rollout, see `Gradients.state`, with values and log π of the next actions; None if each rollout gives
+    one gradient. `memory` has the network's states by number: the state before the next rollout, then, with
+    `next_actions`, the state after them. `seed_rule` is the derivation of the environments' seeds.
     """
 
     sequence: int
@@ -288,7 +287,7 @@ class Actor:
                 self._gradients.keep(t, acted)
             else:
                 acted, next_acted = next_acted, None
-                # Of the weights that chose it. Exact checkpoints from before version 0.2 lack its value.
+                # Its value and log π come from the weights that chose it. Exact checkpoints from before 0.2 lack them.
                 if acted.values is not None:
                     self._gradients.keep(t, acted)
             self._memory = carried(acted.state, builder.resets)

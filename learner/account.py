@@ -96,7 +96,7 @@ class Account:
         self.lag_counts: Counter[int] = Counter()
         self.recent_returns: deque[float] = deque(maxlen=RETURN_WINDOW)
         self.episodes = self.non_finite_returns = 0
-        # Of agent steps before a resume that were counted with another frame skip.
+        # The difference where agent steps before a resume were counted with another frame skip.
         self._more_frames = 0
 
     @property

@@ -304,7 +304,7 @@ class Reporting:
             self._view(self._progress())
 
     def _view(self, progress: Progress) -> None:
-        """Set `latest`, with rates over the interval of rows or since the view before, whichever is longer."""
+        """Set `latest`. Its rates are over the longer of two spans: that of the row, and that since the last view."""
         before = self.latest
         seconds = progress.elapsed_seconds - before.elapsed_seconds
         if seconds > progress.elapsed_seconds - self._logged_seconds:

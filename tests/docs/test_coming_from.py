@@ -16,10 +16,10 @@ import tributary_rl as tributary
 from launch.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-# What else has to be installed for these is there in their own tests.
+# These need further packages, and have tests of their own (trackers, sweeps).
 ELSEWHERE = {"W&B", "sweep"}
 SMALL = f"--executor inline --actors 1 {UNTIL_FRAMES}"
-# Of tasks that take long otherwise, or that go on with a run.
+# Options that shorten a task, or raise the frames of a run that continues.
 SHORT = {
     "evaluate": "--episodes 2",
     "resume": "--total-frames 1_200",

@@ -161,7 +161,7 @@ AttributeError: 'int' object has no attribute 'foo'
 
 
 class EngineError(Exception):
-    """Of two arguments, and with a lock: it cannot be pickled."""
+    """An error of two arguments that has a lock: it cannot be pickled."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"E{code}: {text}")
