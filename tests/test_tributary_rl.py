@@ -142,7 +142,9 @@ def test_arguments_that_do_not_go_together_are_told() -> None:
         tributary.train("cartpole", resume="latest")
     with pytest.raises(tributary.ConfigurationError, match="there is no such setting, did you mean optim"):
         tributary.train("cartpole", settings={"learning_rate": 1e-3})
-    with pytest.raises(tributary.ConfigurationError, match="is not the folder of a run"):
+    with pytest.raises(
+        tributary.ConfigurationError, match="no-such-folder: there is no such folder, and no run below runs/"
+    ):
         tributary.Run("no-such-folder")
 
 

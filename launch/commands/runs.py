@@ -108,7 +108,7 @@ def attach(arguments: AttachArguments) -> int:
     if run.status == DIED:
         print_line(console, f"its process ended without a summary: tributary train --resume {quoted(path)} goes on")
         return EXIT_FAILED
-    own_modules = bool(run.folder.read_config().environment.modules)
+    own_modules = bool(run.config.environment.modules)
     for line in summary_lines(read_summary(run.folder), quoted(path), own_modules=own_modules):
         print_line(console, line)
     return EXIT_FAILED if run.status == "failed" else EXIT_DONE

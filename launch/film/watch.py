@@ -32,7 +32,7 @@ from launch.film.stage import Frame, Performance, PlayArguments, PlayedStep
 from launch.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, quoted, write_json
 from launch.run.folder import RunFolder
-from launch.run.status import RunPath, run_name
+from launch.run.status import RunPath, run_name, trust_option
 from shared.errors import ConfigurationError
 
 _DEFAULT = zoo.FOLDER / "pong"
@@ -72,12 +72,12 @@ def watch(arguments: WatchArguments) -> int:
     """Run `tributary watch`. Returns the exit code."""
     check_json_file(arguments.json)
     folder = RunFolder(arguments.run)
-    environment_id = folder.read_settings("run").environment.id
+    config = folder.read_settings("run")
+    environment_id = config.environment.id
+    record = f"tributary record {quoted(run_name(arguments.run))}{trust_option(config)}"
     in_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     if not in_terminal or os.environ.get("TERM") in (None, "", "dumb"):
-        raise ConfigurationError(
-            f"watch plays in a terminal, and there is none here: tributary record {quoted(folder.name)} writes a video"
-        )
+        raise ConfigurationError(f"watch plays in a terminal, and there is none here: {record} writes a video")
     console = Console()
     print_line(console, f"{run_name(arguments.run)} plays {environment_id}: TensorFlow takes a few seconds to load")
     performance = Performance(folder, _EPISODES, arguments)
@@ -105,7 +105,7 @@ def watch(arguments: WatchArguments) -> int:
         performance.close()
     whole = f"{len(returns)} whole episodes, mean return {sum(returns) / len(returns):g}, " if returns else ""
     print_line(console, f"played {whole}with {performance.source}")
-    print_line(console, f"a video of it: tributary record {quoted(run_name(arguments.run))}")
+    print_line(console, f"a video of it: {record}")
     if arguments.json is not None:
         played = {**performance.description, "returns": returns, "interrupted": interrupted}
         write_json(arguments.json, played | provenance())

@@ -13,7 +13,7 @@ import msgspec
 from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
-from launch.output import finite, typed_path, write_json
+from launch.output import finite, nearest, typed_path, write_json
 from launch.presets.settings_files import without_removed
 from launch.run.folder import Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
@@ -301,7 +301,11 @@ def numbered(folder: Path) -> Iterator[Path]:
 
 
 def run_path(text: str) -> Path:
-    """The folder of a run by its name on the command line. A URL of remote storage is fetched into a new folder."""
+    """The folder of a run by its name on the command line. A URL of remote storage is fetched into a new folder.
+
+    Raises:
+        ConfigurationError: there is no such folder, agent or copy. The message has the most similar run folder.
+    """
     if "://" in text:
         return _fetched(text)
     if text.startswith(zoo.PREFIX):
@@ -316,7 +320,9 @@ def run_path(text: str) -> Path:
         return _RUNS / path
     if zoo.PREFIX + text in zoo.agents():
         raise setting_error("run", text, f"there is no such folder; the agent that ships is {zoo.PREFIX}{text}")
-    return path
+    known = [str(folder) for folder in run_folders(_RUNS)]
+    others = f"{nearest(text, known)} (tributary runs lists all)" if known else f", and no run below {_RUNS}/"
+    raise ConfigurationError(f"{text}: there is no such folder{others}")
 
 
 # Cached: the parser of a command line may convert an argument more than once.
@@ -331,6 +337,11 @@ def _fetched(url: str) -> Path:
 def run_name(path: Path) -> str:
     """The name of a run's folder on the command line."""
     return zoo.agent_name(path) or str(path)
+
+
+def trust_option(config: RunConfig) -> str:
+    """The end of a suggested command that plays a run: the option to run the user's own modules, if it has any."""
+    return " --trust-imports" if config.environment.modules else ""
 
 
 RunPath = Annotated[

@@ -3,11 +3,15 @@
 import io
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from launch.cli import main
 from launch.commands.display import Display, progress_line, progress_table, summary_lines
+from launch.output import write_json
 from launch.presets import PRESETS
 from launch.run.events import Progress, Started
 from shared.config import RunConfig
@@ -117,14 +121,20 @@ def test_what_goes_on_with_a_run_names_the_limit_that_ended_it(status: str, more
     assert last == f"continue:     tributary train --resume runs/one{more}"
 
 
-def test_commands_for_a_run_with_modules_of_the_user_trust_them() -> None:
+def test_commands_for_a_run_with_modules_of_the_user_trust_them(
+    cartpole: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     numbers = dict.fromkeys(("wall_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates"), 1)
     nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
-    summary = {"status": "interrupted", "episodes": 0, **numbers, **nothing}
-    *_, evaluate, film, resume = summary_lines(summary, "runs/one", own_modules=True)
-    assert evaluate == "evaluate:     tributary evaluate runs/one --trust-imports"
-    assert film == "video, page:  tributary record runs/one --trust-imports; tributary report runs/one"
-    assert resume == "continue:     tributary train --resume runs/one --trust-imports"
+    config = replace(cartpole, environment=replace(cartpole.environment, imports=("sides",)))
+    # A process of its own has written it.
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
+    write_json(tmp_path / "summary.json", {"status": "interrupted", "episodes": 0, **numbers, **nothing})
+    assert main(["attach", str(tmp_path)]) == 0
+    *_, evaluate, film, resume = capsys.readouterr().out.splitlines()
+    assert evaluate == f"evaluate:     tributary evaluate {tmp_path} --trust-imports"
+    assert film == f"video, page:  tributary record {tmp_path} --trust-imports; tributary report {tmp_path}"
+    assert resume == f"continue:     tributary train --resume {tmp_path} --trust-imports"
 
 
 class Broken(io.StringIO):

@@ -4,6 +4,8 @@ import io
 import json
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 from screen_reader import ScreenReader
 from terminal import Terminal
+from written_runs import written_run
 
 from launch.film.stage import PlayedStep
 from launch.film.watch import Panel, compose, fit
+from launch.presets import PRESETS
+from shared.config import RunConfig
 
 FRAME = np.full((210, 160, 3), 99, np.uint8)
 
@@ -283,6 +288,12 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(end: str | signal.Signals, t
     assert watched["interrupted"] is True
     assert watched["environment"] == "CartPole-v1"
     assert watched["returns"] == []
+
+
+def test_the_suggested_command_runs_the_modules_of_the_run(tmp_path: Path, refused: Callable[[str], str]) -> None:
+    environment = replace(PRESETS["cartpole"].config.environment, imports=("sides",))
+    run = written_run(tmp_path / "run", [], RunConfig(environment=environment))
+    assert refused(f"watch {run}").endswith(f"tributary record {run} --trust-imports writes a video")
 
 
 def test_a_terminal_that_cannot_draw_is_none() -> None:

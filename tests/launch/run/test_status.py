@@ -158,6 +158,10 @@ def test_latest_is_a_name_only_where_nothing_has_it(tmp_path: Path, monkeypatch:
     assert run_path("latest").absolute() == newest
     assert run_path("runs/pong") == Path("runs/pong")
     assert run_path("pong") == Path("runs/pong"), "as tributary runs lists it"
+    with pytest.raises(
+        ConfigurationError, match=r"pnog: there is no such folder, there are runs/pong \(tributary runs"
+    ):
+        run_path("pnog")
     (tmp_path / "latest").mkdir()
     assert run_path("latest") == Path("latest")
     (tmp_path / "pong").mkdir()

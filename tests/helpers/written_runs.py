@@ -1,0 +1,26 @@
+"""Run folders whose files are written by a test: settings and rows of metrics, and no weights."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from launch.run.events import Progress
+from launch.run.folder import RunFolder
+from shared.config import RunConfig
+
+
+def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
+    """Replace the rows of a run. Each has the values of an empty `Progress` and its own."""
+    empty = msgspec.to_builtins(Progress())
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(empty | row) + "\n" for row in rows))
+
+
+def written_run(folder: Path, rows: Iterable[dict[str, Any]], config: RunConfig | None = None) -> Path:
+    """A run of these rows, with the default settings or `config`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    RunFolder(folder).write_config(config or RunConfig())
+    write_rows(folder, *rows)
+    return folder
