@@ -1,5 +1,6 @@
 """Learning curves from the metrics of runs: medians over seeds, and interquartile means over seeds and games."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +17,22 @@ from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
 XAxis = Literal["frames", "agent_steps", "seconds"]
+TRAINING_RETURN = "mean_return_100"
+EVALUATION_RETURN = "evaluation_return"
+
 _COLUMNS = {"frames": "frames", "agent_steps": "agent_steps", "seconds": "elapsed_seconds"}
 _BAND_POINTS = 300
 _AGGREGATE_POINTS = 100
 _AGGREGATE_RESAMPLES = 2_000
 # Columns of every whole row.
-_ALWAYS = {"frames", "agent_steps", "elapsed_seconds", "agent_steps_per_second", "mean_return_100"} | {
+_ALWAYS = {
+    *_COLUMNS.values(),
+    "agent_steps_per_second",
+    TRAINING_RETURN,
     "stage_microseconds",
     "agent_steps_dropped",
     "actor_restarts",
 }
-
-TRAINING_RETURN = "mean_return_100"
-EVALUATION_RETURN = "evaluation_return"
 
 
 class Points(NamedTuple):
@@ -50,9 +54,10 @@ class Curve(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Runs that differ only in their seed. `x`, quartiles and `median` are float64 [M], where at least two have data.
+    """Runs that are drawn as one line: a median with quartiles, or an interquartile mean with its 95 % band.
 
-    `seeds` int64 [M] is the number of runs with data there: seeds start and end at different x.
+    `x`, `low`, `centre` and `high` are float64 [M]. `seeds` int64 [M] is the number of runs with data there: runs start
+    and end at different x.
     """
 
     label: str
@@ -60,8 +65,13 @@ class Band(NamedTuple):
     x: npt.NDArray[np.float64]
     seeds: npt.NDArray[np.int64]
     low: npt.NDArray[np.float64]
-    median: npt.NDArray[np.float64]
+    centre: npt.NDArray[np.float64]
     high: npt.NDArray[np.float64]
+
+    @property
+    def games(self) -> Counter[str]:
+        """Number of runs of each environment."""
+        return Counter(curve.config.environment.id for curve in self.curves)
 
 
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
@@ -90,14 +100,17 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def read_curve(path: Path, x: XAxis, y: str) -> Curve:
-    """One run's curve of the metric `y`.
+    """The curve of the metric `y` of the run in a folder; raises as `curve_of`."""
+    folder = RunFolder(path)
+    return curve_of(path, folder.read_settings("run"), read_rows(folder), x, y)
+
+
+def curve_of(path: Path, config: RunConfig, rows: Sequence[dict[str, Any]], x: XAxis, y: str) -> Curve:
+    """The curve of the metric `y` from the rows of a run.
 
     Raises:
-        ConfigurationError: no run folder, or no such metric.
+        ConfigurationError: no row has this metric.
     """
-    folder = RunFolder(path)
-    config = folder.read_settings("run")
-    rows = read_rows(folder)
     evaluations = _evaluations(rows, x)
     if y == EVALUATION_RETURN and evaluations is not None:
         return Curve(path, config, evaluations.x, evaluations.y)
@@ -116,6 +129,14 @@ def _why_no_curve(last: dict[str, Any], y: str) -> str:
         return "no evaluation of this run has a return"
     episodes = last.get("episodes", 0)
     return f"none of its {episodes:,} episodes has a finite return" if episodes else "no training episode has ended"
+
+
+def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
+    """Number of gradients by policy lag."""
+    counts: Counter[int] = Counter()
+    for row in rows:
+        counts.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
+    return counts
 
 
 def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -143,22 +164,44 @@ def _evaluations(rows: Sequence[dict[str, Any]], x: XAxis) -> Points | None:
 
 
 def bands(curves: Sequence[Curve]) -> list[Band]:
-    """Group runs that differ only in their seed. The label has the settings that distinguish a group."""
+    """Medians and quartiles of runs that differ only in their seed, wherever at least two of several have data."""
     groups = same_but_for_seed([curve.config for curve in curves])
-    return [make_band(label, [curves[i] for i in members]) for label, members in groups]
+    return [_band(label, [curves[i] for i in members]) for label, members in groups]
 
 
 def same_but_for_seed(configs: Sequence[RunConfig]) -> list[tuple[str, list[int]]]:
-    """Positions of the configurations that differ only in their seed, with a label for each such group."""
+    """Positions of the configurations that differ only in their seed.
+
+    The label of each group has the environment, and the settings in which groups of the same environment differ.
+    """
+    members = _alike([replace(config, seed=0) for config in configs])
+    firsts = [replace(configs[group[0]], seed=0) for group in members]
+    labels = []
+    for config in firsts:
+        same = [other for other in firsts if other.environment.id == config.environment.id]
+        labels.append(", ".join([config.environment.id, *_differences(same)[same.index(config)]]))
+    return list(zip(labels, members, strict=True))
+
+
+def _alike(configs: Sequence[RunConfig]) -> list[list[int]]:
+    """Positions of equal configurations, in the order of the first of each."""
     groups: dict[bytes, list[int]] = {}
     for i, config in enumerate(configs):
-        groups.setdefault(msgspec.json.encode(replace(config, seed=0)), []).append(i)
-    members = list(groups.values())
-    return list(zip(_labels([configs[group[0]] for group in members]), members, strict=True))
+        groups.setdefault(msgspec.json.encode(config), []).append(i)
+    return list(groups.values())
 
 
-def make_band(label: str, curves: Sequence[Curve]) -> Band:
-    """Median and quartiles of one or more curves, wherever at least two of several have data."""
+def _differences(configs: Sequence[RunConfig]) -> list[list[str]]:
+    """The settings in which configurations differ, besides the environment: `learning_rate 0.1`, for each of them."""
+    flat = [flat_settings(config) for config in configs]
+    names = [name for name in flat[0] if len({str(values.get(name)) for values in flat}) > 1]
+    return [
+        [f"{name.rpartition('.')[2]} {values.get(name)}" for name in names if name != "environment.id"]
+        for values in flat
+    ]
+
+
+def _band(label: str, curves: Sequence[Curve]) -> Band:
     least = min(2, len(curves))
     first = sorted(curve.x[0] for curve in curves)[least - 1]
     last = sorted(curve.x[-1] for curve in curves)[-least]
@@ -176,41 +219,6 @@ def make_band(label: str, curves: Sequence[Curve]) -> Band:
     x, seeds, values = x[seeds >= least], seeds[seeds >= least], values[:, seeds >= least]
     low, median, high = np.nanpercentile(values, (25, 50, 75), axis=0).reshape(3, len(x))
     return Band(label, tuple(curves), x, seeds, low, median, high)
-
-
-def _labels(configs: Sequence[RunConfig]) -> list[str]:
-    """The environment, and the settings in which groups of the same environment differ."""
-    texts: dict[int, list[str]] = {}
-    for environment in {config.environment.id for config in configs}:
-        same = [i for i, config in enumerate(configs) if config.environment.id == environment]
-        texts.update(zip(same, differences([replace(configs[i], seed=0) for i in same]), strict=True))
-    return [", ".join([config.environment.id, *texts[i]]) for i, config in enumerate(configs)]
-
-
-def differences(configs: Sequence[RunConfig]) -> list[list[str]]:
-    """The settings in which configurations differ, besides the environment: `learning_rate 0.1`, for each of them."""
-    flat = [flat_settings(config) for config in configs]
-    names = [name for name in flat[0] if len({str(values.get(name)) for values in flat}) > 1]
-    return [
-        [f"{name.rpartition('.')[2]} {values.get(name)}" for name in names if name != "environment.id"]
-        for values in flat
-    ]
-
-
-class Aggregate(NamedTuple):
-    """Runs that differ only in seed and game. `iqm` and the ends of its 95 % band are float64 [M], at x float64 [M].
-
-    `games` counts the runs of each environment. With `human_normalised`, 0 is random play and 1 a human player.
-    """
-
-    label: str
-    curves: tuple[Curve, ...]
-    games: dict[str, int]
-    human_normalised: bool
-    x: npt.NDArray[np.float64]
-    low: npt.NDArray[np.float64]
-    iqm: npt.NDArray[np.float64]
-    high: npt.NDArray[np.float64]
 
 
 def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -236,23 +244,24 @@ def stratified_resamples(
     return np.concatenate(drawn, axis=1)
 
 
-def aggregates(curves: Sequence[Curve], y: str) -> list[Aggregate]:
-    """Group runs with the same algorithm and settings, over games.
+def of_several_games(curves: Sequence[Curve]) -> bool:
+    """Whether `aggregates` normalises the returns of these runs."""
+    return len({curve.config.environment.id for curve in curves}) > 1
 
-    The returns of several games are human-normalised.
+
+def aggregates(curves: Sequence[Curve], y: str) -> list[Band]:
+    """Interquartile means of runs that differ only in seed and game, with 95 % bands.
+
+    The returns of several games are human-normalised: 0 is random play and 1 a human player.
 
     Raises:
         ConfigurationError: one of several games has no reference scores.
     """
-    several = len({curve.config.environment.id for curve in curves}) > 1
-    if several:
+    if of_several_games(curves):
         curves = [curve._replace(y=_human_normalised(curve, y)) for curve in curves]
-    groups: dict[bytes, list[Curve]] = {}
-    for curve in curves:
-        groups.setdefault(msgspec.json.encode(_algorithm(curve.config)), []).append(curve)
-    members = list(groups.values())
-    differing = differences([_algorithm(group[0].config) for group in members])
-    return [_aggregate(words, group, human_normalised=several) for words, group in zip(differing, members, strict=True)]
+    members = _alike([_algorithm(curve.config) for curve in curves])
+    differing = _differences([_algorithm(curves[group[0]].config) for group in members])
+    return [_aggregate(words, [curves[i] for i in group]) for words, group in zip(differing, members, strict=True)]
 
 
 def _algorithm(config: RunConfig) -> RunConfig:
@@ -261,35 +270,32 @@ def _algorithm(config: RunConfig) -> RunConfig:
     return RunConfig(**{part: getattr(config, part) for part in parts})
 
 
-def _aggregate(words: Sequence[str], curves: Sequence[Curve], *, human_normalised: bool) -> Aggregate:
-    games: dict[str, list[Curve]] = {}
-    for curve in curves:
-        games.setdefault(curve.config.environment.id, []).append(curve)
+def _aggregate(words: Sequence[str], curves: Sequence[Curve]) -> Band:
     first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     x = np.linspace(first, max(first, last), _AGGREGATE_POINTS)
+    games: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for curve in curves:
+        games.setdefault(curve.config.environment.id, []).append(np.interp(x, curve.x, curve.y))
     # [runs, M] for each game.
-    scores = [np.array([np.interp(x, curve.x, curve.y) for curve in runs]) for runs in games.values()]
-    low, high = np.transpose(
-        [
-            np.percentile(interquartile_mean(stratified_resamples(at, _AGGREGATE_RESAMPLES)), (2.5, 97.5))
-            for at in ([s[:, i] for s in scores] for i in range(len(x)))
-        ]
-    )
+    scores = [np.array(runs) for runs in games.values()]
+    resampled = [
+        interquartile_mean(stratified_resamples([game[:, i] for game in scores], _AGGREGATE_RESAMPLES))
+        for i in range(len(x))
+    ]
+    low, high = np.percentile(resampled, (2.5, 97.5), axis=1)
     what = next(iter(games)) if len(games) == 1 else f"{len(games)} games"
-    return Aggregate(
+    return Band(
         label=", ".join([f"{what}, {len(curves)} run{'s' * (len(curves) > 1)}", *words]),
         curves=tuple(curves),
-        games={name: len(runs) for name, runs in games.items()},
-        human_normalised=human_normalised,
         x=x,
+        seeds=np.full(len(x), len(curves)),
         low=low,
-        iqm=interquartile_mean(np.concatenate(scores).T),
+        centre=interquartile_mean(np.concatenate(scores).T),
         high=high,
     )
 
 
 def _human_normalised(curve: Curve, y: str) -> npt.NDArray[np.float64]:
-    """0 for random play and 1 for a human player: float64 [N]."""
     game = curve.config.environment.id
     if y not in (TRAINING_RETURN, EVALUATION_RETURN):
         raise setting_error("y", y, "is not comparable between environments; only returns are, by reference scores")

@@ -23,7 +23,7 @@ from launch.output import (
     provenance_text,
     write_json,
 )
-from launch.results.curves import Aggregate, Band, XAxis, aggregates, bands, read_curve
+from launch.results.curves import Band, XAxis, aggregates, bands, of_several_games, read_curve
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath
 from shared.errors import ConfigurationError, setting_error
@@ -81,30 +81,32 @@ class PlotArguments:
 def plot(arguments: PlotArguments) -> int:
     """Run `tributary plot`. Returns the exit code."""
     check_json_file(arguments.json)
-    output = arguments.output
-    check_output(output, (".png", ".svg"))
-    runs = find_runs(arguments.runs)
-    curves = [read_curve(run, arguments.x, arguments.y) for run in runs]
+    check_output(arguments.output, (".png", ".svg"))
+    runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
+    curves = [read_curve(run, x, y) for run in runs]
     if arguments.aggregate == "iqm":
-        aggregated = aggregates(curves, arguments.y)
-        picture = aggregates_figure(aggregated, arguments.x, arguments.y)
-        lines = [aggregate_line(group, arguments.x) for group in aggregated]
-        groups = [_aggregate_as_json(group) for group in aggregated]
+        groups, normalised = aggregates(curves, y), of_several_games(curves)
+        what = "human-normalised return" if normalised else metric_label(y)
+        picture = curves_figure(groups, x, f"{what}\ninterquartile mean, 95 % bootstrap band", iqm=True)
+        lines = [aggregate_line(group, x, human_normalised=normalised) for group in groups]
     else:
-        seeds = bands(curves)
-        picture = curves_figure(seeds, arguments.x, arguments.y)
-        lines, groups = band_lines(seeds), as_json(seeds)
+        groups = bands(curves)
+        picture, lines = curves_figure(groups, x, metric_label(y)), [band_line(band) for band in groups]
+    output = arguments.output
     paths = [output] if output is not None else [default_output(runs, f"curve.{kind}") for kind in ("png", "svg")]
     with picture as drawn:
         save(drawn, paths, runs=[RunFolder(run).name for run in runs])
     console = Console()
-    for line in lines:
+    for line in (*lines, *(f"curves: {path}" for path in paths)):
         print_line(console, line)
-    for path in paths:
-        print_line(console, f"curves: {path}")
     if arguments.json is not None:
-        how = {"x": arguments.x, "y": arguments.y, "aggregate": arguments.aggregate}
-        write_json(arguments.json, {**how, "groups": groups, **provenance()})
+        figures = [as_json(group, arguments.aggregate) for group in groups]
+        if arguments.aggregate == "iqm":
+            figures = [
+                f | {"games": g.games, "human_normalised": normalised} for f, g in zip(figures, groups, strict=True)
+            ]
+        how = {"x": x, "y": y, "aggregate": arguments.aggregate}
+        write_json(arguments.json, {**how, "groups": figures, **provenance()})
     return EXIT_DONE
 
 
@@ -135,126 +137,115 @@ def default_output(runs: list[Path], name: str) -> Path:
     return (parents.pop() if in_one else Path.cwd()) / name
 
 
-def band_lines(groups: list[Band]) -> list[str]:
-    """A line with the last return of each run of each group."""
-    ends = [", ".join(f"{c.y[-1]:.1f} (seed {c.config.seed})" for c in band.curves) for band in groups]
-    return [f"{band.label}: at the end {end}" for band, end in zip(groups, ends, strict=True)]
+def band_line(band: Band) -> str:
+    """A line with the last return of each run of a group."""
+    ends = ", ".join(f"{curve.y[-1]:.1f} (seed {curve.config.seed})" for curve in band.curves)
+    return f"{band.label}: at the end {ends}"
 
 
-def aggregate_line(group: Aggregate, x: XAxis) -> str:
+def aggregate_line(group: Band, x: XAxis, *, human_normalised: bool) -> str:
     """A line with the score of a group at the end of its shortest run."""
     runs = ", ".join(f"{name} {count}" for name, count in group.games.items())
-    what = "interquartile mean of human-normalised returns" if group.human_normalised else "interquartile mean"
+    what = "interquartile mean of human-normalised returns" if human_normalised else "interquartile mean"
     several = max(group.games.values()) > 1
     band = f"95 % {group.low[-1]:.2f} to {group.high[-1]:.2f}" if several else "no band from one run of each"
-    return (
-        f"{group.label}: at {group.x[-1]:,.0f} {x.replace('_', ' ')} {what} {group.iqm[-1]:.2f}, {band} (runs: {runs})"
-    )
+    at = f"{group.x[-1]:,.0f} {x.replace('_', ' ')}"
+    return f"{group.label}: at {at} {what} {group.centre[-1]:.2f}, {band} (runs: {runs})"
 
 
-def _aggregate_as_json(group: Aggregate) -> dict[str, Any]:
-    return {
-        "label": group.label,
-        "games": group.games,
-        "runs": [{"folder": str(curve.folder), "seed": curve.config.seed} for curve in group.curves],
-        "x": group.x.tolist(),
-        "interquartile_mean": group.iqm.tolist(),
-        "interval_95_low": group.low.tolist(),
-        "interval_95_high": group.high.tolist(),
-        "human_normalised": group.human_normalised,
-    }
-
-
-def as_json(groups: list[Band]) -> list[dict[str, Any]]:
+def as_json(band: Band, aggregate: Literal["median", "iqm"]) -> dict[str, Any]:
     """The numbers of a picture."""
-    return [
-        {
-            "label": band.label,
-            "runs": [
-                {"folder": str(c.folder), "seed": c.config.seed, "x": c.x.tolist(), "y": c.y.tolist()}
-                for c in band.curves
-            ],
-            "x": band.x.tolist(),
-            "seeds": band.seeds.tolist(),
-            "lower_quartile": band.low.tolist(),
-            "median": band.median.tolist(),
-            "upper_quartile": band.high.tolist(),
-        }
-        for band in groups
-    ]
+    low, centre, high = {
+        "median": ("lower_quartile", "median", "upper_quartile"),
+        "iqm": ("interval_95_low", "interquartile_mean", "interval_95_high"),
+    }[aggregate]
+    return {
+        "label": band.label,
+        "runs": [
+            {"folder": str(c.folder), "seed": c.config.seed, "x": c.x.tolist(), "y": c.y.tolist()} for c in band.curves
+        ],
+        "x": band.x.tolist(),
+        "seeds": band.seeds.tolist(),
+        low: band.low.tolist(),
+        centre: band.centre.tolist(),
+        high: band.high.tolist(),
+    }
 
 
 @contextmanager
 def curves_figure(
     groups: Sequence[Band],
     x: XAxis,
-    y: str,
+    y_label: str,
     *,
     size: tuple[float, float] = (7.0, 4.0),
-    marks: Sequence[tuple[str, float]] = (),
+    iqm: bool = False,
+    legend: bool = True,
 ) -> Iterator["Figure"]:
     """Curves in one panel for each environment, since returns of two games have no common scale.
 
     Args:
         groups: at least one.
-        size: inches, for one environment.
-        marks: environments, and a return at which each gets a dotted line.
+        x: the horizontal axis.
+        y_label: of the vertical axis.
+        size: inches, for one panel.
+        iqm: draw interquartile means, in one panel and without their runs.
+        legend: name the groups.
     """
     panels: dict[str, list[Band]] = {}
     for band in groups:
-        panels.setdefault(band.curves[0].config.environment.id, []).append(band)
+        panels.setdefault("" if iqm else band.curves[0].config.environment.id, []).append(band)
+    several = len(panels) > 1
     columns = min(len(panels), _PANELS_IN_A_ROW)
     rows = math.ceil(len(panels) / columns)
-    if len(panels) > 1:
+    if several:
         size = (_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows)
     with figure(*size, columns, rows) as (drawn, every):
         for axes, (environment, inside) in zip(every, panels.items(), strict=False):
-            if len(panels) > 1:
-                inside = [band._replace(label=band.label.removeprefix(environment).lstrip(", ")) for band in inside]
-            _draw_curves(axes, inside, x, y, _LEGEND_CHARACTERS if len(panels) == 1 else _LEGEND_CHARACTERS // 2)
-            for at in {at for marked, at in marks if marked == environment}:
-                axes.axhline(at, color="black", linestyle=":", linewidth=1)
-            if len(panels) > 1:
-                axes.set(title=environment, xlabel="", ylabel="")
+            for colour, band in zip(cycle(COLOURS), inside, strict=False):
+                name = band.label.removeprefix(environment).lstrip(", ") if several else band.label
+                _draw_band(axes, colour, band, name, iqm=iqm)
+            _finish(axes, x, _LEGEND_CHARACTERS // (2 if several else 1), legend=legend)
+            if several:
+                axes.set_title(environment)
+            else:
+                axes.set(xlabel=_X_LABELS[x], ylabel=y_label)
         for axes in every[len(panels) :]:
             axes.remove()
-        if len(panels) > 1:
+        if several:
             drawn.supxlabel(_X_LABELS[x], fontsize="medium")
-            drawn.supylabel(textwrap.fill(metric_label(y), _ROW_CHARACTERS * rows), fontsize="medium")
+            drawn.supylabel(textwrap.fill(y_label, _ROW_CHARACTERS * rows), fontsize="medium")
         yield drawn
 
 
-def _draw_curves(axes: "Axes", groups: Sequence[Band], x: XAxis, y: str, legend_characters: int) -> None:
-    """Median and interquartile band of each group, a thin line for each run, and points for evaluations."""
-    for colour, band in zip(cycle(COLOURS), groups, strict=False):
-        several = len(band.curves) > 1
-        for curve in band.curves:
-            label = None if several else band.label
-            width, alpha = (0.6, 0.45) if several else (1.6, 1)
-            axes.plot(curve.x, curve.y, color=colour, linewidth=width, alpha=alpha, label=label)
-            if curve.evaluations is not None:
-                # All runs share one entry of the legend.
-                points, name = curve.evaluations, "evaluations of the weights at that time, ± standard error"
-                axes.errorbar(
-                    points.x,
-                    points.y,
-                    points.error,
-                    color=colour,
-                    linestyle="none",
-                    marker="o",
-                    markersize=2.5 if several else 4,
-                    markerfacecolor="white",
-                    markeredgewidth=0.9,
-                    elinewidth=0.8,
-                    alpha=0.7 if several else 1,
-                    label=None if name in axes.get_legend_handles_labels()[1] else name,
-                    zorder=3,
-                )
-        if several:
-            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-            label = ": ".join(filter(None, (band.label, f"median of {_seeds_of(band)}, quartiles")))
-            axes.plot(band.x, band.median, color=colour, linewidth=1.8, label=label)
-    _finish(axes, x, metric_label(y), legend_characters)
+def _draw_band(axes: "Axes", colour: str, band: Band, name: str, *, iqm: bool) -> None:
+    """The band of a group, with a thin line for each run and points for evaluations; for one run, its line."""
+    several = len(band.curves) > 1
+    for curve in () if iqm else band.curves:
+        width, alpha = (0.6, 0.45) if several else (1.6, 1)
+        axes.plot(curve.x, curve.y, color=colour, linewidth=width, alpha=alpha, label=None if several else name)
+        if curve.evaluations is not None:
+            # All runs share one entry of the legend.
+            points, label = curve.evaluations, "evaluations of the weights at that time, ± standard error"
+            axes.errorbar(
+                points.x,
+                points.y,
+                points.error,
+                color=colour,
+                linestyle="none",
+                marker="o",
+                markersize=2.5 if several else 4,
+                markerfacecolor="white",
+                markeredgewidth=0.9,
+                elinewidth=0.8,
+                alpha=0.7 if several else 1,
+                label=None if label in axes.get_legend_handles_labels()[1] else label,
+                zorder=3,
+            )
+    if several or iqm:
+        median = ": ".join(filter(None, (name, f"median of {_seeds_of(band)}, quartiles")))
+        axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(band.x, band.centre, color=colour, linewidth=1.8, label=name if iqm else median)
 
 
 def _seeds_of(band: Band) -> str:
@@ -266,29 +257,16 @@ def _seeds_of(band: Band) -> str:
     return f"{most} seeds" + (f" ({', '.join(ends)})" if ends else "")
 
 
-def _finish(axes: "Axes", x: XAxis, y_label: str, legend_characters: int = _LEGEND_CHARACTERS) -> None:
+def _finish(axes: "Axes", x: XAxis, legend_characters: int, *, legend: bool) -> None:
     from matplotlib.ticker import EngFormatter
 
-    axes.set_xlabel(_X_LABELS[x])
-    axes.set_ylabel(y_label)
     axes.set_xlim(left=0)
     if x != "seconds":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    handles, labels = axes.get_legend_handles_labels()
-    # Wrapped, because a legend as wide as the picture leaves no room for curves.
-    axes.legend(handles, [textwrap.fill(label, legend_characters) for label in labels], loc="best", fontsize=8)
-
-
-@contextmanager
-def aggregates_figure(groups: Sequence[Aggregate], x: XAxis, y: str) -> Iterator["Figure"]:
-    """Interquartile mean of each group, with its 95 % band."""
-    with figure() as (drawn, (axes,)):
-        for colour, group in zip(cycle(COLOURS), groups, strict=False):
-            axes.fill_between(group.x, group.low, group.high, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(group.x, group.iqm, color=colour, linewidth=1.8, label=group.label)
-        what = "human-normalised return" if groups[0].human_normalised else metric_label(y)
-        _finish(axes, x, f"{what}\ninterquartile mean, 95 % bootstrap band")
-        yield drawn
+    if legend:
+        handles, labels = axes.get_legend_handles_labels()
+        # Wrapped, because a legend as wide as the picture leaves no room for curves.
+        axes.legend(handles, [textwrap.fill(label, legend_characters) for label in labels], loc="best", fontsize=8)
 
 
 def metric_label(name: str) -> str:

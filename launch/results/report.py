@@ -5,12 +5,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import tyro
 from rich.console import Console
 
@@ -30,20 +30,24 @@ from launch.results.bottlenecks import held_back, lags_svg, mean_time_spent, sta
 from launch.results.curves import (
     TRAINING_RETURN,
     Curve,
+    XAxis,
     bands,
+    curve_of,
     evaluation_points,
-    read_curve,
+    lag_counts,
     read_rows,
     same_but_for_seed,
 )
 from launch.results.evaluate import protocol_line, published_scores
-from launch.results.plot import as_svg, curves_figure, default_output, find_runs
-from launch.run.folder import RunFolder, read_manifest, read_object, read_summary
+from launch.results.plot import as_svg, curves_figure, default_output, find_runs, metric_label
+from launch.run.folder import read_manifest, read_object, read_summary
 from launch.run.metrics import lag_summary
-from launch.run.status import RunPath
-from shared.config import RunConfig, flat_settings
+from launch.run.status import RunPath, run_status
+from shared.config import flat_settings
 from shared.errors import ConfigurationError
 
+# Metrics with small curves of their own.
+_DIAGNOSTICS = ("entropy", "explained_variance", "policy_lag_mean", "agent_steps_per_second")
 # Larger videos would make the page slow to open.
 _MOST_VIDEO_BYTES = 12 * 2**20
 
@@ -80,8 +84,8 @@ class RunReport:
     """The content of a run folder."""
 
     def __init__(self, path: Path) -> None:
-        self.folder = RunFolder(path)
-        self.config: RunConfig = self.folder.read_settings("run")
+        self.status = run_status(path)
+        self.folder, self.config = self.status.folder, self.status.config
         self.rows = read_rows(self.folder)
         self.spent = time_spent(self.rows)
         self.manifest = read_manifest(self.folder)
@@ -89,28 +93,30 @@ class RunReport:
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}
         self.evaluations = [read_object(evaluations[name]) for name in sorted(evaluations)]
-        self.lags: Counter[int] = Counter()
-        for row in self.rows:
-            self.lags.update({int(lag): count for lag, count in row.get("policy_lag_counts", {}).items()})
+        self.lags = lag_counts(self.rows)
         log = self.folder.log
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         self.log_lines = [line for line in lines if "evaluation of update" not in line]
 
     def figures(self) -> dict[str, Any]:
+        """The values of `--json`. Totals are those of the summary; of the last row in a run that went on after it."""
         last, summary = self.rows[-1], read_summary(self.folder)
+        total = summary if summary.get("frames", 0) >= last["frames"] else {}
+        agent_steps = total.get("agent_steps_sampled", last["agent_steps"])
+        seconds = total.get("wall_seconds", last["elapsed_seconds"])
         mean, p95, most = lag_summary(self.lags)
         return {
             "run": self.folder.name,
             "environment": self.config.environment.id,
             "seed": self.config.seed,
-            "status": summary.get("status", "running, or ended without a summary"),
+            "status": self.status.status,
             "mean_return_100": last["mean_return_100"],
-            "frames": last["frames"],
-            "agent_steps": last["agent_steps"],
-            "wall_seconds": last["elapsed_seconds"],
+            "frames": total.get("frames", last["frames"]),
+            "agent_steps": agent_steps,
+            "wall_seconds": seconds,
             # None for runs of older versions, whose seconds include it.
             "startup_seconds": summary.get("startup_seconds"),
-            "agent_steps_per_second": last["agent_steps"] / max(last["elapsed_seconds"], 1e-9),
+            "agent_steps_per_second": total.get("agent_steps_per_second", agent_steps / max(seconds, 1e-9)),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
             "agent_steps_in_flight": last.get("agent_steps_in_flight"),
             "stage_microseconds": self.spent.microseconds,
@@ -147,20 +153,28 @@ def _page(runs: Sequence[RunReport]) -> str:
 
 
 def _curves(runs: Sequence[RunReport]) -> str:
-    plots = ""
+    """The returns over frames and over time, then small curves of the metrics that all runs have."""
+    plots = small = ""
     missing: list[str] = []
     for x in ("frames", "seconds"):
-        curves: list[Curve] = []
-        missing = []
+        curves, missing = [], []
         for run in runs:
             try:
-                curves.append(read_curve(run.folder.path, x, TRAINING_RETURN))
+                curves.append(curve_of(run.folder.path, run.config, run.rows, x, TRAINING_RETURN))
             except ConfigurationError as error:
                 missing.append(str(error))
         if curves:
-            with curves_figure(bands(curves), x, TRAINING_RETURN, size=(5.6, 3.6)) as drawn:
-                plots += f"<div>{as_svg(drawn)}</div>"
-    return f"<div class=plots>{plots}</div>{_list(missing) if missing else ''}"
+            plots += _curves_svg(curves, x, TRAINING_RETURN, (5.6, 3.6))
+    for y in _DIAGNOSTICS:
+        with suppress(ConfigurationError):
+            curves = [curve_of(run.folder.path, run.config, run.rows, "frames", y) for run in runs]
+            small += _curves_svg(curves, "frames", y, (3.2, 2.2), legend=False)
+    return f"<div class=plots>{plots}</div>{_list(missing)}<div class='plots small'>{small}</div>"
+
+
+def _curves_svg(curves: Sequence[Curve], x: XAxis, y: str, size: tuple[float, float], *, legend: bool = True) -> str:
+    with curves_figure(bands(curves), x, metric_label(y), size=size, legend=legend) as drawn:
+        return f"<div>{as_svg(drawn)}</div>"
 
 
 def _group_section(label: str, runs: Sequence[RunReport]) -> str:
@@ -206,75 +220,68 @@ def _text_of(run: RunReport, lines: Sequence[str]) -> str:
     return f"<p><code>{escape(run.folder.path.name)}</code></p><pre>{escape(chr(10).join(lines))}</pre>"
 
 
-def _cards(run: RunReport, figures: dict[str, Any]) -> str:
-    lag = figures["policy_lag"]
-    cards = {
-        "return, mean of the last 100 training episodes": number(figures["mean_return_100"], ".2f"),
+def _facts(run: RunReport, figures: dict[str, Any]) -> dict[str, str]:
+    """What the page shows about one run; a dash for what there is none of."""
+    lag, points = figures["policy_lag"], figures["training_evaluations"]
+    best, last = (_mean(best_evaluation(points)), _mean(points[-1])) if points else ("-", "-")
+    return {
+        "seed": str(run.config.seed),
+        "status": figures["status"].replace("_", " "),
+        "return, last 100": number(figures["mean_return_100"], ".2f"),
+        "best evaluation": best,
+        "last evaluation": last,
         "frames": f"{figures['frames']:,}",
         "agent steps": f"{figures['agent_steps']:,}",
         "trained, h:mm:ss": duration(figures["wall_seconds"]),
-        "start-up, seconds": number(figures["startup_seconds"], ".0f"),
-        "agent steps per second": f"{figures['agent_steps_per_second']:,.0f}",
-        "policy lag in updates: mean, 95 %, most": f"{lag['mean']:.2f} / {lag['p95']} / {lag['max']}",
+        "start-up, s": number(figures["startup_seconds"], ".0f"),
+        "agent steps/s": f"{figures['agent_steps_per_second']:,.0f}",
+        "policy lag: mean, 95 %, most": f"{lag['mean']:.2f}, {lag['p95']}, {lag['max']}" if lag["max"] else "-",
         "agent steps in flight": number(figures["agent_steps_in_flight"], ",d"),
+        "actors replaced": str(figures["actor_restarts"] or "-"),
     }
-    shown = "".join(
+
+
+def _cards(run: RunReport, figures: dict[str, Any]) -> str:
+    """A card for each fact about a single run, and its best and last evaluation."""
+    facts, points = _facts(run, figures), figures["training_evaluations"]
+    cards = "".join(
         f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>"
-        for name, value in cards.items()
-        if value != "-"
+        for name, value in facts.items()
+        if value != "-" and name not in ("seed", "status", "best evaluation", "last evaluation")
     )
-    points = figures["training_evaluations"]
-    rows = []
-    if points:
-        best, last = best_evaluation(points), points[-1]
-        for which, point in [("best", best), ("last", last)] if best != last else [("last, and best", last)]:
-            mean = f"{number(point['mean_return'], '.2f')}{_error(point)}"
-            median, collapsed = number(point.get("median_return"), ".2f"), str(point.get("collapsed_episodes", "-"))
-            rows.append((which, f"{point['frames']:,}", duration(point["elapsed_seconds"]), mean, median, collapsed))
-    head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
-    return (
-        f"<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(figures['status'].replace('_', ' '))}</p>"
-        f"<div class=figures>{shown}</div>"
-        + (
-            f"<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(head, rows)}"
-            if points
-            else ""
+    page = f"<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(facts['status'])}</p>"
+    page += f"<div class=figures>{cards}</div>"
+    if not points:
+        return page
+    best, last = best_evaluation(points), points[-1]
+    rows = [
+        (
+            which,
+            f"{point['frames']:,}",
+            duration(point["elapsed_seconds"]),
+            _mean(point),
+            number(point.get("median_return"), ".2f"),
+            str(point.get("collapsed_episodes", "-")),
         )
-    )
+        for which, point in ([("best", best), ("last", last)] if best != last else [("last, and best", last)])
+    ]
+    head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
+    return f"{page}<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(head, rows)}"
 
 
 def _seeds_table(runs: Sequence[RunReport], figures: Sequence[dict[str, Any]]) -> str:
     """A row for each seed. Columns without a number in any row are left out."""
-
-    def evaluated(point: dict[str, Any] | None) -> str:
-        return "-" if point is None else f"{number(point['mean_return'], '.2f')}{_error(point)}"
-
-    columns: dict[str, list[str]] = {
-        "seed": [str(run.config.seed) for run in runs],
-        "status": [f["status"].replace("_", " ") for f in figures],
-        "return, last 100": [number(f["mean_return_100"], ".2f") for f in figures],
-        "best evaluation": [evaluated(best_evaluation(f["training_evaluations"])) for f in figures],
-        "last evaluation": [evaluated((f["training_evaluations"] or [None])[-1]) for f in figures],
-        "frames": [f"{f['frames']:,}" for f in figures],
-        "h:mm:ss": [duration(f["wall_seconds"]) for f in figures],
-        "start-up, s": [number(f["startup_seconds"], ".0f") for f in figures],
-        "agent steps/s": [f"{f['agent_steps_per_second']:,.0f}" for f in figures],
-        "policy lag: mean, most": [
-            f"{f['policy_lag']['mean']:.2f}, {f['policy_lag']['max']}" if f["policy_lag"]["max"] else "-"
-            for f in figures
-        ],
-        "actors replaced": [str(f["actor_restarts"] or "-") for f in figures],
-    }
+    rows = [_facts(run, f) for run, f in zip(runs, figures, strict=True)]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
     if columns["last evaluation"] == columns["best evaluation"]:
         del columns["last evaluation"]
     shown = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
     return _table(shown, zip(*shown.values(), strict=True))
 
 
-def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The evaluation with the highest mean return; one without a mean, whose returns are not finite, if all are."""
-    means = [-math.inf if point["mean_return"] is None else point["mean_return"] for point in points]
-    return points[int(np.argmax(means))] if points else None
+    return max(points, key=lambda point: -math.inf if point["mean_return"] is None else point["mean_return"])
 
 
 def _evaluation_section(runs: Sequence[RunReport]) -> str:
@@ -287,7 +294,7 @@ def _evaluation_section(runs: Sequence[RunReport]) -> str:
             e["protocol"]["name"],
             e["policy"],
             f"{e['episodes']} / {e.get('distinct_games', '-')}",
-            f"{number(e['mean_return'], '.2f')}{_error(e)}",
+            _mean(e),
             " to ".join(number(end, ".2f") for end in e["interval_95"] or ()),
             number(e["median_return"], ".2f"),
             "-" if e["human_normalised_percent"] is None else f"{e['human_normalised_percent']:.0f} %",
@@ -319,12 +326,13 @@ def _video_section(runs: Sequence[RunReport]) -> str:
     )
 
 
-def _error(result: dict[str, Any]) -> str:
-    return "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
+def _mean(result: dict[str, Any]) -> str:
+    error = "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
+    return number(result["mean_return"], ".2f") + error
 
 
 def _list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
 def _details(summary: str, content: str) -> str:

@@ -5,13 +5,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from PIL import Image
+from written_runs import write_rows, written_run
 
 from launch.cli import main
-from launch.output import write_json
 from launch.results.curves import (
     Curve,
     aggregates,
@@ -21,7 +20,6 @@ from launch.results.curves import (
     read_rows,
     stratified_resamples,
 )
-from launch.run.events import Progress
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -62,19 +60,19 @@ def test_scores_of_several_games_are_human_normalised() -> None:
     (group,) = aggregates([*pong, *breakout], "mean_return_100")
     assert group.games == {"ALE/Pong-v5": 2, "ALE/Breakout-v5": 2}
     # At the end 1, 1, 2, 2: the middle half are a 1 and a 2. In each game all runs agree, so every resample does.
-    assert group.iqm[0] == pytest.approx(0.0)
-    assert group.iqm[-1] == group.low[-1] == group.high[-1] == pytest.approx(1.5)
+    assert group.centre[0] == pytest.approx(0.0)
+    assert group.centre[-1] == group.low[-1] == group.high[-1] == pytest.approx(1.5)
 
 
 def test_a_group_of_one_game_is_normalised_beside_another_of_another_game() -> None:
     runs = [curve("ALE/Pong-v5", 1, [-20.7, 14.6]), curve("ALE/Breakout-v5", 1, [1.7, 30.5], rate=2e-3)]
-    assert [group.iqm[-1] for group in aggregates(runs, "mean_return_100")] == pytest.approx([1.0, 1.0])
+    assert [group.centre[-1] for group in aggregates(runs, "mean_return_100")] == pytest.approx([1.0, 1.0])
 
 
 def test_one_game_is_as_it_was_measured_and_its_band_is_that_of_its_runs() -> None:
     runs = [curve("CartPole-v1", seed, [0.0, float(100 * seed)]) for seed in (1, 2, 3, 4)]
     (group,) = aggregates(runs, "mean_return_100")
-    assert group.iqm[-1] == pytest.approx(250.0)
+    assert group.centre[-1] == pytest.approx(250.0)
     assert 100 <= group.low[-1] < 200 < 300 < group.high[-1] <= 400
 
 
@@ -108,10 +106,10 @@ def test_runs_that_differ_in_their_seed_become_one_band(cartpole_runs: list[Path
     curves = [read_curve(run, "frames", "mean_return_100") for run in cartpole_runs]
     (band,) = bands(curves)
     assert len(band.curves) == 2
-    np.testing.assert_allclose(band.median, (band.low + band.high) / 2)
+    np.testing.assert_allclose(band.centre, (band.low + band.high) / 2)
     at = float(band.x[100])
     both = [np.interp(at, curve.x, curve.y) for curve in curves]
-    assert band.median[100] == pytest.approx(np.mean(both))
+    assert band.centre[100] == pytest.approx(np.mean(both))
     picture = tmp_path / "curve.png"
     assert main(["plot", str(cartpole_runs[0].parent), "--output", str(picture), "--x", "seconds"]) == 0
     with Image.open(picture) as opened:
@@ -122,19 +120,13 @@ def test_seeds_of_very_different_speed_end_where_they_end(tmp_path: Path) -> Non
     """Over seconds: the band goes as far as two seeds do, and says how many it is of."""
     # Seconds of the first and last row, and the return after all frames.
     seeds = {1: (0.1, 4.3, 10.0), 2: (1.0, 9.0, 20.0), 3: (5.0, 40.0, 30.0)}
-    row = msgspec.to_builtins(Progress())
     for seed, (first, last, most) in seeds.items():
-        folder = tmp_path / f"seed-{seed}"
-        folder.mkdir()
-        write_json(folder / "config.json", msgspec.to_builtins(RunConfig(seed=seed)))
+        columns = range(100, 1001, 100), np.linspace(first, last, 10), np.linspace(0.0, most, 10)
         rows = [
-            row | {"frames": frames, "elapsed_seconds": seconds, "mean_return_100": value}
-            for frames, seconds, value in zip(
-                range(100, 1001, 100), np.linspace(first, last, 10), np.linspace(0.0, most, 10), strict=True
-            )
+            {"frames": frames, "elapsed_seconds": seconds, "mean_return_100": value}
+            for frames, seconds, value in zip(*columns, strict=True)
         ]
-        text = "".join(json.dumps(r) + "\n" for r in rows)
-        (folder / "metrics.jsonl").write_text(text)
+        written_run(tmp_path / f"seed-{seed}", rows, RunConfig(seed=seed))
     runs = [tmp_path / f"seed-{seed}" for seed in seeds]
     (band,) = bands([read_curve(run, "seconds", "mean_return_100") for run in runs])
     assert [(curve.x[0], curve.x[-1], curve.y[-1]) for curve in band.curves] == list(seeds.values())
@@ -143,9 +135,9 @@ def test_seeds_of_very_different_speed_end_where_they_end(tmp_path: Path) -> Non
     assert set(band.seeds) == {2}
     assert not np.any((band.x > 4.4) & (band.x < 4.9))
     # At the end of the second: 20 of it, and 4 seconds of 35 of the third's way to 30.
-    assert band.median[-1] == pytest.approx((20.0 + 30.0 * 4 / 35) / 2)
+    assert band.centre[-1] == pytest.approx((20.0 + 30.0 * 4 / 35) / 2)
     (band,) = bands([read_curve(run, "frames", "mean_return_100") for run in runs])
-    assert (band.x[0], band.x[-1], set(band.seeds), band.median[-1]) == (100.0, 1000.0, {3}, 20.0)
+    assert (band.x[0], band.x[-1], set(band.seeds), band.centre[-1]) == (100.0, 1000.0, {3}, 20.0)
 
 
 def test_a_band_goes_on_with_two_seeds_and_stops_with_one() -> None:
@@ -154,61 +146,51 @@ def test_a_band_goes_on_with_two_seeds_and_stops_with_one() -> None:
     ]
     (band,) = bands(runs)
     assert (band.x[-1], band.seeds[0], band.seeds[-1]) == (80.0, 3, 2)
-    assert band.median[-1] == pytest.approx((20.0 + 30.0 * 80 / 99) / 2)
+    assert band.centre[-1] == pytest.approx((20.0 + 30.0 * 80 / 99) / 2)
     (alone,) = bands(runs[:1])
-    assert (alone.x[-1], set(alone.seeds), alone.median[-1]) == (50.0, {1}, 10.0)
+    assert (alone.x[-1], set(alone.seeds), alone.centre[-1]) == (50.0, {1}, 10.0)
     far = runs[0]._replace(x=runs[0].x + 1000.0)
     (apart,) = bands([far, runs[1]])
-    assert (apart.x.size, apart.median.size) == (0, 0)
+    assert (apart.x.size, apart.centre.size) == (0, 0)
 
 
 def test_a_number_that_is_null_breaks_neither_curve_nor_plot_nor_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the mean of returns that are not finite."""
-    write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
-    row = msgspec.to_builtins(Progress(episodes=3, stage_microseconds={"acting": 5.0}))
+    row = {"episodes": 3, "stage_microseconds": {"acting": 5.0}}
     bad = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": None, "median_return": None}
     bad |= {"standard_error": None, "collapsed_episodes": None, "episodes": 4}
     good = bad | {"frames": 12, "mean_return": -3.0, "median_return": -3.0}
-
-    def write(*rows: dict) -> None:
-        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-
-    write(row | {"frames": 10, "evaluations": [bad]}, row | {"frames": 20, "mean_return_100": 1.0})
+    rows = row | {"frames": 10, "evaluations": [bad]}, row | {"frames": 20, "mean_return_100": 1.0}
+    run = str(written_run(tmp_path, rows))
     curve = read_curve(tmp_path, "frames", "mean_return_100")
     assert (curve.x.tolist(), curve.y.tolist(), curve.evaluations) == ([20.0], [1.0], None)
-    assert main(["plot", str(tmp_path)]) == main(["report", str(tmp_path)]) == 0
-    assert main(["plot", str(tmp_path), "--y", "evaluation_return"]) == 2
-    write(
-        row | {"frames": 10, "mean_return_100": 1.0, "evaluations": [good, bad | {"frames": 13}]},
-        row | {"frames": 20},
-    )
+    assert main(["plot", run]) == main(["report", run]) == 0
+    assert main(["plot", run, "--y", "evaluation_return"]) == 2
+    first = row | {"frames": 10, "mean_return_100": 1.0, "evaluations": [good, bad | {"frames": 13}]}
+    write_rows(tmp_path, first, row | {"frames": 20})
     points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
     assert points is not None
     assert [values.tolist() for values in points] == [[12.0], [-3.0], [0.0]]
-    assert main(["report", str(tmp_path)]) == 0
+    assert main(["report", run]) == 0
     assert "<td>best</td><td>12</td>" in (tmp_path / "report.html").read_text()
     capsys.readouterr()
-    write(row | {"frames": 10})
-    assert main(["plot", str(tmp_path)]) == 2
+    write_rows(tmp_path, row | {"frames": 10})
+    assert main(["plot", run]) == 2
     assert "none of its 3 episodes has a finite return" in capsys.readouterr().err
-    assert main(["report", str(tmp_path)]) == 0
+    assert main(["report", run]) == 0
     assert "none of its 3 episodes has a finite return" in (tmp_path / "report.html").read_text()
 
 
 def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Path) -> None:
     """In rows of today, and in those of older versions, which have the last mean only."""
-    write_json(tmp_path / "config.json", msgspec.to_builtins(RunConfig()))
-    row = msgspec.to_builtins(Progress(mean_return_100=1.0))
+    row = {"mean_return_100": 1.0}
     point = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25}
     new = [row | {"frames": 10}, row | {"frames": 20, "evaluation_return": 3.0, "evaluations": [point]}]
-    old = [
-        {k: v for k, v in r.items() if k != "evaluations"}
-        for r in (*new, row | {"frames": 30, "evaluation_return": 3.0})
-    ]
+    old = [r | {"evaluations": None} for r in (*new, row | {"frames": 30, "evaluation_return": 3.0})]
     for rows, at, error in ((new, 7.0, 0.25), (old, 20.0, 0.0)):
-        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        written_run(tmp_path, rows)
         points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
         assert points is not None
         assert [values.tolist() for values in points] == [[at], [3.0], [error]]
@@ -229,13 +211,8 @@ def test_runs_that_differ_otherwise_are_named_by_it(cartpole_runs: list[Path]) -
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
-    frames = [10, 20, 30, 25, 35]
-    row = msgspec.to_builtins(Progress())
-    text = "".join(json.dumps(row | {"frames": n, "turn": i}) + "\n" for i, n in enumerate(frames))
-    (tmp_path / "metrics.jsonl").write_text(text + '{"frames": 40, "tu')
-    assert [(row["frames"], row["turn"]) for row in read_rows(RunFolder(tmp_path))] == [
-        (10, 0),
-        (20, 1),
-        (25, 3),
-        (35, 4),
-    ]
+    write_rows(tmp_path, *({"frames": frames, "turn": i} for i, frames in enumerate([10, 20, 30, 25, 35])))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"frames": 40, "tu')
+    found = [(row["frames"], row["turn"]) for row in read_rows(RunFolder(tmp_path))]
+    assert found == [(10, 0), (20, 1), (25, 3), (35, 4)]

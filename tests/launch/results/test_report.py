@@ -6,14 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from browser import Browser
+from written_runs import write_rows, written_run
 
 from launch.cli import main
 from launch.output import write_json
 from launch.results.bottlenecks import held_back, time_spent
-from launch.run.events import Progress
+from launch.results.report import RunReport
 from shared.config import ActorConfig, RunConfig
 
 
@@ -42,12 +42,13 @@ def test_seeds_share_a_section_and_what_says_nothing_is_left_out(page: Path) -> 
         1,
         2,
     ]
-    # Two curves, and the time per stage; a histogram of the one lag of a single actor would be one bar.
-    assert text.count("<svg") == 3
+    # Two curves, four small ones, and the time per stage; a histogram of the one lag of a single actor has one bar.
+    assert text.count("<svg") == 7
+    assert all(f">{name}<" in text for name in ("entropy", "explained variance", "policy lag mean"))
     columns = re.findall("<th>(.*?)</th>", text)
     assert columns[:3] == ["seed", "status", "return, last 100"]
     assert "start-up, s" in columns
-    assert not {"actors replaced", "policy lag: mean, most", "best evaluation"} & set(columns)
+    assert not {"actors replaced", "policy lag: mean, 95 %, most", "best evaluation"} & set(columns)
     assert "dropped:" not in text
     assert "<td>seed</td>" not in text, "it is no setting of the group"
 
@@ -185,25 +186,23 @@ def test_fewer_epochs_are_advice_for_runs_with_several() -> None:
 
 def test_faults_and_lags_are_shown_where_there_are_some(tmp_path: Path) -> None:
     for seed in (1, 2):
-        (tmp_path / f"seed-{seed}").mkdir()
-        write_json(tmp_path / f"seed-{seed}" / "config.json", msgspec.to_builtins(RunConfig(seed=seed)))
-        line = Progress(
-            frames=10,
-            agent_steps=10 * seed,
-            elapsed_seconds=1.0,
-            mean_return_100=1.0,
-            policy_lag_counts={0: 1, seed: 4},
-            agent_steps_dropped={"too_old": 2 * seed},
-            actor_restarts=seed,
-        )
-        (tmp_path / f"seed-{seed}" / "metrics.jsonl").write_text(json.dumps(msgspec.to_builtins(line)) + "\n")
+        row = {
+            "frames": 10,
+            "agent_steps": 10 * seed,
+            "elapsed_seconds": 1.0,
+            "mean_return_100": 1.0,
+            "policy_lag_counts": {0: 1, seed: 4},
+            "agent_steps_dropped": {"too_old": 2 * seed},
+            "actor_restarts": seed,
+        }
+        written_run(tmp_path / f"seed-{seed}", [row], RunConfig(seed=seed))
     assert main(["report", str(tmp_path)]) == 0
     text = (tmp_path / "report.html").read_text()
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 6, "no method has reported its entropy"
     assert "Agent steps dropped: 6 for too_old." in text
     assert "3 actors were replaced" in text
-    assert {"actors replaced", "policy lag: mean, most"} <= set(re.findall("<th>(.*?)</th>", text))
-    assert "<td>0.80, 1</td><td>1</td>" in text
+    assert {"actors replaced", "policy lag: mean, 95 %, most"} <= set(re.findall("<th>(.*?)</th>", text))
+    assert "<td>0.80, 1, 1</td><td>0</td><td>1</td>" in text
 
 
 def test_waits_are_hidden_by_a_second_call_unless_there_is_one() -> None:
@@ -211,3 +210,17 @@ def test_waits_are_hidden_by_a_second_call_unless_there_is_one() -> None:
     for calls in (1, 2):
         text = " ".join(held_back(time_spent(rows), rows, RunConfig(actor=ActorConfig(calls_in_flight=calls))))
         assert ("--actor.calls-in-flight 2" in text) == (calls == 1)
+
+
+def test_rates_are_those_of_the_summary_until_the_run_goes_on(tmp_path: Path) -> None:
+    """The last row is written before the final evaluation, and the summary after it."""
+    row = {"frames": 400, "agent_steps": 100, "elapsed_seconds": 10.0}
+    run = written_run(tmp_path, [row])
+    summary = {"status": "frames_reached", "frames": 400, "agent_steps_sampled": 100, "wall_seconds": 12.5}
+    write_json(run / "summary.json", summary | {"agent_steps_per_second": 8.0})
+    figures = RunReport(run).figures()
+    found = [figures[name] for name in ("status", "agent_steps_per_second", "wall_seconds")]
+    assert found == ["frames_reached", 8.0, 12.5]
+    write_rows(run, row, {"frames": 800, "agent_steps": 200, "elapsed_seconds": 16.0})
+    figures = RunReport(run).figures()
+    assert [figures[name] for name in ("status", "agent_steps_per_second", "wall_seconds")] == ["died", 12.5, 16.0]
