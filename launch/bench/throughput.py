@@ -21,12 +21,12 @@ from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.bench.bound import PLAIN_NETWORKS, Components, has_bound, measure_components
+from launch.checks import check_network
 from launch.commands.options import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
 from launch.machine import thread_budget, usable_cores
 from launch.output import EXIT_DONE, check_json_file, provenance, write_json
-from launch.request import check_network
 from launch.run.events import Event, Row
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
@@ -159,12 +159,12 @@ def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     counted = [row for row in working if begin <= row["elapsed_seconds"] <= begin + seconds + 1.0]
     # The row of an interval without a gradient has no rates and no statistics.
     rows = [row for row in counted[1:] if sum(row["policy_lag_counts"].values())]
-    if not any(row["agent_steps_per_second"] for row in rows):
+    # A row of the later gradients of a rollout has no agent steps of its own.
+    playing = [row for row in rows if row["stage_microseconds"]]
+    if not playing:
         raise setting_error("seconds", seconds, "is too short for the actors to start and be measured")
     first, last = counted[0], counted[-1]
     elapsed = last["elapsed_seconds"] - first["elapsed_seconds"]
-    # A row of the later gradients of a rollout has no agent steps of its own.
-    playing = [row for row in rows if row["agent_steps_per_second"]]
     weights = [row["agent_steps_per_second"] for row in playing]
     return {
         "agent_steps_per_second": (last["agent_steps"] - first["agent_steps"]) / elapsed,

@@ -52,7 +52,8 @@ class TimeSpent(NamedTuple):
 def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
     """Time per stage from at least one row of metrics; see `read_rows`."""
     seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
-    agent_steps = seconds * [row["agent_steps_per_second"] for row in rows]
+    # The row of an interval without a new rollout has the rate of those before, and no stages.
+    agent_steps = seconds * [row["agent_steps_per_second"] if row["stage_microseconds"] else 0.0 for row in rows]
     microseconds = {}
     for stage in StageSeconds._fields:
         of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]

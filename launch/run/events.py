@@ -17,7 +17,7 @@ from shared.types import Float32Array
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a run. Rates and means are over the last logging interval, and returns are unclipped.
+    """The state of a run. Means are over the last logging interval, rates see `Metrics`. Returns are unclipped.
 
     Attributes:
         interval_episodes: number of episodes that ended in the interval with a finite return.

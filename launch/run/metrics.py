@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,8 @@ def progress_of(values: Mapping[str, Any]) -> Progress:
     return Progress(**known | {"statistics": others, "info": info})
 
 
+# Rates over much less than a second would be those of an instant.
+RATE_SECONDS = 1.0
 # The signature of a network killed by its first updates (docs/methods.md, "When a run does not learn").
 _DEAD_SHARE = 0.6
 _UNEXPLAINED = 0.05
@@ -93,7 +95,12 @@ _SILENT_EPISODES = 100
 class Metrics:
     """Sums of outcomes over a logging interval, and the totals of the learner beside them.
 
-    `evaluated` is the entry of the last evaluation before a resume, `actor` the settings of the actors.
+    Rates are measured from rollout to rollout. A rollout with several gradients brings its agent steps with the first
+    one, and an interval of a second or so may have none: the rates of the rollouts before hold until the next one, and
+    fall when it takes longer.
+
+    `evaluated` is the entry of the last evaluation before a resume, `actor` the settings of the actors. Once `drains`
+    is set, no further rollout is to come, and the rates hold.
     """
 
     def __init__(
@@ -103,21 +110,35 @@ class Metrics:
         self._steps_of_actor = 0 if actor is None else actor.agent_steps_in_flight
         self._evaluation_return: float | None = None if evaluated is None else evaluated["mean_return"]
         self._suspicious_rows = 0
-        self.begin(0.0)
+        self.drains = False
+        self.count_from(0.0)
+
+    def count_from(self, elapsed_seconds: float) -> None:
+        """Start the first interval, `elapsed_seconds` of training after the start of the run."""
+        self._started = self._last_rollout = elapsed_seconds
+        # Seconds, frames, agent steps and updates: at the last rollout of an earlier interval, and of a span before it.
+        self._mark = self._counted()
+        self._span_before = np.zeros(4)
+        self._begin()
+
+    def _counted(self) -> npt.NDArray[np.float64]:
+        account = self._learner.account
+        return np.array([self._last_rollout, account.frames, account.ledger.sampled, account.ledger.updates])
 
     @property
     def empty(self) -> bool:
         return not (self._gradients or self._evaluations)
 
-    def add(self, outcome: "Outcome") -> None:
+    def add(self, outcome: "Outcome", elapsed_seconds: float) -> None:
         report = outcome.report
+        if report.agent_steps:
+            self._last_rollout = elapsed_seconds
         self._agent_steps += report.agent_steps
         self._samples += report.samples
         self._gradients += 1
         self._learner_seconds += outcome.seconds
         self._stages += report.stage_seconds
         if outcome.updated:
-            self._updates += 1
             self._norms.append(outcome.gradient_norm)
         # The account does the same: the episodes of a duplicate were counted before.
         if outcome.dropped != "duplicate":
@@ -143,9 +164,12 @@ class Metrics:
     def progress(self, elapsed_seconds: float, actors_alive: int, actor_restarts: int) -> Progress:
         """The state of the run. The interval continues; `next_interval` ends it."""
         learner, ledger = self._learner, self._learner.account.ledger
-        seconds = max(elapsed_seconds - self._started, 1e-9)
         agent_steps = self._agent_steps
-        frames_per_step = learner.account.frames / ledger.sampled if ledger.sampled else 0.0
+        span = self._counted() - self._mark
+        if span[0] < RATE_SECONDS:
+            span = span + self._span_before
+        since_rollout = 0.0 if self.drains else elapsed_seconds - self._last_rollout
+        frames, steps, updates = (span[1:] / max(span[0], since_rollout, 1e-9)).tolist()
         return Progress(
             frames=learner.account.frames,
             agent_steps=ledger.sampled,
@@ -155,10 +179,10 @@ class Metrics:
             mean_return_100=learner.account.mean_return,
             interval_episodes=self._episodes,
             interval_mean_return=self._return_sum / self._episodes if self._episodes else None,
-            frames_per_second=self._agent_steps * frames_per_step / seconds,
-            agent_steps_per_second=self._agent_steps / seconds,
-            updates_per_second=self._updates / seconds,
-            gradients_per_second=self._gradients / seconds,
+            frames_per_second=frames,
+            agent_steps_per_second=steps,
+            updates_per_second=updates,
+            gradients_per_second=self._gradients / max(elapsed_seconds - self._started, 1e-9),
             policy_lag_mean=lag_mean(self._lags),
             policy_lag_max=max(self._lags, default=0),
             policy_lag_counts=dict(self._lags),
@@ -185,7 +209,11 @@ class Metrics:
 
     def next_interval(self, row: Progress) -> str | None:
         """Start a new interval after `row`. Returns a warning if the last rows look like a dead network."""
-        self.begin(row.elapsed_seconds)
+        span = self._counted() - self._mark
+        if span[0] >= RATE_SECONDS:
+            self._mark, self._span_before = self._mark + span, span
+        self._started = row.elapsed_seconds
+        self._begin()
         dead, explained = row.statistics.get("dead_units", 0.0), row.statistics.get("explained_variance", 1.0)
         suspicious = dead > _DEAD_SHARE and abs(explained) < _UNEXPLAINED
         self._suspicious_rows = self._suspicious_rows + 1 if suspicious else 0
@@ -197,10 +225,8 @@ class Metrics:
             f"try --optimizer.bias-correction, a larger --optimizer.epsilon or a lower --optimizer.learning-rate"
         )
 
-    def begin(self, elapsed_seconds: float) -> None:
-        """Start an empty interval, `elapsed_seconds` of training after the start of the run."""
-        self._started = elapsed_seconds
-        self._agent_steps = self._samples = self._gradients = self._updates = 0
+    def _begin(self) -> None:
+        self._agent_steps = self._samples = self._gradients = 0
         self._learner_seconds = self._return_sum = 0.0
         self._episodes = 0
         self._stages = np.zeros(len(StageSeconds._fields))
@@ -251,16 +277,13 @@ def missing_info(name: str, episodes: int) -> str:
 # ---- Rows and views over time
 
 
-# Rates over much less than a second would be those of an instant.
-_MOST_SECONDS_BETWEEN_VIEWS = 1.0
 _ROWS_OF_A_RUN = 200
 
 
 class Reporting:
     """Updates a run's progress every second, and writes a row for each logging interval.
 
-    An interval ends by its seconds or by its frames. In short runs it may be shorter than the time between two views;
-    rates of a view are then those since the view before.
+    An interval ends by its seconds or by its frames. In short runs it may be shorter than the time between two views.
 
     `progress` returns the current progress. `on_row` gets the rows that are views or have an evaluation. Other threads
     may read `latest`, the last view.
@@ -277,7 +300,7 @@ class Reporting:
     ) -> None:
         self._every_seconds = config.log_every_seconds
         self._every_frames = config.log_every_frames or max(1, config.total_frames // _ROWS_OF_A_RUN)
-        self._view_seconds = min(_MOST_SECONDS_BETWEEN_VIEWS, self._every_seconds)
+        self._view_seconds = min(RATE_SECONDS, self._every_seconds)
         self._metrics = metrics
         self._progress = progress
         self._messages, self._log = messages, messages.log
@@ -291,7 +314,7 @@ class Reporting:
 
     def count_from(self, seconds: float) -> None:
         """Start the intervals of rows, views and rates, `seconds` of training after the start of the run."""
-        self._metrics.begin(seconds)
+        self._metrics.count_from(seconds)
         self.latest = self._progress()
         self._logged_seconds, self._logged_frames = seconds, self.latest.frames
 
@@ -301,20 +324,7 @@ class Reporting:
         if by_time or frames - self._logged_frames >= self._every_frames:
             self.write_row()
         elif seconds - self.latest.elapsed_seconds >= self._view_seconds:
-            self._view(self._progress())
-
-    def _view(self, progress: Progress) -> None:
-        """Set `latest`. Its rates are over the longer of two spans: that of the row, and that since the last view."""
-        before = self.latest
-        seconds = progress.elapsed_seconds - before.elapsed_seconds
-        if seconds > progress.elapsed_seconds - self._logged_seconds:
-            progress = replace(
-                progress,
-                frames_per_second=(progress.frames - before.frames) / seconds,
-                agent_steps_per_second=(progress.agent_steps - before.agent_steps) / seconds,
-                updates_per_second=(progress.updates - before.updates) / seconds,
-            )
-        self.latest = progress
+            self.latest = self._progress()
 
     def write_row(self, *, last: bool = False) -> None:
         """Write a row and start a new interval."""
@@ -323,7 +333,7 @@ class Reporting:
         since = min(self.latest.elapsed_seconds, self._logged_seconds)
         is_view = last or row.elapsed_seconds - since >= self._view_seconds
         if is_view:
-            self._view(row)
+            self.latest = row
         self._logged_seconds, self._logged_frames = row.elapsed_seconds, row.frames
         line = to_json(row_values(row)).encode() + b"\n"
         try:
@@ -341,7 +351,7 @@ class Reporting:
         self._messages.emit(Row(from_json(line.decode())))
         # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
         if is_view or row.evaluations:
-            self._on_row(self.latest if is_view else row)
+            self._on_row(row)
         dead_network = self._metrics.next_interval(row)
         if dead_network is not None:
             self._log(f"warning: {dead_network}")

@@ -279,6 +279,7 @@ class TrainingSession:
     def _stop_if_due(self) -> None:
         if self._stopping.stops(self.learner.account.frames, self.elapsed_seconds):
             self._coordinator.stop()
+            self._metrics.drains = True
             if self._coordinator.evaluations_under_way and self._config.executor == "ray":
                 self._log("waiting for the evaluation under way; Ctrl-C ends the run without it")
         # The checkpoint of an exact run contains the evaluation under way.
@@ -299,7 +300,7 @@ class TrainingSession:
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report
         self._log_first(report.actor_id)
-        self._metrics.add(outcome)
+        self._metrics.add(outcome, self.elapsed_seconds)
         if outcome.dropped != "duplicate":
             returns = report.episodes.returns
             finite = returns[np.isfinite(returns)].tolist()

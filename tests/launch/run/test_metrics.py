@@ -2,11 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from learners import make_learner, report
@@ -14,7 +14,7 @@ from waiting import UNTIL_FRAMES
 
 from launch.cli import main
 from launch.presets import PRESETS
-from launch.run.events import Episodes, Message, Progress
+from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, NewLines, Reporting, annealing_warning, dropped_message
 from launch.run.trackers import scalars
@@ -22,33 +22,25 @@ from shared.config import OptimizerConfig, RunConfig
 from shared.types import StageSeconds
 
 
-def without_episodes(**more: Any) -> Any:
-    return SimpleNamespace(next_interval=lambda _row: None, episodes=lambda frames: Episodes(frames, [], []), **more)
+def reporting_of(metrics: Metrics, config: RunConfig, folder: Path, now: Callable[[], float], on_row: Any) -> Reporting:
+    progress = lambda: metrics.progress(now(), 1, 0)  # noqa: E731
+    return Reporting(config, RunFolder(folder), metrics, progress, on_row, Messages(folder / "log.txt"))
 
 
-def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(tmp_path: Path) -> None:
+def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole: RunConfig, tmp_path: Path) -> None:
     """100 reports in 6 seconds, first of 200 frames and then of 600."""
-    now, frames, views, tracked = 0.0, 0, dict[float, float](), list[float]()
-    metrics = without_episodes(begin=lambda _seconds: None, empty=False)
-    reporting = Reporting(
-        RunConfig(total_frames=40_000, log_every_seconds=10.0),
-        RunFolder(tmp_path),
-        cast(Metrics, metrics),
-        # The rate of the last report alone.
-        lambda: Progress(
-            elapsed_seconds=now,
-            frames=frames,
-            agent_steps_per_second=-1.0,
-            frames_per_second=-1.0,
-            evaluations=[{}] if now == 2.25 else [],
-        ),
-        lambda row: tracked.append(row.elapsed_seconds),
-        Messages(tmp_path / "log.txt"),
-    )
+    config = replace(cartpole, total_frames=40_000, log_every_seconds=10.0)
+    learner, now, views, tracked = make_learner(config), 0.0, dict[float, float](), list[float]()
+    metrics = Metrics(learner)
+    reporting = reporting_of(metrics, config, tmp_path, lambda: now, lambda row: tracked.append(row.elapsed_seconds))
     reporting.count_from(0.0)
-    for _ in range(100):
-        now, frames, before = now + 0.0625, frames + (200 if frames < 10_000 else 600), reporting.latest
-        reporting.report_if_due(now, frames)
+    for sequence in range(1, 101):
+        now, before = now + 0.0625, reporting.latest
+        steps = 200 if learner.account.frames < 10_000 else 600
+        metrics.add(learner.submit(report(sequence, agent_steps=steps)), now)
+        if now == 2.25:
+            metrics.add_evaluation({"mean_return": 1.0})
+        reporting.report_if_due(now, learner.account.frames)
         if reporting.latest is not before:
             views[reporting.latest.elapsed_seconds] = reporting.latest.frames_per_second
     assert list(views) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
@@ -59,6 +51,35 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(tmp_path:
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 100
     assert max(b["frames"] - a["frames"] for a, b in pairwise(rows)) <= 600
+
+
+def test_rates_hold_between_the_rollouts_and_at_the_end_and_fall_when_none_comes(
+    cartpole: RunConfig, tmp_path: Path
+) -> None:
+    """A rollout of 300 agent steps every 3 seconds, with two more gradients of it after the first; a row a second."""
+    config = replace(cartpole, log_every_seconds=1.0)
+    learner, now, rates = make_learner(config), 0.0, list[float]()
+    metrics = Metrics(learner)
+    reporting = reporting_of(metrics, config, tmp_path, lambda: now, lambda _row: None)
+
+    def second(sequence: int, agent_steps: int | None) -> float:
+        nonlocal now
+        now += 1.0
+        if agent_steps is not None:
+            metrics.add(learner.submit(report(sequence, agent_steps=agent_steps)), now - 0.5)
+        reporting.report_if_due(now, learner.account.frames)
+        return reporting.latest.agent_steps_per_second
+
+    reporting.count_from(0.0)
+    rates = [second(sequence, 300 if sequence % 3 == 0 else 0) for sequence in range(1, 13)]
+    assert rates[:2] == [0.0, 0.0]
+    # The first one took 2.5 seconds.
+    assert rates[2:5] == [120.0] * 3
+    assert rates[5:] == [100.0] * 7
+    metrics.drains = True
+    assert [second(0, None) for _ in range(5)] == [100.0] * 5
+    metrics.drains = False
+    assert second(0, None) == pytest.approx(300 / 6.5)
 
 
 def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None:
@@ -73,14 +94,16 @@ def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
-def test_an_end_right_after_a_row_has_none_of_its_own(empty: bool, rows: int, tmp_path: Path) -> None:
+def test_an_end_right_after_a_row_has_none_of_its_own(
+    empty: bool, rows: int, cartpole: RunConfig, tmp_path: Path
+) -> None:
     """It would say that nothing was played in no time, and a terminal would keep that."""
-    metrics = without_episodes(empty=empty)
-    messages = Messages(tmp_path / "log.txt")
-    reporting = Reporting(
-        RunConfig(), RunFolder(tmp_path), cast(Metrics, metrics), Progress, lambda _row: None, messages
-    )
+    learner = make_learner(cartpole)
+    metrics = Metrics(learner)
+    reporting = reporting_of(metrics, cartpole, tmp_path, lambda: 1.0, lambda _row: None)
     reporting.write_row()
+    if not empty:
+        metrics.add(learner.submit(report()), 1.0)
     shown = reporting.latest
     reporting.write_last_row()
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == rows
@@ -91,18 +114,27 @@ def test_an_interval_of_later_gradients_has_no_passes_and_no_cost_of_an_agent_st
     learner = make_learner(cartpole)
     metrics = Metrics(learner)
     seconds = StageSeconds(0.1, 0.2, 0.3, 0.0, 0.0)
-    metrics.add(learner.submit(report(1, samples=10, stage_seconds=seconds)))
-    metrics.add(learner.submit(report(2, samples=30, agent_steps=0, stage_seconds=seconds)))
+    metrics.add(learner.submit(report(1, samples=10, stage_seconds=seconds)), 1.0)
+    metrics.add(learner.submit(report(2, samples=30, agent_steps=0, stage_seconds=seconds)), 1.0)
     row = metrics.progress(1.0, 1, 0)
     assert row.passes == 4.0
     assert row.stage_microseconds["gradient"] == pytest.approx(6e4)
     metrics.next_interval(row)
     assert metrics.progress(2.0, 1, 0).passes is None
-    metrics.add(learner.submit(report(3, samples=40, agent_steps=0, stage_seconds=seconds)))
+    metrics.add(learner.submit(report(3, samples=40, agent_steps=0, stage_seconds=seconds)), 1.0)
     row = metrics.progress(2.0, 1, 0)
     assert (row.passes, row.stage_microseconds) == (None, {})
     assert row.gradients_per_second == 1.0
     assert "learning/passes" not in dict(scalars(row))
+
+
+def test_the_documents_list_every_column() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
+    table = text.split("## Columns of metrics.jsonl")[1].split("\n## ")[0]
+    listed = [name for line in table.splitlines() for name in re.findall("`([^`]+)`", line.partition(" | ")[0])]
+    columns = [field.name for field in fields(Progress)]
+    assert listed[: len(columns) - 2] == columns[:-2]
+    assert columns[-2:] == ["statistics", "info"]
 
 
 def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> None:
