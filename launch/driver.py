@@ -137,7 +137,7 @@ class _Child:
                 if isinstance(message, _Outcome):
                     outcome = message
                 elif self._error is None and self._on_event(message) is False:
-                    self._stop.asked = True
+                    self._stop.ask("a callback")
             except KeyboardInterrupt as error:
                 if self._stop.interrupted:
                     self._stop.at_once = True
@@ -145,7 +145,7 @@ class _Child:
                 self._stop.asked = self._stop.interrupted = True
             except Exception as error:
                 self._error = error
-                self._stop.asked = True
+                self._stop.ask("a callback")
         code = self._process.wait()
         if self._error is not None:
             raise self._error
@@ -163,7 +163,7 @@ class _Child:
             self.send(_WEIGHTS)
         if self._stop.asked and not self._finish_sent:
             self._finish_sent = True
-            self.send(_FINISH)
+            self.send(_FINISH + self._stop.reason.encode())
         if self._stop.at_once and not self._leave_sent:
             self._leave_sent = True
             self.send(_LEAVE)
@@ -219,8 +219,10 @@ def _take_requests(connection: Connection, interrupts: Interrupts) -> None:
     try:
         while True:
             request = connection.recv_bytes()
-            if request == _FINISH:
-                interrupts.asked = interrupts.interrupted = True
+            if request.startswith(_FINISH):
+                interrupts.ask(request.removeprefix(_FINISH).decode())
+                # The other request is a second one.
+                interrupts.interrupted = True
             elif request == _WEIGHTS:
                 interrupts.weights = True
             else:

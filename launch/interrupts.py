@@ -15,10 +15,17 @@ class StopRequest:
         interrupted: the request came from Ctrl-C; the next KeyboardInterrupt leaves without saving.
         at_once: end without saving, for runs in another process, which no KeyboardInterrupt of this one reaches.
         weights: send the present weights as an event, and go on.
+        reason: what asked, for the message about it; empty for Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.asked = self.interrupted = self.at_once = self.weights = False
+        self.reason = ""
+
+    def ask(self, reason: str) -> None:
+        """Set `asked` for `reason`, unless something else has set it."""
+        if not self.asked:
+            self.reason, self.asked = reason, True
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -70,9 +77,9 @@ class Interrupts(StopRequest):
             raise KeyboardInterrupt
         self.asked = self.interrupted = True
 
-    def _ask_only(self, _signal: int, _frame: object) -> None:
+    def _ask_only(self, kind: int, _frame: object) -> None:
         if self._training:
-            self.asked = True
+            self.ask("SIGHUP" if kind == signal.SIGHUP else "SIGTERM")
         elif not self._concluding:
             self._concluding = True
             raise StoppedBeforeTrainingError

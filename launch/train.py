@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
+from launch.checks import check_arrivals, check_checkpoint, check_network, check_video
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, children_outlive_hangups
 from launch.machine import ThreadBudget, budget_for, thread_budget, usable_cores
 from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
-from launch.request import check_arrivals, check_checkpoint, check_network, check_video, shared_by, sharing_line
+from launch.request import shared_by, sharing_line
 from launch.run.events import Event, Message, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, manifest, read_summary
 from launch.run.metrics import annealing_warning
@@ -128,14 +129,14 @@ class _Listener:
             return
         try:
             if self._on_event(event) is False:
-                self.stop.asked = True
+                self.stop.ask("a callback")
         except KeyboardInterrupt as error:
             self.interrupt(error)
         except Exception as error:
             if not self.training:
                 raise
             self.error = error
-            self.stop.asked = True
+            self.stop.ask("a callback")
 
     def message(self, text: str) -> None:
         self(Message(text))
@@ -387,7 +388,10 @@ def _watch(
             if listener.stop.asked and not passed_on:
                 passed_on = True
                 interrupt()
-                listener.message("finishing the gradients under way and saving; Ctrl-C again leaves at once")
+                by, then = f"stopped by {listener.stop.reason}: ", ""
+                if not listener.stop.reason:
+                    by, then = "", "; Ctrl-C again leaves at once"
+                listener.message(f"{by}finishing the gradients under way and saving{then}")
         except StoppedBeforeTrainingError:
             raise
         except KeyboardInterrupt as error:

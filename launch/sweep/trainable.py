@@ -176,7 +176,7 @@ class RunTrainable(tune.Trainable):
 
     def _stop(self) -> None:
         if self._thread is not None:
-            self._request.asked = True
+            self._request.ask("the sweep")
             self._thread.join()
         self._thread = None
 

@@ -15,7 +15,7 @@ from sessions import quick
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
 from launch.presets.settings_files import with_settings
-from launch.run.events import Episodes, Event, Progressed, Row, Saved, Started, Stopped, Weights
+from launch.run.events import Episodes, Event, Message, Progressed, Row, Saved, Started, Stopped, Weights
 from launch.run.folder import RunFolder, holder_of
 from launch.train import Result, TrainingFailedError
 from shared.errors import ConfigurationError
@@ -49,6 +49,7 @@ def test_weights_come_when_they_are_requested_and_episodes_with_each_row(tmp_pat
 
     result = train_in_process(quick(), tmp_path / "run", on_event, stop=stop)
     assert result.status == "interrupted"
+    assert Message("stopped by a callback: finishing the gradients under way and saving") in events
     (weights,) = [event for event in events if isinstance(event, Weights)]
     assert 0 < weights.update <= result.summary["updates"]
     shapes = {name: array.shape for name, array in weights.arrays.items()}
