@@ -1,15 +1,26 @@
-"""Checks of a user's settings: that they have an effect in the run, and that schedules give factors."""
+"""Checks of a user's settings before any worker starts: their effect, and that files, network and task go together."""
 
 import math
-from collections.abc import Callable, Collection, Iterable
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of, environment_spec
+from actors.environments.spaces import is_bound
+from launch.loop.trace import EventTrace
+from launch.machine import ThreadBudget
+from launch.output import check_can_be_written, quoted
+from launch.run.folder import RunFolder
+from launch.run.status import FIXED_SETTINGS
+from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.config.checks import For, declared
-from shared.errors import place, setting_error, typed_line
+from shared.errors import ConfigurationError, place, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
 from shared.schedules import scheduled
 
@@ -80,3 +91,155 @@ def _sections_of_own_classes(config: RunConfig) -> set[str]:
         "network": NETWORKS.get(config.network.name),
     }
     return {section for section, entry in chosen.items() if entry and not entry.module.startswith("shared.")}
+
+
+def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
+    """Check the files that an order of arrivals is written to or read from."""
+    if config.record_arrivals is not None:
+        file = Path(config.record_arrivals)
+        if not file.absolute().parent.is_dir():
+            raise setting_error("record_arrivals", file, f"there is no folder {file.absolute().parent}")
+        if file.is_dir():
+            raise setting_error("record_arrivals", file, "is a folder; name a file")
+        if file.exists() and not os.access(file, os.W_OK):
+            raise setting_error("record_arrivals", file, "cannot be written")
+        check_can_be_written(file, "record_arrivals")
+    if config.replay_arrivals is not None and budget is not None:
+        recorded = len(EventTrace(config.replay_arrivals).actor_ids)
+        if recorded != budget.actors:
+            raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
+
+
+def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
+    """Check, without importing TensorFlow, that network and method can take what the environment gives."""
+    network = config.network
+    network.check_known()
+    config.method.check_known()
+    config.exploration.check_known()
+    check_schedules(config)
+    if spec.images != NETWORKS[network.name].images:
+        *others, last = [name for name, entry in NETWORKS.items() if entry.images == spec.images]
+        wanted = f"{', '.join(others)} or {last}" if others else last
+        raise setting_error(
+            "network.name", network.name, f"{config.environment.id} gives {_observations(spec)}; use {wanted}"
+        )
+    if spec.actions.shape and not METHODS[config.method.name].continuous_actions:
+        kind = "continuous actions" if spec.actions.continuous else "several actions at once"
+        able = [name for name, entry in METHODS.items() if entry.continuous_actions]
+        raise setting_error(
+            "method.name", config.method.name, f"{config.environment.id} has {kind}; use {' or '.join(able)}"
+        )
+    _check_scaling(config, spec)
+    least = NETWORKS[network.name].least_side
+    if any(min(shape[:2]) < least for shape in spec.image_shapes):
+        raise setting_error(
+            "environment.screen_size", config.environment.screen_size, f"must be at least {least} for {network.name}"
+        )
+
+
+def _check_scaling(config: RunConfig, spec: EnvironmentSpec) -> None:
+    scaling = config.network.observation_scaling
+    if scaling == "none":
+        return
+    # Numbers beside images have an mlp of their own.
+    if config.network.name != "mlp" and (spec.parts is None or not spec.parts.numbers):
+        images = "; images have --network.centre-observations" if spec.images else ""
+        raise setting_error(
+            "network.observation_scaling", scaling, f"is for mlp, and {config.network.name} is none{images}"
+        )
+    if scaling == "bounds":
+        assert spec.observation_bounds is not None
+        low, high = np.array(spec.observation_bounds)
+        unbounded = np.flatnonzero(~(is_bound(low) & is_bound(high) & (low < high))).tolist()
+        if unbounded:
+            raise setting_error(
+                "network.observation_scaling",
+                "bounds",
+                f"{config.environment.id} has no finite bounds in observation {unbounded}; use running",
+            )
+
+
+def _observations(spec: EnvironmentSpec) -> str:
+    if spec.parts is None:
+        return f"observations of shape {spec.observation_shape}"
+    images = ", ".join(f"{image.name} {image.shape}" for image in spec.parts.images)
+    return f"images, {images}, and {spec.parts.vector_size} numbers beside them"
+
+
+def check_video(config: RunConfig) -> None:
+    """Draw one picture, where the run's evaluations are to be filmed on this machine."""
+    if not config.evaluation.video or config.address != "local":
+        return
+    # It draws pictures, which `--help` does without.
+    from launch.film.stage import make_stage
+
+    try:
+        stage = make_stage(config.environment)
+        try:
+            stage.reset(config.seed)
+        finally:
+            stage.close()
+    except ConfigurationError as error:
+        raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
+
+
+# Best weights, running moments and the count of frames are of the task with these.
+_OF_TASK = (
+    "environment.id",
+    "environment.options",
+    "environment.wrappers",
+    "environment.action_mask",
+    "environment.frame_skip",
+    "environment.full_action_space",
+    "environment.sticky_action_probability",
+    "environment.max_noops",
+    "environment.fire_on_reset",
+    "environment.max_episode_frames",
+)
+# An actor's rollout under way has this shape.
+_OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "actor.minibatches")
+
+
+def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:
+    """Check that the newest checkpoint fits the task, network, method, optimizer and actors that the settings make."""
+    before = folder.read_settings()
+    _check_unchanged(
+        _OF_TASK,
+        before,
+        config,
+        lambda was: (
+            f"the run has {was}, and its count of frames, best weights and moments depend on that; leave it as it was, "
+            f"or start a new run from its weights: --start-from {quoted(folder.path)}"
+        ),
+    )
+    _check_unchanged(
+        FIXED_SETTINGS,
+        before,
+        config,
+        lambda was: f"the checkpoint in {folder.path} was made with {was}; start a new run",
+    )
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+    from learner.checkpoint import read_checkpoint, read_state
+
+    read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
+    saved = read_state(folder.checkpoints).get("executor") if config.checkpoint.exact else None
+    if saved is None or budget is None:
+        return
+
+    def goes_on(was: object) -> str:
+        return f"an exact resume goes on with {was}; leave it as it was, or give --checkpoint.no-exact"
+
+    _check_unchanged(_OF_ROLLOUTS, before, config, goes_on)
+    # More actors than before may join.
+    if budget.actors < len(saved["actors"]):
+        raise setting_error("actors", budget.actors, goes_on(len(saved["actors"])))
+
+
+def _check_unchanged(
+    settings: Sequence[str], before: RunConfig, config: RunConfig, message: Callable[[object], str]
+) -> None:
+    for setting in settings:
+        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
+        if was != now:
+            raise setting_error(setting, now, message(was))

@@ -23,6 +23,7 @@ from actors.environments import EnvironmentSpec, environment_spec
 from launch.bench.bound import Meter, measure_at_once, measuring_processes
 from launch.bench.learner import measure_learner
 from launch.bench.throughput import progress
+from launch.checks import check_network
 from launch.commands.options import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
 from launch.output import (
@@ -32,7 +33,7 @@ from launch.output import (
     provenance,
     write_json,
 )
-from launch.request import check_network, shared_by, sharing_line
+from launch.request import shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import GradientReport, StageSeconds, WeightSnapshot

@@ -17,10 +17,11 @@ from rich.table import Table
 from actors.environments import environment_spec
 from launch.bench.plan import Costs, agent_steps_per_gradient, measure_costs, predict
 from launch.bench.throughput import endless, progress, steady_state, train_for
+from launch.checks import check_network
 from launch.commands.options import PresetArguments, option, parse_with_preset, spelt_out
 from launch.machine import automatic_actors, thread_budget, usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
-from launch.request import check_network, shared_by
+from launch.request import shared_by
 from launch.run.metrics import lag_summary
 from shared.config import ActorConfig, RunConfig, flat_settings
 from shared.errors import setting_error

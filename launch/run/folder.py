@@ -38,7 +38,8 @@ from shared.types import WeightSnapshot
 WeightsName = Literal["auto", "best", "latest"]
 
 LOCK_FILE = ".lock"
-# `holder_of` holds the lock for less than this.
+# `holder_of` holds the lock for less than this. The lock is tried again after it, since flock has no time limit, and a
+# wait for a run that holds the lock could be one of days.
 _LOOK_SECONDS, _TRIES = 0.05, 4
 # Longer than any row.
 _TAIL_BYTES = 65_536

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
-from launch.checks import check_effects
+from launch.checks import check_effects, check_network
 from launch.commands.settings import as_toml
 from launch.output import (
     EXIT_DONE,
@@ -33,7 +33,6 @@ from launch.output import (
     write_json,
 )
 from launch.presets.settings_files import with_settings
-from launch.request import check_network
 from launch.run.folder import FolderLock
 from launch.run.trackers import check_trackers
 from launch.sweep.file import Settings, Sweep, check_tune, read_sweep

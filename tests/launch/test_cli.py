@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from launch.checks import check_network
 from launch.cli import main
 from launch.loop.inline import InlineExecutor
 from launch.machine import automatic_actors, thread_budget
 from launch.presets import PRESETS
-from launch.request import check_network
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
