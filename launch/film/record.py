@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec
-from launch.film.stage import Frame, Performance, PlayArguments, make_stage, play_episode
+from launch.film.stage import Frame, Performance, acts, make_stage, play_episode
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -24,6 +24,7 @@ from launch.output import (
     provenance_text,
     write_json,
 )
+from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath
 from shared.config import RunConfig
@@ -106,13 +107,12 @@ def film_episode(config: RunConfig, spec: EnvironmentSpec, snapshot: WeightSnaps
     seeds = episode_seeds(config.seed, "training_video", 1)
     policy = Policy(config, spec, seed=seeds.actions, training=False)
     policy.assign(snapshot.parameters, snapshot.frames)
-    act = policy.greedy if config.evaluation.policy == "greedy" else policy.act
     stage = make_stage(config.environment)
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "episode.gif"
             with VideoWriter(file, stage.frames_per_second, comment="") as writer:
-                for step in play_episode(stage, policy, act, int(seeds.environments[0])):
+                for step in play_episode(stage, policy, acts(policy, config), int(seeds.environments[0])):
                     for frame in step.frames:
                         writer.add(frame)
             with Image.open(file) as picture:

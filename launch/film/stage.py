@@ -2,9 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,20 +11,17 @@ import numpy.typing as npt
 from actors.environments import (
     AtariAdapter,
     AtariEnvironment,
-    EnvironmentSpec,
     GymnasiumAdapter,
     VectorEnvironment,
     atari_game,
-    environment_spec,
 )
 from actors.environments.border import as_array, described
-from launch.results.evaluate import PolicyName, ProtocolName, by_protocol, describe_protocol, policy_of
-from launch.run.folder import RunFolder, WeightsName, load_weights
-from launch.tensorflow_setup import prepare_tensorflow
+from launch.results.evaluate import PlayArguments, load_policy
+from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, one_line, place, setting_error, typed_line
-from shared.seeds import SEEDS_ARE, EpisodeSeeds, episode_seeds
-from shared.types import EvaluationPolicy, Float32Array
+from shared.seeds import episode_seeds
+from shared.types import Float32Array
 
 if TYPE_CHECKING:
     # It imports TensorFlow.
@@ -34,11 +30,6 @@ if TYPE_CHECKING:
 Frame = npt.NDArray[np.uint8]
 Act = Callable[[npt.NDArray[np.generic], "State"], "Acted"]
 
-# The NTSC console's.
-_ATARI_FRAMES_PER_SECOND = 60
-_ATARI_ENLARGEMENT = 3
-# On a television of 4:3.
-_ATARI_PIXEL_ASPECT = 12 / 7
 _DEFAULT_FRAMES_PER_SECOND = 30
 # Grey, in colour, and in colour with an opacity, which is not shown.
 _CHANNELS = (1, 3, 4)
@@ -55,33 +46,23 @@ class PlayedStep(NamedTuple):
     frames: list[Frame]
     episode_return: float
     value: float
-    ended: bool
     preferences: Float32Array | None
     action: npt.NDArray[np.generic] | None
-
-
-class Stage(Protocol):
-    """An environment with pictures. `reset` returns (observations [1, …], frame), `step` an agent step.
-
-    `enlargement` is the scale of a video's frames, and `pixel_aspect` the width of a pixel over its height on the
-    original screen.
-    """
-
-    frames_per_second: int
-    enlargement: int
-    pixel_aspect: float
-
-    def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]: ...
-    def step(self, actions: npt.NDArray[np.generic]) -> tuple[npt.NDArray[np.generic], float, bool, list[Frame]]: ...
-    def close(self) -> None: ...
+    ended: bool = False
 
 
 class AtariStage:
-    """A game with its screen in colour, frame by frame."""
+    """A game with its screen in colour, frame by frame.
 
-    frames_per_second = _ATARI_FRAMES_PER_SECOND
-    enlargement = _ATARI_ENLARGEMENT
-    pixel_aspect = _ATARI_PIXEL_ASPECT
+    `reset` returns (observations [1, …], frame), and `step` plays an agent step. `enlargement` is the scale of the
+    frames in a video, and `pixel_aspect` the width of a pixel over its height on the original screen.
+    """
+
+    # The NTSC console's.
+    frames_per_second = 60
+    enlargement = 3
+    # On a television of 4:3.
+    pixel_aspect = 12 / 7
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._game = AtariEnvironment(AtariAdapter(config), "rgb_array")
@@ -99,7 +80,7 @@ class AtariStage:
 
 
 class RenderedStage:
-    """Any other environment, by its own `rgb_array` rendering.
+    """Any other environment, by its own `rgb_array` rendering; see `AtariStage`.
 
     Raises:
         ConfigurationError: it has none. Some environments fail only when they draw: `reset` and `step` raise it too.
@@ -177,6 +158,9 @@ def as_frame(rendered: Any) -> Frame:
     return np.repeat(frame, 3, axis=2) if frame.shape[2] == 1 else np.ascontiguousarray(frame[..., :3])
 
 
+Stage = AtariStage | RenderedStage
+
+
 def make_stage(config: EnvironmentConfig) -> Stage:
     """The stage of an environment.
 
@@ -186,79 +170,45 @@ def make_stage(config: EnvironmentConfig) -> Stage:
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 
+def acts(policy: "Policy", config: RunConfig) -> Act:
+    """The function of a policy that chooses the actions of evaluations."""
+    return policy.greedy if config.evaluation.policy == "greedy" else policy.act
+
+
 def play_episode(stage: Stage, policy: "Policy", act: Act, seed: int) -> Iterator[PlayedStep]:
     """One whole episode. The first step is the picture before any action."""
+
+    def value_and_preferences() -> tuple[float, Float32Array | None]:
+        preferences = policy.preferences(observations, memory)
+        return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
+
     observations, frame = stage.reset(seed)
     memory = policy.first_state(1)
-    value, preferences = _value_and_preferences(policy, observations, memory)
     episode_return, ended = 0.0, False
-    yield PlayedStep([frame], 0.0, value, ended, preferences, None)
+    yield PlayedStep([frame], 0.0, *value_and_preferences(), None)
     while not ended:
         acted = act(observations, memory)
-        value, preferences = _value_and_preferences(policy, observations, memory)
+        value, preferences = value_and_preferences()
         memory = acted.state
         observations, reward, ended, frames = stage.step(acted.actions)
         episode_return += reward
-        yield PlayedStep(frames, episode_return, value, ended, preferences, acted.actions[0])
-
-
-def _value_and_preferences(
-    policy: "Policy", observations: npt.NDArray[np.generic], memory: "State"
-) -> tuple[float, Float32Array | None]:
-    preferences = policy.preferences(observations, memory)
-    return float(policy.values(observations, memory)[0]), None if preferences is None else preferences[0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlayArguments:
-    """The options that `tributary watch` and `tributary record` share."""
-
-    protocol: ProtocolName = "training"
-    """As in tributary evaluate."""
-    policy: PolicyName = "as-trained"
-    """As in tributary evaluate."""
-    weights: WeightsName = "auto"
-    """As in tributary evaluate."""
-    seed: int | None = None
-    """Seed of the episodes. Default: the run's."""
-    trust_imports: bool = False
-    """As in tributary evaluate."""
-    json: Path | None = None
-    """File to write the returns to, with protocol and seeds."""
+        yield PlayedStep(frames, episode_return, value, preferences, acted.actions[0], ended)
 
 
 class Performance:
     """The agent of a run on the stage of its environment. `episodes` is the number of seeds."""
 
     def __init__(self, run: RunFolder, episodes: int, arguments: PlayArguments) -> None:
-        config: RunConfig = run.read_config("run", trust_imports=arguments.trust_imports)
-        if arguments.seed is not None:
-            config = replace(config, seed=arguments.seed)
-        self.spec: EnvironmentSpec = run.with_observation_mean(config, environment_spec(config.environment))
-        environment = by_protocol(config.environment, arguments.protocol)
-        policy_name: EvaluationPolicy = policy_of(config, arguments.policy)
-        prepare_tensorflow(1, gpu=False)
-        from actors.policy import Policy
-
-        self.seeds: EpisodeSeeds = episode_seeds(config.seed, "recording", episodes)
-        self.policy = Policy(config, self.spec, seed=self.seeds.actions, training=False)
-        snapshot, self.source = load_weights(run, arguments.weights, self.policy.layout)
-        self.policy.assign(snapshot.parameters, snapshot.frames)
-        self.stage = make_stage(environment)
-        self.description: dict[str, Any] = {
-            "environment": environment.id,
-            "protocol": describe_protocol(environment, arguments.protocol, self.spec),
-            "policy": policy_name,
-            "weights": self.source,
-            "version": snapshot.version,
-            "seed": config.seed,
-            "seeds": {"purpose": "recording", "are": SEEDS_ARE},
-        }
-        self._act = self.policy.greedy if policy_name == "greedy" else self.policy.act
+        config, self.spec = arguments.settings(run)
+        self._seeds = episode_seeds(config.seed, "recording", episodes)
+        self.policy, snapshot, self.source = load_policy(run, config, self.spec, arguments.weights, self._seeds.actions)
+        self._act = acts(self.policy, config)
+        self.stage = make_stage(config.environment)
+        self.description = arguments.description(config, self.spec, snapshot.version, self.source, "recording")
 
     def episode(self, number: int) -> Iterator[PlayedStep]:
         """Play the episode of a seed."""
-        return play_episode(self.stage, self.policy, self._act, int(self.seeds.environments[number]))
+        return play_episode(self.stage, self.policy, self._act, int(self._seeds.environments[number]))
 
     def close(self) -> None:
         """Close the environment."""

@@ -304,4 +304,5 @@ def _human_normalised(curve: Curve, y: str) -> npt.NDArray[np.float64]:
         raise setting_error(
             "aggregate", "iqm", f"no human score of {game} is known to compare it by: name runs of one environment only"
         )
-    return (curve.y - reference.random) / (reference.human - reference.random)
+    normalised: npt.NDArray[np.float64] = reference.normalised(curve.y)
+    return normalised

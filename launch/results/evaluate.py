@@ -32,13 +32,14 @@ from launch.run.folder import RunFolder, WeightsName, load_weights
 from launch.run.metrics import missing_info
 from launch.run.status import RunPath
 from launch.tensorflow_setup import prepare_tensorflow
-from shared.config import EnvironmentConfig, EvaluationConfig, RunConfig
+from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import setting_error
-from shared.seeds import SEEDS_ARE
-from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot, info_means, standard_error
+from shared.seeds import SEEDS_ARE, Purpose
+from shared.types import EvaluationResult, WeightSnapshot, info_means, standard_error
 
 if TYPE_CHECKING:
     from actors.evaluator import Evaluator
+    from actors.policy import Policy
 
 ProtocolName = Literal["training", "noop", "machado"]
 PolicyName = Literal["as-trained", "sampled", "greedy"]
@@ -47,14 +48,10 @@ _RESAMPLES = 10_000
 _ALE_ID = re.compile(r"ALE/(\w+)-v\d+")
 
 
-@dataclass(frozen=True)
-class EvaluateArguments:
-    """Play whole episodes with the weights of a run. The result names the protocol of its scores."""
+@dataclass(frozen=True, kw_only=True)
+class PlayArguments:
+    """The options of the commands that play whole episodes."""
 
-    run: Annotated[RunPath, tyro.conf.Positional]
-    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
-    episodes: int = 100
-    """Number of episodes."""
     protocol: ProtocolName = "training"
     """training: as the run was trained. noop: up to 30 no-ops, no sticky actions, 30 minutes. machado: sticky actions
     of 0.25, no no-ops, 5 minutes. The last two are for Atari."""
@@ -67,6 +64,45 @@ class EvaluateArguments:
     """Seed of the episodes. Default: the run's."""
     trust_imports: bool = False
     """Import the modules that the settings of the run name, and run their code."""
+    json: Path | None = None
+    """File to write the returns to, with protocol and seeds."""
+
+    def settings(self, folder: RunFolder) -> tuple[RunConfig, EnvironmentSpec]:
+        """The settings of a run with this seed, protocol and policy, and the spec of its network."""
+        config = folder.read_config("run", trust_imports=self.trust_imports)
+        spec = folder.with_observation_mean(config, environment_spec(config.environment))
+        policy = config.evaluation.policy if self.policy == "as-trained" else self.policy
+        config = replace(
+            config,
+            seed=config.seed if self.seed is None else self.seed,
+            environment=by_protocol(config.environment, self.protocol),
+            evaluation=replace(config.evaluation, policy=policy),
+        )
+        return config, spec
+
+    def description(
+        self, config: RunConfig, spec: EnvironmentSpec, version: int, source: str, purpose: Purpose
+    ) -> dict[str, Any]:
+        """The conditions of the episodes, as --json has them. `source` describes the weights."""
+        return {
+            "environment": config.environment.id,
+            "protocol": describe_protocol(config.environment, self.protocol, spec),
+            "policy": config.evaluation.policy,
+            "weights": source,
+            "version": version,
+            "seed": config.seed,
+            "seeds": {"purpose": purpose, "are": SEEDS_ARE},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateArguments(PlayArguments):
+    """Play whole episodes with the weights of a run. The result names the protocol of its scores."""
+
+    run: Annotated[RunPath, tyro.conf.Positional]
+    """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
+    episodes: int = 100
+    """Number of episodes."""
     json: Path | None = None
     """File to write the result to, besides evaluation-PROTOCOL.json in the run folder, or in runs/zoo-NAME."""
 
@@ -86,42 +122,30 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
-    config = folder.read_config("run", trust_imports=arguments.trust_imports)
-    if arguments.seed is not None:
-        config = replace(config, seed=arguments.seed)
-    spec = folder.with_observation_mean(config, environment_spec(config.environment))
-    environment = by_protocol(config.environment, arguments.protocol)
-    config = replace(config, environment=environment)
-    policy = policy_of(config, arguments.policy)
-    evaluation = EvaluationConfig(
-        episodes=arguments.episodes, environments=config.evaluation.environments, policy=policy
-    )
+    config, spec = arguments.settings(folder)
     prepare_tensorflow(1, gpu=False)
     from actors.evaluator import Evaluator
 
+    evaluation = replace(config.evaluation, episodes=arguments.episodes)
     # All cores: no actors run beside this evaluation.
     threads = min(usable_cores(), arguments.episodes)
     # Closed last: what a user's environment does at its end costs no result.
     with closing(Evaluator(config, spec, evaluation, "evaluation", threads=threads)) as evaluator:
         snapshot, source = load_weights(folder, arguments.weights, evaluator.layout)
         output = folder.output(f"evaluation-{arguments.protocol}.json")
-        print_line(console, f"playing {arguments.episodes} episodes of {environment.id} with {source}")
+        environment, log_info = config.environment.id, config.environment.log_info
+        print_line(console, f"playing {arguments.episodes} episodes of {environment} with {source}")
         played = _play(evaluator, snapshot, arguments.episodes, console)
         if played is None:
             return None
         result = {
-            "environment": environment.id,
-            "protocol": describe_protocol(environment, arguments.protocol, spec),
-            "policy": policy,
-            "weights": source,
-            "version": snapshot.version,
-            "seed": config.seed,
-            "seeds": {"purpose": "evaluation", "environments": evaluator.environments, "are": SEEDS_ARE},
-            **score_summary(played.episodes.returns, played.episodes.lengths, environment.id, played.games),
-            **({"info": finite(info_means(played.episodes.info))} if config.environment.log_info else {}),
-            "published": published_scores(environment.id),
+            **arguments.description(config, spec, snapshot.version, source, "evaluation"),
+            **score_summary(played.episodes.returns, played.episodes.lengths, environment, played.games),
+            **({"info": finite(info_means(played.episodes.info))} if log_info else {}),
+            "published": published_scores(environment),
             **provenance(),
         }
+        result["seeds"]["environments"] = evaluator.environments
         for line in result_lines(result):
             print_line(console, line)
         write_json(output, result)
@@ -129,9 +153,22 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
             print_line(console, f"result: {output}")
         if arguments.json is not None:
             write_json(arguments.json, result)
-        for name in set(config.environment.log_info) - set(result.get("info", {})):
+        for name in set(log_info) - set(result.get("info", {})):
             print_line(console, missing_info(name, arguments.episodes))
         return result
+
+
+def load_policy(
+    folder: RunFolder, config: RunConfig, spec: EnvironmentSpec, weights: WeightsName, seed: int = 0
+) -> tuple["Policy", WeightSnapshot, str]:
+    """A policy with weights of a run, these weights, and a description of their source. Imports TensorFlow."""
+    prepare_tensorflow(1, gpu=False)
+    from actors.policy import Policy
+
+    policy = Policy(config, spec, seed=seed, training=False)
+    snapshot, source = load_weights(folder, weights, policy.layout)
+    policy.assign(snapshot.parameters, snapshot.frames)
+    return policy, snapshot, source
 
 
 def _play(evaluator: "Evaluator", snapshot: WeightSnapshot, episodes: int, console: Console) -> EvaluationResult | None:
@@ -196,11 +233,6 @@ def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> Environmen
     return replace(config, **changes)
 
 
-def policy_of(config: RunConfig, policy: PolicyName) -> EvaluationPolicy:
-    """The policy of an evaluation. as-trained: that of the run's own evaluations."""
-    return config.evaluation.policy if policy == "as-trained" else policy
-
-
 def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: EnvironmentSpec) -> dict[str, Any]:
     """All conditions of a score besides weights and seed."""
     shared = {"name": protocol, "returns": "unclipped, of whole episodes"}
@@ -246,6 +278,7 @@ def score_summary(
     _, first, times_played = np.unique(games, return_index=True, return_counts=True)
     distinct = returns[first]
     several = len(first) > 1
+    reference = reference_score(environment_id)
     summary = {
         "episodes": len(returns),
         "distinct_games": len(first),
@@ -256,7 +289,7 @@ def score_summary(
         "minimum_return": float(np.min(returns)),
         "maximum_return": float(np.max(returns)),
         "mean_length_agent_steps": float(np.mean(lengths)),
-        "human_normalised_percent": human_normalised(environment_id, mean),
+        "human_normalised_percent": None if reference is None else 100 * reference.normalised(mean),
         "returns": returns.tolist(),
         "lengths_agent_steps": lengths.tolist(),
     }
@@ -278,20 +311,16 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def human_normalised(environment_id: str, mean_return: float) -> float | None:
-    """100 (score - random) / (human - random); None without a reference score."""
-    reference = reference_score(environment_id)
-    if reference is None:
-        return None
-    return 100.0 * (mean_return - reference.random) / (reference.human - reference.random)
-
-
 class ReferenceScore(NamedTuple):
     """Mean scores of a human player and of uniformly random play, from Wang et al. 2016 (arXiv 1511.06581), as in
     dqn_zoo. Mnih et al. 2015 have other scores for some games: 6875 for a human player of Alien in place of 7127.7."""
 
     human: float
     random: float
+
+    def normalised(self, score: Any) -> Any:
+        """0 for random play and 1 for the human player, of a score or an array of scores."""
+        return (score - self.random) / (self.human - self.random)
 
 
 def reference_score(environment_id: str) -> ReferenceScore | None:
@@ -300,25 +329,19 @@ def reference_score(environment_id: str) -> ReferenceScore | None:
     return None if row is None else ReferenceScore(row["human"], row["random"])
 
 
-def paper_score(environment_id: str) -> float | None:
-    """The score of A3C, feed-forward, in Mnih et al. 2016, Table S3.
-
-    That is with the Nature network, not with `a3c_cnn`, and with human starts, after four days on 16 cores: neither
-    network nor protocol are those of this project.
-    """
-    return _data("paper_scores.json")["scores"]["a3c_ff"].get(_game(environment_id))
-
-
 def published_scores(environment_id: str) -> dict[str, Any]:
-    """Scores of the same game from the literature, each with its protocol."""
-    reference, paper = reference_score(environment_id), paper_score(environment_id)
+    """Scores of the same game from the literature, each with its protocol.
+
+    That of A3C is with the Nature network, not with `a3c_cnn`, and with human starts, after four days on 16 cores:
+    neither network nor protocol are those of this project.
+    """
+    reference = reference_score(environment_id)
+    paper = _data("paper_scores.json")["scores"]["a3c_ff"].get(_game(environment_id))
     scores: dict[str, Any] = {}
     if reference is not None:
-        scores["human"] = {"score": reference.human, "protocol": "human player, Wang et al. 2016 (arXiv 1511.06581)"}
-        scores["random"] = {
-            "score": reference.random,
-            "protocol": "uniformly random play, Wang et al. 2016 (arXiv 1511.06581)",
-        }
+        for name, player in (("human", "human player"), ("random", "uniformly random play")):
+            protocol = f"{player}, Wang et al. 2016 (arXiv 1511.06581)"
+            scores[name] = {"score": getattr(reference, name), "protocol": protocol}
     if paper is not None:
         scores["a3c_ff"] = {
             "score": paper,

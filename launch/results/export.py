@@ -24,10 +24,9 @@ from launch.output import (
     replace_folder,
     write_json,
 )
-from launch.results.evaluate import describe_protocol
-from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.results.evaluate import describe_protocol, load_policy
+from launch.run.folder import RunFolder, WeightsName
 from launch.run.status import RunPath
-from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import one_line, setting_error
 
@@ -62,12 +61,7 @@ def export(arguments: ExportArguments) -> int:
     folder = RunFolder(arguments.run)
     config = folder.read_config("run", trust_imports=arguments.trust_imports)
     spec = folder.with_observation_mean(config, environment_spec(config.environment))
-    prepare_tensorflow(1, gpu=False)
-    from actors.policy import Policy
-
-    policy = Policy(config, spec, training=False)
-    snapshot, source = load_weights(folder, arguments.weights, policy.layout)
-    policy.assign(snapshot.parameters)
+    policy, snapshot, source = load_policy(folder, config, spec, arguments.weights)
     output = arguments.output or folder.output(f"export-update-{snapshot.version}")
     make_folder(output.parent, "output")
     model = policy.network.as_keras()

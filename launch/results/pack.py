@@ -16,16 +16,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import tyro
+from rich.console import Console
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
 from launch.output import EXIT_DONE, exit_code, replace_folder, revision, to_json, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows
-from launch.results.evaluate import EvaluateArguments, evaluate
-from launch.run.folder import RunFolder, WeightsName, load_weights, read_summary, write_weights
+from launch.results.evaluate import EvaluateArguments, load_policy, score
+from launch.run.folder import RunFolder, WeightsName, read_summary, write_weights
 from launch.run.status import RunPath
-from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
@@ -63,11 +63,8 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
     run = RunFolder(arguments.run)
     config = _without_paths(run.read_config("run"))
     spec = run.with_observation_mean(config, environment_spec(config.environment))
-    prepare_tensorflow(1, gpu=False)
-    from actors.policy import Policy
-
-    layout = Policy(config, spec, training=False).layout
-    snapshot, source = load_weights(run, arguments.weights, layout)
+    policy, snapshot, source = load_policy(run, config, spec, arguments.weights)
+    layout = policy.layout
     rows = _thinned(read_rows(run))
     # On the file system of `into`, for the rename at the end.
     with tempfile.TemporaryDirectory(dir=into, prefix=".pack-") as parent:
@@ -102,12 +99,12 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
 
 def _evaluated(agent: RunFolder, protocol: Any, arguments: PackArguments) -> dict[str, Any]:
     """Evaluate the agent, and store the result with the command that repeats it."""
-    evaluate(EvaluateArguments(agent.path, episodes=arguments.episodes, protocol=protocol))
-    file = agent.output(f"evaluation-{protocol}.json")
-    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    result = score(EvaluateArguments(run=agent.path, episodes=arguments.episodes, protocol=protocol), Console())
+    if result is None:
+        raise KeyboardInterrupt
     episodes = "" if arguments.episodes == EvaluateArguments.episodes else f" --episodes {arguments.episodes}"
     result["command"] = f"tributary evaluate {zoo.PREFIX}{arguments.name} --protocol {protocol}{episodes}"
-    write_json(file, result)
+    write_json(agent.output(f"evaluation-{protocol}.json"), result)
     return result
 
 

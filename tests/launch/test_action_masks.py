@@ -20,8 +20,8 @@ import tributary_rl as tributary
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
 from launch.cli import main
-from launch.film.stage import Performance, PlayArguments
-from launch.results.evaluate import PolicyName
+from launch.film.stage import Performance
+from launch.results.evaluate import PlayArguments, PolicyName
 from launch.run.folder import RunFolder, WeightsName, load_weights
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job_picking.py"

@@ -38,7 +38,6 @@ PONG = Panel(
         frames=[],
         episode_return=-3.0,
         value=0.5,
-        ended=False,
         preferences=np.array([0.05, 0.05, 0.1, 0.1, 0.2, 0.5], np.float32),
         action=np.int32(4),
     ),
@@ -173,7 +172,7 @@ with Keys() as keys, Live(screen=True, auto_refresh=False) as live:
     while not keys.wait(0.05):
         pass
     for number, frame in enumerate(frames):
-        step = PlayedStep([frame], number, 0.0, False, np.ones(1, np.float32), np.int32(0))
+        step = PlayedStep([frame], number, 0.0, np.ones(1, np.float32), np.int32(0))
         panel = Panel("me", "Noise-v0", 1, [], step, ("0",), "probability")
         if not player.show(frame, panel):
             break

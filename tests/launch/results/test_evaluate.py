@@ -19,8 +19,6 @@ from launch.results.evaluate import (
     bootstrap_interval,
     by_protocol,
     describe_protocol,
-    human_normalised,
-    paper_score,
     protocol_line,
     published_scores,
     reference_score,
@@ -34,11 +32,13 @@ from shared.types import WeightSnapshot
 
 
 def test_human_normalised_scores_put_random_play_at_0_and_the_human_player_at_100() -> None:
-    assert human_normalised("ALE/Breakout-v5", 1.7) == pytest.approx(0.0)
-    assert human_normalised("ALE/Breakout-v5", 30.5) == pytest.approx(100.0)
-    assert human_normalised("ALE/Pong-v5", -20.7) == pytest.approx(0.0)
-    assert human_normalised("CartPole-v1", 500.0) is None
-    assert paper_score("ALE/Pong-v5") == 5.6
+    for game, score, percent in (
+        ("ALE/Breakout-v5", 1.7, 0.0),
+        ("ALE/Breakout-v5", 30.5, 100.0),
+        ("Pong-v5", 1.0, None),
+    ):
+        found = score_summary(np.array([score]), np.array([10]), game)["human_normalised_percent"]
+        assert found == (percent if percent is None else pytest.approx(percent))
 
 
 def test_the_bootstrap_interval_covers_the_mean_of_a_normal_sample_as_often_as_it_says() -> None:
