@@ -4,7 +4,9 @@ The sender needs neither TensorFlow nor an environment. Everything from its mess
 training run: processes, transport, aggregation, admission, accumulation, optimizer.
 """
 
+import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +18,7 @@ from launch.on_ray.actor_process import ActorProcess
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
+from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 
 # By then every page of the object store and of shared memory has been used once.
 _WARM_UP_GRADIENTS = 400
@@ -27,9 +29,11 @@ _STATISTICS = {f"statistic {number}": 0.5 for number in range(8)}
 def measure_learner(config: RunConfig, spec: EnvironmentSpec, seconds: float) -> dict[str, Any]:
     """CPU seconds of the learner's process per gradient, by the way that gradients travel, and the `parameters`.
 
-    `shared_memory`: from actors of the learner's machine; `objects`: from other machines, through Ray; `sums`, with K
-    of 2 or more: as sums of K, added on their node. One sender has one call in flight: the learner wakes up for each
-    message, as it does for those of many actors that take longer to compute.
+    `shared_memory`: from actors of the learner's machine; `objects`: from other machines, through Ray. With K of 2 or
+    more, also as sums of K, added on their node: `sums` from other machines, `shared_memory_sums` on the learner's; and
+    `aggregator`, those of the process that adds them.
+    One sender has one call in flight: the learner wakes up for each message, as it does for those of many actors that
+    take longer to compute.
     """
     import ray
 
@@ -44,9 +48,12 @@ def measure_learner(config: RunConfig, spec: EnvironmentSpec, seconds: float) ->
         process = ray.remote(num_cpus=0, **PROCESS_OPTIONS)(LearnerBenchProcess)
         learner = process.remote(config, spec, threads)
         measured["parameters"] = ray.get(learner.parameters.remote())
-        for way in ("shared_memory", "objects", *(("sums",) if config.learner.gradients_per_update > 1 else ())):
-            sent = replace(config, aggregation="node" if way == "sums" else "none")
-            measured[way] = ray.get(learner.measure.remote(sent, seconds, way == "shared_memory"))
+        sums = ("sums", "shared_memory_sums") if config.learner.gradients_per_update > 1 else ()
+        for way in ("shared_memory", "objects", *sums):
+            sent = replace(config, aggregation="node" if way in sums else "none")
+            measured[way] = ray.get(learner.measure.remote(sent, seconds, way.startswith("shared_memory")))
+        if sums:
+            measured["aggregator"] = ray.get(learner.measure_aggregator.remote(config, seconds))
     finally:
         ray.shutdown()
     return measured
@@ -138,18 +145,36 @@ class LearnerBenchProcess:
         learner = Learner(config, _layout(self._initial.size), self._initial)
         executor: RayExecutor
         if config.aggregation == "node":
-            executor = NodesExecutor(config, self._spec, 1, 0, None, SenderProcess)
+            executor = NodesExecutor(config, self._spec, 1, 0, None, SenderProcess, shared_memory=shared_memory)
         else:
             executor = RayExecutor(config, self._spec, 1, actor_process=SenderProcess, shared_memory=shared_memory)
         try:
             coordinator = Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision)
-            outcomes = (event for event in coordinator.run() if isinstance(event, Outcome))
-            for _ in range(_WARM_UP_GRADIENTS):
-                next(outcomes)
-            began, cpu, count = time.perf_counter(), time.process_time(), 0
-            while time.perf_counter() - began < seconds or not count:
-                next(outcomes)
-                count += 1
-            return (time.process_time() - cpu) / count
+            return _cpu_seconds((1 for event in coordinator.run() if isinstance(event, Outcome)), seconds)
         finally:
             executor.close()
+
+    def measure_aggregator(self, config: RunConfig, seconds: float) -> float:
+        """The same of a process that adds the gradients of its node, without sending the sums."""
+        from launch.loop.aggregator import GradientAggregator
+        from launch.on_ray.executor import RayExecutor
+
+        executor = RayExecutor(config, self._spec, 1, actor_process=SenderProcess)
+        try:
+            aggregator = GradientAggregator(executor, config.learner.gradients_per_update, config.supervision)
+            answers = (aggregator.collect(WeightSnapshot(n, self._initial), None) for n in itertools.count())
+            sums = (answer for answer in answers if isinstance(answer, AggregatedReport))
+            return _cpu_seconds((len(one.reports) for one in sums), seconds)
+        finally:
+            executor.close()
+
+
+def _cpu_seconds(gradients: Iterator[int], seconds: float) -> float:
+    """CPU seconds of this process per gradient, over those of `seconds` after a warm-up."""
+    warm_up = 0
+    while warm_up < _WARM_UP_GRADIENTS:
+        warm_up += next(gradients)
+    began, cpu, count = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() - began < seconds or not count:
+        count += next(gradients)
+    return (time.process_time() - cpu) / count

@@ -1,11 +1,12 @@
 """`tributary plan`: what N actors would give, from costs measured on this machine in about half a minute.
 
-The model has three limits in gradients per second, with the seconds that one gradient takes at its actor and in the
+The model has four limits in gradients per second, with the seconds that one gradient takes at its actor and in the
 learner's process. All are upper bounds: waiting in a queue is not modelled, and neither is the bandwidth of a network.
 
     actors   N / (actor + learner)            each actor waits for the weights after its own gradient
     cores    cores / (actor + learner)        more actors than cores do not add to it
     learner  1 / learner
+    nodes    nodes / aggregator               where a process of each node adds its gradients
 """
 
 import math
@@ -26,6 +27,7 @@ from launch.bench.throughput import progress
 from launch.checks import check_network
 from launch.commands.options import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
+from launch.on_ray.placement import aggregation_of
 from launch.output import (
     EXIT_DONE,
     check_json_file,
@@ -60,7 +62,7 @@ class Costs(NamedTuple):
     Attributes:
         alone: seconds of each stage of an actor per agent step, with one actor at work.
         loaded: the same with an actor at work on each core.
-        learner: CPU seconds of the learner's process per gradient; see `measure_learner`.
+        learner: CPU seconds per gradient of the learner's process and of an aggregator; see `measure_learner`.
         parameters: of the network.
     """
 
@@ -182,12 +184,10 @@ def agent_steps_per_gradient(config: RunConfig) -> float:
     return actor.environments * actor.unroll_length / actor.gradients_per_rollout
 
 
-def _sums_on_nodes(config: RunConfig, actors: int, nodes: int) -> bool:
+def _sums_on_nodes(config: RunConfig, actors: int, nodes: int, node_cores: int) -> bool:
     """Whether each node sends sums of K gradients, as `--aggregation` decides it."""
-    count = config.learner.gradients_per_update
-    if nodes == 1 or config.aggregation != "auto":
-        return config.aggregation == "node"
-    return count > 1 and actors // nodes >= count and config.learner.max_policy_lag is None
+    at_work = [min(actors // nodes, node_cores)] * nodes
+    return aggregation_of(config, at_work, one_machine=nodes == 1).level == "node"
 
 
 def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int) -> tuple[float, float]:
@@ -195,8 +195,11 @@ def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, 
     # The costs of an agent step grow linearly from one busy core to all of them.
     busy = (min(math.ceil(actors / nodes), node_cores) - 1) / (node_cores - 1) if node_cores > 1 else 1.0
     alone, loaded = sum(costs.alone.values()), sum(costs.loaded.values())
-    sums = _sums_on_nodes(config, actors, nodes)
-    learner = costs.learner["sums" if sums else "shared_memory" if nodes == 1 else "objects"]
+    # Of several machines only one is the learner's.
+    way = "shared_memory" if nodes == 1 else "objects"
+    if _sums_on_nodes(config, actors, nodes, node_cores):
+        way = "shared_memory_sums" if nodes == 1 else "sums"
+    learner = costs.learner[way]
     return (alone + busy * (loaded - alone)) * agent_steps_per_gradient(config), learner
 
 
@@ -215,9 +218,11 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
         "cores": nodes * node_cores / (actor + learner),
         "learner": 1.0 / learner,
     }
+    sums = _sums_on_nodes(config, actors, nodes, node_cores)
+    if sums:
+        limits["nodes"] = nodes / costs.learner["aggregator"]
     held_back_by = min(limits, key=lambda limit: limits[limit])
     rate = limits[held_back_by]
-    sums = _sums_on_nodes(config, actors, nodes)
     agent_steps = rate * agent_steps_per_gradient(config)
     frames = agent_steps * config.frames_per_agent_step
     return {
@@ -274,7 +279,13 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     for stage in alone:
         table.add_row(stage, f"{1e6 * alone[stage]:.1f}", f"{1e6 * loaded[stage]:.1f}")
     console.print(table, highlight=False)
-    names = {"shared_memory": "on one machine", "objects": "between machines", "sums": "as sums of nodes"}
+    names = {
+        "shared_memory": "on one machine",
+        "objects": "between machines",
+        "sums": "as sums between machines",
+        "shared_memory_sums": "as sums on one",
+        "aggregator": "to add on a node",
+    }
     learner = ", ".join(
         f"{1e3 * seconds:.2f} {names[way]}" for way, seconds in result["learner_seconds_per_gradient"].items()
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import gymnasium
 
 from actors.environments import EnvironmentSpec
-from launch.on_ray.transport import ChannelAddress, LocalEndpoint, open_channel
+from launch.on_ray.transport import Answer, ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, place, typed_line
@@ -20,13 +20,39 @@ from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, Wei
 
 
 class Reply(NamedTuple):
-    """A report as it travels through Ray; None for a rollout that was only played.
+    """What a call gave, as it travels through Ray.
 
-    `accepted`: the actor has accepted the connection that it was offered, and waits for the call of `serve`.
+    `accepted`: the process has accepted the connection that it was offered, and waits for the call of `serve`.
     """
 
-    report: GradientReport | None
+    result: Answer
     accepted: bool
+
+
+class WorkerProcess:
+    """A process whose calls come through Ray, and from the executor's machine soon through a connection.
+
+    A subclass answers them.
+    """
+
+    _endpoint: LocalEndpoint | None = None
+
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, address: ChannelAddress | None) -> Reply:
+        """Answer one call. Later calls may come through the connection at `address`."""
+        result = self.answer(snapshot, target)
+        if address is not None and self._endpoint is None:
+            channel = open_channel(address)
+            self._endpoint = None if channel is None else LocalEndpoint(channel)
+        return Reply(result, self._endpoint is not None)
+
+    def serve(self) -> None:
+        """Answer the calls of the accepted connection until its other end is closed."""
+        assert self._endpoint is not None
+        self._endpoint.serve(self.answer)
+
+    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> Answer:
+        """Do the work of one call with these weights, which may be overwritten after it."""
+        raise NotImplementedError
 
 
 class Runner(Protocol):
@@ -46,7 +72,7 @@ class ActorNotMadeError(Exception):
     """An actor's process lives but could not construct its actor. The message is one line."""
 
 
-class ActorProcess:
+class ActorProcess(WorkerProcess):
     """An `Actor` in a process of its own.
 
     Each call raises what the constructor raised. To Ray, a constructor that raises is a process that died without a
@@ -54,7 +80,6 @@ class ActorProcess:
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
-        self._endpoint: LocalEndpoint | None = None
         self._not_made: str | None = None
         try:
             self._runner = self.make_runner(config, spec, actor_id)
@@ -68,8 +93,8 @@ class ActorProcess:
 
         return Actor(config, spec, actor_id)
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None, address: ChannelAddress | None) -> Reply:
-        """Run one rollout, see `Actor.run`. Later calls may come through the connection at `address`.
+    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None:
+        """Run one rollout, see `Actor.run`.
 
         Raises:
             ActorNotMadeError: the constructor could not construct the actor.
@@ -77,17 +102,6 @@ class ActorProcess:
         """
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
-        if address is not None and self._endpoint is None:
-            channel = open_channel(address)
-            self._endpoint = None if channel is None else LocalEndpoint(channel)
-        return Reply(self._run(snapshot, target), self._endpoint is not None)
-
-    def serve(self) -> None:
-        """Answer the calls of the accepted connection until its other end is closed."""
-        assert self._endpoint is not None
-        self._endpoint.serve(self._run)
-
-    def _run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None:
         with _one_line_errors():
             return self._runner.run(snapshot, target)
 

@@ -13,13 +13,20 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec
 from launch.loop.executor import Completion, Failed, Heartbeat
-from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, EvaluatorProcess, Reply
+from launch.on_ray.actor_process import (
+    ActorNotMadeError,
+    ActorProcess,
+    CallFailedError,
+    EvaluatorProcess,
+    Reply,
+    WorkerProcess,
+)
 from launch.on_ray.cluster import ClusterView, on_node
 from launch.on_ray.placement import desired_actors, next_node
 from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
-from shared.types import EvaluationPolicy, GradientReport, WeightSnapshot
+from shared.types import EvaluationPolicy, WeightSnapshot
 
 _POLL_SECONDS = 0.5
 # With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
@@ -42,7 +49,7 @@ class WorkerHandle:
         process: Ray's handle.
         node: id of its node; empty on a single machine.
         actors: number of actors.
-        connection: offered to an actor of this machine, until it cannot be accepted.
+        connection: offered to a process of this machine, until it cannot be accepted.
         serving: Ray's call that answers through the connection, once it has been accepted.
     """
 
@@ -189,14 +196,19 @@ class RayExecutor:
                 return None
             node = free
         actor_id = next(self._ids)
+        self._workers[actor_id] = self._start(self._actor_process, self._config.actor.cores, node, 1, actor_id)
+        return actor_id
+
+    def _start(
+        self, worker: type[WorkerProcess], cores: float, node: str, actors: int, *arguments: Any
+    ) -> WorkerHandle:
+        """Start the process of a worker with `actors` actors; `arguments` follow the configuration and the spec."""
         options = PROCESS_OPTIONS | (on_node(node) if node else {})
-        remote = ray.remote(num_cpus=self._config.actor.cores, **options)(self._actor_process).remote
-        # An actor elsewhere could not open a pipe of this machine: it is not offered one.
+        process = ray.remote(num_cpus=cores, **options)(worker).remote(self._config, self._spec, *arguments)
+        # A process elsewhere could not open a pipe of this machine: it is not offered one.
         here = self._cluster is None or node == ray.get_runtime_context().get_node_id()
         connection = self._transport.offer() if here and self._shared_memory else None
-        process = remote(self._config, self._spec, actor_id)
-        self._workers[actor_id] = WorkerHandle(process, node, connection=connection)
-        return actor_id
+        return WorkerHandle(process, node, actors, connection)
 
     def free_slots(self) -> int:
         if self._cluster is None:
@@ -228,22 +240,22 @@ class RayExecutor:
         self._workers, self._calls = {}, {}
 
     def _completion(self, actor_id: int, result: Any) -> Completion:
-        """The completion of an actor's call by its result."""
-        if isinstance(result, GradientReport):
-            return result
-        if result is None:
-            return Heartbeat(actor_id)
-        assert isinstance(result, Reply)
-        worker = self._workers[actor_id]
-        if worker.connection is not None and worker.serving is None:
-            if result.accepted:
-                worker.connection.accepted()
-                # Ray runs it after the calls that the actor has from Ray already.
-                worker.serving = worker.process.serve.remote()
-            else:
-                self._transport.disconnect(worker.connection)
-                worker.connection = None
-        return Heartbeat(actor_id) if result.report is None else result.report
+        """The completion of a call by its result."""
+        if isinstance(result, Reply):
+            self._answered_through_ray(self._workers[actor_id], result.accepted)
+            result = result.result
+        return Heartbeat(actor_id) if result is None else result
+
+    def _answered_through_ray(self, worker: WorkerHandle, accepted: bool) -> None:
+        if worker.connection is None or worker.serving is not None:
+            return
+        if accepted:
+            worker.connection.accepted()
+            # Ray runs it after the calls that the process has from Ray already.
+            worker.serving = worker.process.serve.remote()
+        else:
+            self._transport.disconnect(worker.connection)
+            worker.connection = None
 
     def _first_ready(self, calls: Sequence[Any], seconds: float) -> Any | None:
         """The first of these calls that has ended or ends within `seconds`."""

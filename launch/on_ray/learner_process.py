@@ -206,7 +206,7 @@ def run_learners(
             node=None if placement is None else placement.learner,
             resume=resume,
             gpu=takes_gpu_here(config) if placement is None else placement.gpu,
-            aggregation=aggregation(config, placement),
+            aggregation=aggregation(config, placement, budget.actors),
             death=death,
             sent=sent,
             started=started,

@@ -6,30 +6,29 @@
     actor ─┘                  (GradientAggregator over        (an actor id is an aggregator's)
                               a RayExecutor of this node)
 
-The sum is the one that the learner would have made, ((g₁ + g₂) + g₃) …, in the order of arrival. The learner still
-admits and accounts for each gradient.
+On the learner's own machine the sum travels through shared memory too. It is the one that the learner would have made,
+((g₁ + g₂) + g₃) …, in the order of arrival. The learner still admits and accounts for each gradient.
 """
 
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import ray
-
 from actors.environments import EnvironmentSpec
 from launch.loop.aggregator import GradientAggregator
-from launch.loop.executor import Completion
-from launch.on_ray.actor_process import ActorProcess
-from launch.on_ray.cluster import ClusterView, on_node
-from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, WorkerHandle
+from launch.loop.executor import ChildEvent, Completion, Heartbeat
+from launch.on_ray.actor_process import ActorProcess, WorkerProcess
+from launch.on_ray.cluster import ClusterView
+from launch.on_ray.executor import RayExecutor
+from launch.on_ray.transport import Answer
 from shared.config import RunConfig
-from shared.types import AggregatedReport
+from shared.types import AggregatedReport, WeightSnapshot
 
 # An aggregator and its actors have a range of ids, so that no id is ever used twice.
 _IDS_PER_NODE = 1_000_000
 
 
-class NodeAggregator(GradientAggregator):
+class NodeAggregator(WorkerProcess):
     """A node's process that runs the node's actors and sums their gradients.
 
     Args:
@@ -48,10 +47,17 @@ class NodeAggregator(GradientAggregator):
         node: str,
         actor_process: type[ActorProcess],
     ) -> None:
-        # The evaluator is that of the learner's process.
-        config = replace(config, evaluation=replace(config.evaluation, every_frames=0))
+        # The evaluator, and the target that needs one, are those of the learner's process.
+        config = replace(config, stop_at_return=None, evaluation=replace(config.evaluation, every_frames=0))
         executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
-        super().__init__(executor, config.learner.gradients_per_update, config.supervision)
+        self._aggregator = GradientAggregator(executor, config.learner.gradients_per_update, config.supervision)
+        self._weights: WeightSnapshot | None = None
+
+    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> Answer:
+        if self._weights is None or self._weights.version != snapshot.version:
+            # Actors may start with these weights after the call, when their memory may have the next ones.
+            self._weights = _copy(snapshot)
+        return self._aggregator.collect(self._weights, target and _copy(target))
 
 
 class NodesExecutor(RayExecutor):
@@ -68,18 +74,16 @@ class NodesExecutor(RayExecutor):
         first_actor_id: int,
         cluster: ClusterView | None,
         actor_process: type[ActorProcess] = ActorProcess,
+        *,
+        shared_memory: bool = True,
     ) -> None:
-        super().__init__(config, spec, 0, first_actor_id, actor_process, cluster)
+        super().__init__(config, spec, 0, first_actor_id, actor_process, cluster, shared_memory=shared_memory)
         self._next_id = first_actor_id
         self._local_actors = actors
         # Aggregators whose last call ended without a sum: gradients may wait in them.
         self._unfinished: set[int] = set()
         for _ in range(1 if cluster is None else self.free_slots()):
             self.add()
-
-    def dispatch(self, actor_id: int) -> None:
-        collect = self._workers[actor_id].process.collect
-        self._calls[collect.remote(self._weights(), self._new_target_weights(actor_id))] = actor_id
 
     def rollouts_under_way(self, actor_id: int) -> int:
         # One a actor, but for the actor that completed the last sum. A sum of K is sent as soon as it is complete, so
@@ -103,21 +107,21 @@ class NodesExecutor(RayExecutor):
             node, actors = max(free.items(), key=lambda item: item[1])
         node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
         # It takes no core from the actors' count: it adds a few vectors a rollout.
-        options = PROCESS_OPTIONS | (on_node(node) if node else {})
-        remote = ray.remote(num_cpus=0, **options)(NodeAggregator).remote
-        process = remote(self._config, self._spec, actors, node_id + 1, node, self._actor_process)
-        self._workers[node_id] = WorkerHandle(process, node, actors)
+        arguments = (actors, node_id + 1, node, self._actor_process)
+        self._workers[node_id] = self._start(NodeAggregator, 0, node, actors, *arguments)
         return node_id
 
     def free_slots(self) -> int:
         return 0 if self._cluster is None else len(self._free_nodes())
 
     def _completion(self, actor_id: int, result: Any) -> Completion:
-        if isinstance(result, AggregatedReport):
+        completion = super()._completion(actor_id, result)
+        assert isinstance(completion, AggregatedReport | ChildEvent | Heartbeat)
+        if isinstance(completion, AggregatedReport):
             self._unfinished.discard(actor_id)
         else:
             self._unfinished.add(actor_id)
-        return result._replace(actor_id=actor_id)
+        return completion._replace(actor_id=actor_id)
 
     def _free_nodes(self) -> dict[str, int]:
         """Number of actors for each node without an aggregator, by node id."""
@@ -129,3 +133,7 @@ class NodesExecutor(RayExecutor):
         if left is not None:
             free = {node: min(count, left) for node, count in free.items() if left > 0}
         return free
+
+
+def _copy(snapshot: WeightSnapshot) -> WeightSnapshot:
+    return snapshot._replace(parameters=snapshot.parameters.copy())

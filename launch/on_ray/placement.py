@@ -5,12 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from launch.machine import ACTOR_BYTES
+from launch.machine import ACTOR_BYTES, usable_cores
 from shared.config import RunConfig
 from shared.errors import setting_error
 
 # On nodes of this size and above a core is left to Ray's own processes.
 LARGE_NODE_CORES = 8
+# Fewer actors on the learner's machine do not fill it with their gradients, and sums take a process of their own.
+_FEWEST_ON_ONE_MACHINE = 16
 
 
 @dataclass(frozen=True)
@@ -134,18 +136,26 @@ class Aggregation(NamedTuple):
     why: str
 
 
-def aggregation(config: RunConfig, placement: Placement | None) -> Aggregation:
-    """Where the K gradients of an update are summed; None for `placement` is a run on one machine."""
+def aggregation(config: RunConfig, placement: Placement | None, actors: int) -> Aggregation:
+    """Where a run of `actors` actors sums the K gradients of an update; None for `placement` is one machine."""
+    if placement is None:
+        return aggregation_of(config, [min(actors, usable_cores())], one_machine=True)
+    elsewhere = set(placement.actors) - {placement.learner.id}
+    return aggregation_of(config, list(placement.actors.values()), one_machine=not elsewhere)
+
+
+def aggregation_of(config: RunConfig, actors: Sequence[int], *, one_machine: bool) -> Aggregation:
+    """The same for numbers of actors at work on each node. `one_machine`: all are the learner's."""
     count = config.learner.gradients_per_update
     if config.aggregation != "auto":
         return Aggregation(config.aggregation, "as requested")
     if count < 2:
         return Aggregation("none", "each gradient is applied by itself")
-    if placement is None or list(placement.actors) in ([], [placement.learner.id]):
-        return Aggregation("none", "all actors are on the learner's machine")
+    fewest = min(actors, default=0)
+    if one_machine and fewest < _FEWEST_ON_ONE_MACHINE:
+        return Aggregation("none", "few actors, all on the learner's machine")
     if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
         return Aggregation("none", "not with a limit on policy lag, --lockstep or --record-arrivals")
-    fewest = min(placement.actors.values())
     if fewest < count:
         # A sum of K from fewer actors waits for several rollouts of each of them: that adds lag.
         return Aggregation("none", f"a node has {fewest} actors, fewer than the {count} gradients of an update")

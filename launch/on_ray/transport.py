@@ -37,12 +37,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from launch.loop.executor import ChildEvent, Heartbeat
 from launch.machine import PROCESSES, machine_id
-from shared.types import Float32Array, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
 _NO_GRADIENT = np.empty(0, np.float32)
+
+# What a call gives: a report, None for a rollout that was only played, or a node's aggregator's news.
+Answer = GradientReport | AggregatedReport | ChildEvent | Heartbeat | None
 
 
 class VectorAddress(NamedTuple):
@@ -134,19 +138,19 @@ class LocalTransport:
         connection.near.send(Request(weights, target_weights, reply_in.address))
         return call
 
-    def receive(self, call: "LocalCall") -> GradientReport | None:
-        """The report of a call that has ended; None for a rollout that was only played.
+    def receive(self, call: "LocalCall") -> Answer:
+        """The answer to a call that has ended.
 
         Raises:
             EOFError: the actor raised, or its process died.
         """
-        report: GradientReport | None = call.connection.near.receive()
+        answer: Answer = call.connection.near.receive()
         self._calls.remove(call)
-        if report is None:
-            return None
+        if not isinstance(answer, GradientReport | AggregatedReport):
+            return answer
         # Not copied: the learner adds it before the next call of this actor is sent, which is the first that may write
         # to the vector.
-        return report._replace(gradient=call.reply_in.values)
+        return answer._replace(gradient=call.reply_in.values)
 
     def disconnect(self, connection: "LocalConnection") -> None:
         self._calls = [call for call in self._calls if call.connection is not connection]
@@ -221,7 +225,7 @@ class LocalEndpoint:
         self._channel = channel
         self._vectors: dict[VectorAddress, Float32Array] = {}
 
-    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None], GradientReport | None]) -> None:
+    def serve(self, run: Callable[[WeightSnapshot, WeightSnapshot | None], Answer]) -> None:
         """Answer requests by `run` until the other end is closed."""
         try:
             while True:
@@ -229,11 +233,11 @@ class LocalEndpoint:
                     request: Request = self._channel.receive()
                 except EOFError:
                     return
-                report = run(self._snapshot(request.weights), request.target and self._snapshot(request.target))
-                if report is not None:
-                    self._vector(request.reply_in)[...] = report.gradient
-                    report = report._replace(gradient=_NO_GRADIENT)
-                self._channel.send(report)
+                answer = run(self._snapshot(request.weights), request.target and self._snapshot(request.target))
+                if isinstance(answer, GradientReport | AggregatedReport):
+                    self._vector(request.reply_in)[...] = answer.gradient
+                    answer = answer._replace(gradient=_NO_GRADIENT)
+                self._channel.send(answer)
         finally:
             # The executor, which may wait for a reply, sees the end.
             self._channel.close()

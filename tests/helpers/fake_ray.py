@@ -66,6 +66,9 @@ class FakeRay:
             raise result
         return result
 
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "the driver's")
+
     def put(self, value: Any) -> Any:
         return value
 

@@ -16,7 +16,7 @@ from shared.config import ActorConfig, LearnerConfig, RunConfig
 COSTS = Costs(
     {"environment": 6e-4, "acting": 1e-4, "gradient": 3e-4},
     {"environment": 9e-4, "acting": 2e-4, "gradient": 4e-4},
-    {"shared_memory": 0.05, "objects": 0.06, "sums": 0.01},
+    {"shared_memory": 0.05, "objects": 0.06, "sums": 0.01, "shared_memory_sums": 0.02, "aggregator": 0.03},
     1_000_000,
 )
 
@@ -63,6 +63,13 @@ def test_nodes_with_enough_actors_send_sums() -> None:
     assert predict(config(5), COSTS, 8, 2, 5)["policy_lag"] == pytest.approx(7 / 5), "a node has four"
 
 
+def test_one_machine_of_many_cores_adds_its_gradients_too() -> None:
+    found = predict(config(4), COSTS, 32, 1, 64)
+    assert (found["gradients_per_second"], found["held_back_by"]) == (pytest.approx(1 / 0.03), "nodes")
+    assert found["learner_utilisation"] == pytest.approx(0.02 / 0.03)
+    assert predict(config(4), COSTS, 32, 1, 8)["held_back_by"] == "learner", "eight at work do not need it"
+
+
 def test_advice_names_the_number_of_actors_and_what_to_set_for_more() -> None:
     result = {
         "node_cores": 2,
@@ -86,7 +93,7 @@ def test_a_plan_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert main(["plan", "cartpole", *changes.split(), "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     learner = found["learner_seconds_per_gradient"]
-    assert learner.keys() == {"shared_memory", "objects", "sums"}
+    assert learner.keys() == {"shared_memory", "objects", "sums", "shared_memory_sums", "aggregator"}
     assert min(learner.values()) > 0.0
     assert found["step_seconds_alone"] == pytest.approx(sum(found["stage_seconds_alone"].values()))
     assert found["settings"]["learner.gradients_per_update"] == 2

@@ -196,7 +196,7 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
     monkeypatch.setattr(learner_process, "RayExecutor", lambda *_, **__: early)
     spec, budget = environment_spec(cartpole.environment), thread_budget(cartpole)
     fresh: dict[str, Any] = {"node": None, "resume": False, "gpu": False, "death": None, "sent": None, "started": 0.0}
-    start = LearnerStart(cartpole, spec, tmp_path, budget, **fresh, aggregation=aggregation(cartpole, None))
+    start = LearnerStart(cartpole, spec, tmp_path, budget, **fresh, aggregation=aggregation(cartpole, None, 1))
     learner = LearnerProcess(start)
     for call in (learner.run, learner.view, learner.interrupt):
         with pytest.raises(type(error)) as raised:

@@ -9,7 +9,6 @@ from fake_ray import FakeRay
 from actors.environments import environment_spec
 from launch.loop.executor import ChildEvent, Failed, Heartbeat
 from launch.on_ray import executor as ray_executor
-from launch.on_ray import node_aggregator
 from launch.on_ray.cluster import ClusterView
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
 from launch.on_ray.placement import Node
@@ -35,9 +34,8 @@ class Cluster(ClusterView):
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
-    for module in (ray_executor, node_aggregator):
-        monkeypatch.setattr(module, "ray", fake)
-    monkeypatch.setattr(node_aggregator, "on_node", lambda node: {"node": node})
+    monkeypatch.setattr(ray_executor, "ray", fake)
+    monkeypatch.setattr(ray_executor, "on_node", lambda node: {"node": node})
     return fake
 
 

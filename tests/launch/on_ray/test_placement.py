@@ -122,7 +122,16 @@ def test_wrong_ranges(actors: str, message: str) -> None:
 def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, level: str, why: str) -> None:
     learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
     config = RunConfig(learner=learner, aggregation=requested, address="auto")
-    found = aggregation(config, place(config, [replace(HEAD, marked=True), *WORKERS]))
+    found = aggregation(config, place(config, [replace(HEAD, marked=True), *WORKERS]), 8)
     assert found.level == level
     assert why in found.why
-    assert aggregation(replace(config, aggregation="auto"), None).level == "none"
+    assert aggregation(replace(config, aggregation="auto"), None, 8).level == "none"
+
+
+@pytest.mark.parametrize(("cores", "level"), [(64, "node"), (8, "none")])
+def test_one_machine_sums_where_many_actors_are_at_work(
+    cores: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.on_ray.placement.usable_cores", lambda: cores)
+    config = RunConfig(learner=LearnerConfig(gradients_per_update=4))
+    assert aggregation(config, None, 64).level == level

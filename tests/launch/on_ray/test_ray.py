@@ -139,7 +139,9 @@ def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
 @pytest.mark.slow
 def test_gradients_added_by_node_keep_their_account(tmp_path: Path) -> None:
     """Four actors, K = 4: an update takes in one message, and every gradient is counted, of reused rollouts too."""
-    settings = f"{SMALL} --actors 4 --learner.gradients-per-update 4 --aggregation node --total-frames 12000"
+    settings = SMALL.replace("every-frames 0", "every-frames 6000").replace("at-return None", "at-return 501")
+    settings = settings.replace("measure training", "measure evaluation")
+    settings += " --actors 4 --learner.gradients-per-update 4 --aggregation node --total-frames 12000"
     settings += f" --actor.epochs 2 --actor.minibatches 2 {LSTM}"
     run = tmp_path / "run"
     process = start(f"{settings} --log-every-seconds 0.5", run)
