@@ -169,6 +169,7 @@ class TrainingSession:
         )
         # The actors that have not reported, None once all have.
         self._awaited: set[int] | None = set(self._executor.actor_ids) if config.executor == "ray" else None
+        self._first_logged = False
         if self._awaited is not None:
             self._log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
         if self._saved_executor is not None:
@@ -328,11 +329,10 @@ class TrainingSession:
         """Log the first report of the first actor, and that of the last one."""
         if self._awaited is None:
             return
-        # The first message may be a sum of several reports.
-        first = self._coordinator.messages == 1 and self._metrics.empty
         others = self._awaited & set(self._executor.actor_ids) - {actor_id}
         self._awaited = others or None
-        if first:
+        if not self._first_logged:
+            self._first_logged = True
             self._log(f"start-up: {self._startup_seconds():.1f} s until actor {actor_id} was at work, the first one")
         if not others:
             self._log("actors: all are at work")
