@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple, cast, get_type_hints
+from typing import NamedTuple, get_type_hints
 
 from launch.output import EXIT_DONE, exit_code
 from shared.errors import ConfigurationError
@@ -23,8 +23,7 @@ class Command(NamedTuple):
     function: str
 
 
-# A table of names, and not tyro's SubcommandApp: that needs every command's function, and so the imports of all of
-# them, before it can read the first word.
+# A table of names: a command's imports are those of its own function.
 COMMANDS: dict[str, Command] = {
     name: Command(operand, text, function)
     for name, operand, function, text in (
@@ -105,7 +104,8 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def _run(name: str, table: dict[str, Command], arguments: Sequence[str], kind: str) -> int:
-    from launch.commands.options import parse
+    from launch.arguments import parse
+    from launch.commands.help import asks_for_help, print_help
     from launch.output import nearest
 
     if name not in table:
@@ -113,10 +113,13 @@ def _run(name: str, table: dict[str, Command], arguments: Sequence[str], kind: s
     module, _, called = table[name].function.partition(":")
     function = getattr(importlib.import_module(module), called)
     takes = get_type_hints(function)["arguments"]
-    if not is_dataclass(takes):
+    if not (isinstance(takes, type) and is_dataclass(takes)):
         return function(arguments)
     title = name if table is COMMANDS else f"bench {name}"
-    return function(parse(cast(type, takes), title, arguments))
+    if asks_for_help(arguments):
+        print_help(takes, title)
+        return EXIT_DONE
+    return function(parse(takes, title, arguments)[0])
 
 
 def _listed(table: dict[str, Command]) -> str:

@@ -2,19 +2,26 @@
 
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from launch.checks import check_effects
 from launch.output import nearest, quoted
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
-from launch.presets.settings_files import ConfigFile, chosen_in_toml, for_another_run, read_config_file
+from launch.presets.settings_files import (
+    ConfigFile,
+    chosen_in_toml,
+    for_another_run,
+    modules_of,
+    read_config_file,
+    with_settings,
+)
 from launch.run.folder import RunFolder, check_imports
 from launch.run.status import SeveralSeeds, read_seeds, run_path
-from shared.config import EnvironmentConfig, RunConfig
+from shared.config import OptionValue, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.registry import import_modules
 
@@ -40,33 +47,53 @@ class TrainRequest:
 
     Attributes:
         preset: name of a preset. None: the one for the environment.
-        environment_id, imports: as the changes name them; they decide on the preset, and may be needed to read it.
+        settings: changes of the settings that the rest gives, by full names.
+        options: changes of single options of the environment, besides those in `settings`.
         config: a file of settings, TOML or a run's config.json.
         run_dir: folder of a new run.
         name: of a new run, whose folder below runs/ begins with it.
         resume: run that goes on in its folder.
         start_from: run whose best weights a new run starts with.
         trust_imports: import the modules that the settings of an earlier run name.
-        change: changes the settings that the above give.
-        changed: names of the settings that `change` is given.
     """
 
     preset: str | None = None
-    environment_id: str | None = None
-    imports: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
     config: Path | None = None
     run_dir: str | Path | None = None
     name: str | None = None
     resume: str | None = None
     start_from: str | None = None
     trust_imports: bool = False
-    change: Callable[[RunConfig], RunConfig] = lambda config: config
-    changed: Collection[str] = ()
+
+    @property
+    def environment_id(self) -> str | None:
+        """The environment that its settings name."""
+        found = self.settings.get("environment.id")
+        return None if found is None else str(found)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that it names for its environment."""
-        return EnvironmentConfig(id=self.environment_id or "", imports=self.imports).modules
+        """The modules that its settings name for their environment."""
+        return modules_of(self.settings)
+
+    def changed(self, config: RunConfig) -> RunConfig:
+        """`config` with the changes of its settings."""
+        changed = with_settings(config, self.settings)
+        options = {**changed.environment.options, **self.options}
+        return with_settings(changed, {"environment.options": options}) if self.options else changed
+
+
+def train_request(word: str | None, settings: Mapping[str, Any], **more: Any) -> TrainRequest:
+    """A request with further fields of it. `word` is the name of a preset, the id of an environment, or None."""
+    if word is None or more.get("resume") is not None:
+        return TrainRequest(word, settings, **more)
+    if _ID.search(word):
+        return TrainRequest(None, {"environment.id": word, **settings}, **more)
+    if word not in PRESETS:
+        raise ConfigurationError(f"unknown preset {word}{nearest(word, PRESETS)}; see tributary presets")
+    return TrainRequest(word, settings, **more)
 
 
 class ResolvedRun(NamedTuple):
@@ -110,11 +137,11 @@ def complete(request: TrainRequest) -> ResolvedRun:
     if request.name is not None and request.run_dir is not None:
         raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
     base = base_settings(request)
-    config = request.change(base.config)
+    config = request.changed(base.config)
     if any(attrgetter(name)(config) != attrgetter(name)(base.config) for name in _SHARED):
         # Chosen by hand.
         config = replace(config, actor=replace(config.actor, steps_in_flight=None))
-    check_effects(config, request.changed)
+    check_effects(config, [*request.settings, *(("environment.options",) if request.options else ())])
     try:
         check_effects(config, base.chosen_in_file)
     except ConfigurationError as error:
@@ -240,15 +267,6 @@ def preset_of_environment(environment_id: str | None) -> str:
     """The preset for an environment, or the default."""
     fitting = None if environment_id is None else preset_for(environment_id)
     return fitting or DEFAULT_PRESET
-
-
-def preset_or_environment(word: str) -> tuple[str | None, str | None]:
-    """A word in the place of the preset: the name of one, or else the id of an environment."""
-    if _ID.search(word):
-        return None, word
-    if word not in PRESETS:
-        raise ConfigurationError(f"unknown preset {word}{nearest(word, PRESETS)}; see tributary presets")
-    return word, None
 
 
 def on_the_same_cluster(config: RunConfig, named: Collection[str]) -> RunConfig:

@@ -42,6 +42,7 @@ ROOMS = (
     "output",
     "doctor",
     "presets",
+    "arguments",
     "zoo",
     "loop",
     "run",

@@ -9,26 +9,18 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.commands.options import (
-    asks_for_help,
-    help_page,
-    parse,
-    spelt_out,
-    take_preset,
-    unnamed_preset,
-    with_full_help,
-)
+from launch.arguments import ENVIRONMENT_OPTIONS, Operand, Repeated, parse
+from launch.commands.help import asks_for_help, print_help
 from launch.commands.seeds import PlannedRun, check_side_by_side, left_to_do, parse_seeds, train_in_turn
 from launch.interrupts import Interrupts
 from launch.output import (
@@ -43,12 +35,13 @@ from launch.output import (
 )
 from launch.presets import PRESETS
 from launch.presets.settings_files import set_of_one_run
+from launch.request import preset_of_environment, train_request
 from launch.run.folder import RunFolder, read_summary
 from launch.run.status import reached_limit
 from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
-_COMMAND = "bench learning [PRESET…]"
+_COMMAND = "bench learning"
 _TO_MARK = ("seconds_to_mark", "frames_to_mark", "agent_steps_to_mark")
 _OTHERS = (
     "evaluation_mean_return", "mean_return_100", "frames", "agent_steps", "wall_seconds", "agent_steps_per_second",
@@ -60,14 +53,15 @@ class LearningArguments:
     """Train each preset with several seeds until a return is reached or for a number of minutes, and compare times
     and returns. The same command resumes an interrupted study."""
 
-    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    presets: Operand[tuple[str, ...]] = ()
+    config: RunConfig = field(default_factory=RunConfig)
     mark: float | None = None
     """Return to reach, confirmed as with --stop-at-return. Default: the preset's, unless --minutes is given."""
     minutes: float | None = None
     """Limit on the minutes of each run. Without --mark, the returns at that time are compared."""
     seeds: str = "1-5"
     """Seeds like 1,2,3 or 1-10."""
-    compare: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    compare: Repeated[str] = ()
     """Settings of a variant of each preset, like --compare "--actor.environments 16". Repeatable."""
     side_by_side: int = 1
     """Runs at a time. Set --actors so that they fit on the cores."""
@@ -103,17 +97,12 @@ class Study(NamedTuple):
 
 def learning_line(arguments: Sequence[str]) -> int:
     """Run `tributary bench learning [PRESET…] [SETTINGS]` and return its exit code."""
-    rest, presets = spelt_out(arguments), list[str]()
-    while (preset := take_preset(rest)) is not None:
-        presets.append(preset)
-    presets = presets or [unnamed_preset(rest)]
-    if asks_for_help(rest):
-        purpose = " ".join(str(LearningArguments.__doc__).split())
-        base = PRESETS[presets[0]].config
-        print(help_page(_COMMAND, purpose, presets[0], base, LearningArguments), end="")
+    if asks_for_help(arguments):
+        typed, settings = parse(LearningArguments, _COMMAND, arguments)
+        preset, _ = _starts(typed, settings)[0]
+        print_help(LearningArguments, _COMMAND, arguments, PRESETS[preset].config, preset)
         return EXIT_DONE
-    rest = _with_values_attached(with_full_help(rest), "--compare")
-    return learning(*contenders_of(presets, rest))
+    return learning(*contenders_of(arguments))
 
 
 def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> int:
@@ -149,35 +138,34 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
     return EXIT_INTERRUPTED
 
 
-def _parse(preset: str, arguments: Sequence[str]) -> LearningArguments:
-    return parse(LearningArguments, _COMMAND, arguments, LearningArguments(PRESETS[preset].config))
+def _starts(arguments: LearningArguments, settings: dict[str, Any]) -> list[tuple[str, RunConfig]]:
+    """Each preset, and its settings with the typed ones."""
+    options = settings.get(ENVIRONMENT_OPTIONS, {})
+    others = {name: value for name, value in settings.items() if name != ENVIRONMENT_OPTIONS}
+    requests = [train_request(word, others, options=options) for word in arguments.presets or (None,)]
+    presets = [request.preset or preset_of_environment(request.environment_id) for request in requests]
+    return [(p, request.changed(PRESETS[p].config)) for p, request in zip(presets, requests, strict=True)]
 
 
-def _with_values_attached(arguments: Sequence[str], name: str) -> list[str]:
-    """`--name VALUE` as `--name=VALUE`, the only form in which the parser accepts a value that begins with a dash."""
-    attached: list[str] = []
-    for argument in arguments:
-        if attached and attached[-1] == name:
-            attached[-1] = f"{name}={argument}"
-        else:
-            attached.append(argument)
-    return attached
-
-
-def contenders_of(presets: Sequence[str], arguments: Sequence[str]) -> tuple[LearningArguments, list[Contender]]:
-    """The arguments, and the contenders: each preset with the typed settings, alone and with each --compare."""
-    contenders = []
-    for preset in presets:
-        typed = _parse(preset, arguments)
-        for changes in ("", *typed.compare):
-            try:
-                words = shlex.split(changes)
-            except ValueError as error:
-                raise setting_error("compare", changes, f"cannot be read: {error}") from error
-            changed = _parse(preset, [*arguments, *words])
-            if replace(changed, config=typed.config) != typed:
-                raise setting_error("compare", changes, "takes settings of training only")
-            contenders.append(Contender(" ".join([preset, *words]), preset, _limited(changed, PRESETS[preset].config)))
+def contenders_of(line: Sequence[str]) -> tuple[LearningArguments, list[Contender]]:
+    """The arguments of a line, and the contenders: each preset with the typed settings, alone and with each
+    --compare."""
+    typed, _ = parse(LearningArguments, _COMMAND, line)
+    variants = []
+    for changes in ("", *typed.compare):
+        try:
+            words = shlex.split(changes)
+        except ValueError as error:
+            raise setting_error("compare", changes, f"cannot be read: {error}") from error
+        changed, settings = parse(LearningArguments, _COMMAND, [*line, *words])
+        if changed != typed:
+            raise setting_error("compare", changes, "takes settings of training only")
+        variants.append([(preset, words, config) for preset, config in _starts(typed, settings)])
+    contenders = [
+        Contender(" ".join([preset, *words]), preset, _limited(typed, config, PRESETS[preset].config))
+        for of_preset in zip(*variants, strict=True)
+        for preset, words, config in of_preset
+    ]
     for name in ("name", "folder", "config"):
         seen = [getattr(contender, name) for contender in contenders]
         for contender, value in zip(contenders, seen, strict=True):
@@ -186,9 +174,9 @@ def contenders_of(presets: Sequence[str], arguments: Sequence[str]) -> tuple[Lea
     return typed, contenders
 
 
-def _limited(arguments: LearningArguments, preset: RunConfig) -> RunConfig:
+def _limited(arguments: LearningArguments, config: RunConfig, preset: RunConfig) -> RunConfig:
     """The settings of a contender's runs, with the mark and the minutes as their limits."""
-    config, mark = arguments.config, arguments.mark
+    mark = arguments.mark
     for name, instead in (("stop_at_return", "--mark"), ("stop_after_seconds", "--minutes"), ("seed", "--seeds")):
         if getattr(config, name) != getattr(preset, name):
             raise setting_error(name, getattr(config, name), f"is given by {instead} here")

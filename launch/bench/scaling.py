@@ -6,7 +6,7 @@ together.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
+from launch.arguments import parse
 from launch.bench.plan import Costs, agent_steps_per_gradient, measure_costs, predict
 from launch.bench.throughput import endless, progress, steady_state, train_for
 from launch.checks import check_network
-from launch.commands.options import PresetArguments, option, parse_with_preset, spelt_out
+from launch.commands.help import asks_for_help
+from launch.commands.options import PresetArguments, print_preset_help, request_of
 from launch.machine import automatic_actors, thread_budget, usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
-from launch.request import shared_by
+from launch.request import complete, shared_by
 from launch.run.metrics import lag_summary
 from shared.config import ActorConfig, RunConfig, flat_settings
 from shared.errors import setting_error
@@ -30,7 +32,6 @@ from shared.errors import setting_error
 _WAITING_STAGES = ("synchronise", "wait")
 # Shares of the time from which a busy learner, or waiting actors, are named as what limits throughput.
 _BUSY, _WAITING = 0.8, 0.15
-_DEFAULT_ACTORS = "1,2"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class ScalingArguments(PresetArguments):
     """Measure throughput for several numbers of actors, like --actors 1,2,4, beside what tributary plan predicts, and
     name what limits it. Ctrl-C keeps the measurements so far."""
 
+    actors: str = "1,2"
+    """Numbers of actors to measure."""
     seconds: float = 15.0
     """Duration of each measurement, after its warm-up."""
     repeats: int = 3
@@ -48,15 +51,15 @@ class ScalingArguments(PresetArguments):
 
 def scaling_line(arguments: Sequence[str]) -> int:
     """Run `tributary bench scaling [PRESET] [SETTINGS]` and return its exit code."""
-    rest = spelt_out(arguments)
-    points = {}
-    for actors in _counts(option(rest, "--actors") or _DEFAULT_ACTORS):
-        # What follows from the number of actors differs between the points. The last of several options counts.
-        parsed = parse_with_preset(ScalingArguments, "bench scaling", _with_actors(rest, actors))
-        if parsed is None:
-            return EXIT_DONE
-        points[actors], preset = parsed
-    return scaling(points, preset)
+    typed, settings = parse(ScalingArguments, "bench scaling", arguments)
+    requests = {count: request_of(typed, {**settings, "actors": count}) for count in _counts(typed.actors)}
+    if asks_for_help(arguments):
+        print_preset_help(ScalingArguments, "bench scaling", arguments, next(iter(requests.values())))
+        return EXIT_DONE
+    # What follows from the number of actors differs between the points.
+    runs = {count: complete(request) for count, request in requests.items()}
+    preset = next(iter(runs.values())).preset
+    return scaling({count: replace(typed, config=run.config) for count, run in runs.items()}, preset)
 
 
 def _counts(text: str) -> list[int]:
@@ -64,15 +67,6 @@ def _counts(text: str) -> list[int]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise setting_error("actors", text, "must be numbers like 1,2,4")
     return sorted({int(part) for part in parts})
-
-
-def _with_actors(arguments: Sequence[str], actors: int) -> list[str]:
-    """The line with one number of actors in place of several."""
-    line = [argument for argument in arguments if not argument.startswith("--actors=")]
-    if "--actors" in line:
-        at = line.index("--actors")
-        del line[at : at + 2]
-    return [*line, f"--actors={actors}"]
 
 
 def scaling(points: dict[int, ScalingArguments], preset: str) -> int:

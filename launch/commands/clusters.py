@@ -4,12 +4,11 @@ import importlib.metadata
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
+from launch.arguments import Operand
 from launch.machine import project_folder
 from launch.output import EXIT_DONE, print_line
 from shared.errors import ConfigurationError
@@ -29,7 +28,7 @@ class ClustersArguments:
     """List the cluster files, or write them to a folder. `ray up` and `docker build` then install the versions of this
     installation. A checkout has the files in launch/clusters."""
 
-    folder: Annotated[Path | None, tyro.conf.Positional] = None
+    folder: Operand[Path | None] = None
     """Folder to write the files to. Default: only list them."""
 
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 
+from launch.arguments import Operand
 from launch.machine import module_command, module_environment
 from launch.output import EXIT_DONE, EXIT_FAILED, make_folder, print_line, quoted
 from launch.run.folder import holder_of
@@ -26,7 +25,7 @@ _POLL_SECONDS = 0.1
 class StopArguments:
     """Ask a run to finish its rollouts, save and end, and wait until it has. Ctrl-C ends only the waiting."""
 
-    run: Annotated[RunPath, tyro.conf.Positional]
+    run: Operand[RunPath]
     """Folder of the run, of the runs of several seeds, or of a sweep; latest: the newest run."""
     now: bool = False
     """End at once, as a second Ctrl-C does; agent steps since the last checkpoint are lost."""

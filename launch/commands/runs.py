@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from launch.arguments import Operand
 from launch.commands.display import Display, summary_lines
 from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, number, print_line, quoted, write_json
 from launch.run.folder import read_summary
@@ -38,7 +38,7 @@ _ORDERS: dict[str, Callable[[RunStatus], Any]] = {
 class RunsArguments:
     """List runs, the newest first unless sorted otherwise: their status, progress and return."""
 
-    folder: Annotated[Path, tyro.conf.Positional] = Path("runs")
+    folder: Operand[Path] = Path("runs")
     """Folder of the run folders."""
     name: str | None = None
     """List only runs whose folder has this text in its name."""
@@ -54,7 +54,7 @@ class RunsArguments:
 class AttachArguments:
     """Show the progress of a run until it ends, as its own terminal does. Ctrl-C detaches, and the run goes on."""
 
-    run: Annotated[RunPath, tyro.conf.Positional]
+    run: Operand[RunPath]
     """Folder of the run; latest: the newest one."""
 
 

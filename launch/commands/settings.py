@@ -10,36 +10,14 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
-from shutil import get_terminal_size
-from textwrap import fill, wrap
-from typing import Any, Literal, NamedTuple, get_origin
+from textwrap import wrap
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from launch.presets.settings_files import NONE, SHORT_NAMES
-from shared.config import RunConfig
-
-# The settings that most runs change, in `--help`. `--help-all` and docs/settings.md have all.
-MOST_USED = (
-    "actors",
-    "total_frames",
-    "stop_at_return",
-    "stop_measure",
-    "stop_after_seconds",
-    "seed",
-    "address",
-    "environment.id",
-    "network.name",
-    "method.name",
-    "optimizer.learning_rate",
-    "learner.gradients_per_update",
-    "actor.environments",
-    "actor.unroll_length",
-    "evaluation.every_frames",
-)
-
-ALIASES = {f"--{short}": f"--{name.replace('_', '-')}" for short, name in SHORT_NAMES.items()}
-"""Short option names, and the options that they stand for."""
+from launch.presets.settings_files import KINDS, NONE
+from shared.config import OptionValue, RunConfig
 
 # Larger numbers are printed with separators.
 _LONG = 10_000
@@ -58,7 +36,7 @@ nothing is typed `None`. This page is made by `make settings`.
 
 
 class Setting(NamedTuple):
-    """One setting. `name` is its path in `RunConfig`, `kind` its annotation as text."""
+    """One setting. `name` is its path in `RunConfig`, `kind` its type in words."""
 
     name: str
     kind: str
@@ -73,50 +51,44 @@ class Setting(NamedTuple):
 
 def settings(part: Any, prefix: str = "") -> Iterator[Setting]:
     """All settings of a RunConfig in the order of their definition, with its values as their defaults."""
-    described = _described(part.__class__)
+    texts = described(part.__class__)
     for field in fields(part):
         value = getattr(part, field.name)
         if is_dataclass(value):
             yield from settings(value, f"{prefix}{field.name}.")
         else:
-            kind, text = described[field.name]
-            yield Setting(prefix + field.name, kind, value, text)
+            name = prefix + field.name
+            yield Setting(name, _in_words(KINDS[name]), value, texts[field.name])
 
 
 @cache
-def _described(kind: type) -> dict[str, tuple[str, str]]:
-    """The annotation and the docstring of each field of a dataclass, from its source: Python discards the latter."""
-    described = {}
-    body = ast.parse(inspect.getsource(kind)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            text = ""
-            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                text = " ".join(str(following.value.value).split())
-            annotation: ast.expr = statement.annotation
-            alias = getattr(inspect.getmodule(kind), annotation.id, None) if isinstance(annotation, ast.Name) else None
-            if get_origin(alias) is Literal:
-                annotation = ast.parse(str(alias).removeprefix("typing."), mode="eval").body
-            described[statement.target.id] = (_in_words(annotation), text)
-    return described
+def described(kind: type) -> dict[str, str]:
+    """The docstring of each field of a dataclass, from the sources of its classes: Python discards them."""
+    texts: dict[str, str] = {}
+    for each in filter(is_dataclass, reversed(kind.__mro__)):
+        body = ast.parse(inspect.getsource(each)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, following in zip(body.body, [*body.body[1:], None], strict=True):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                text = ""
+                if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                    text = " ".join(str(following.value.value).split())
+                texts[statement.target.id] = text
+    return texts
 
 
-def _in_words(annotation: ast.expr) -> str:
+def _in_words(kind: Any) -> str:
     """A type in words: `Literal['a', 'b'] | None` as `a, b or None`, `tuple[int, ...]` as `several int`."""
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
-        assert isinstance(annotation.slice, ast.Tuple)
-        return _in_words(annotation.slice.elts[0])
-    if isinstance(annotation, ast.BinOp):
-        return f"{_in_words(annotation.left)} or {_in_words(annotation.right)}"
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
-        names = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
-        return ", ".join(str(ast.literal_eval(name)) for name in names)
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "tuple":
-        assert isinstance(annotation.slice, ast.Tuple)
-        kinds = [_in_words(kind) for kind in annotation.slice.elts]
-        return f"several {kinds[0]}" if kinds[1] == "..." else " ".join(kinds)
-    return ast.unparse(annotation)
+    if kind == dict[str, OptionValue]:
+        return "names and values"
+    match get_origin(kind), get_args(kind):
+        case (origin, kinds) if origin is Literal:
+            return ", ".join(kinds)
+        case (origin, (first, *_)) if origin is tuple:
+            return f"several {_in_words(first)}"
+        case (_, kinds) if kinds:
+            return " or ".join(map(_in_words, kinds))
+    return "None" if kind is NoneType else kind.__name__
 
 
 def page() -> str:
@@ -130,36 +102,9 @@ def page() -> str:
             part = attrgetter(of)(RunConfig()) if of else RunConfig()
             lines += [f"\n## {of or 'The run'}\n", f"{inspect.getdoc(type(part))}\n"]
             lines += ["| option | type | default | what it does |", "|---|---|---|---|"]
-        cells = (f"`{setting.option}`", setting.kind, f"`{_shown(setting.default)}`", setting.help)
+        cells = (f"`{setting.option}`", setting.kind, f"`{shown(setting.default)}`", setting.help)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def short_help(config: RunConfig, command: type) -> str:
-    """The settings in `MOST_USED` with the values of `config`, and the options of the command itself, which are the
-    fields of the dataclass `command`."""
-    known = {setting.name: setting for setting in settings(config)}
-    short = {option: f", or {alias}" for alias, option in ALIASES.items()}
-    shown = [known[name] for name in MOST_USED]
-    rows = [(f"{s.option} ({_shown(s.default)}){short.get(s.option, '')}", s.help) for s in shown]
-    # The option --config is the field config_file: config is the settings themselves.
-    defaults = {field.name: field.default for field in fields(command)}
-    for name, (_, text) in _described(command).items():
-        if name != "config":
-            default = defaults[name]
-            # Flags are off by default, and None has no text.
-            value = f" ({_shown(default)})" if isinstance(default, str | int | float) and default is not False else ""
-            rows.append((f"--{name.removesuffix('_file').replace('_', '-')}{value}", text))
-    return "\n".join(f"  {name}\n{filled(_first_sentence(text), indent=6)}" for name, text in rows)
-
-
-def filled(text: str, indent: int = 0) -> str:
-    """A paragraph in lines of 120 columns, or of a narrower terminal's width. Options are not broken."""
-    width = min(120, get_terminal_size((120, 24)).columns)
-    space = " " * indent
-    return fill(
-        text, width, initial_indent=space, subsequent_indent=space, break_on_hyphens=False, break_long_words=False
-    )
 
 
 def as_toml(config: RunConfig, preset: str | None) -> str:
@@ -196,14 +141,11 @@ def _toml(value: Any) -> str:
     return repr(value)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of a setting in help texts."""
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     return f"{value:,}" if type(value) is int and value >= _LONG else str(value)
-
-
-def _first_sentence(text: str) -> str:
-    return text.split(". ")[0].rstrip(".") + "."
 
 
 if __name__ == "__main__":

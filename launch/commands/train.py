@@ -4,54 +4,43 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from rich.console import Console
 
+from launch.arguments import parse
 from launch.commands.detach import train_detached
 from launch.commands.display import Display
-from launch.commands.options import (
-    asks_for_help,
-    help_page,
-    option,
-    parse,
-    request_of,
-    spelt_out,
-    take_preset,
-    with_full_help,
-)
+from launch.commands.help import asks_for_help
+from launch.commands.options import PresetArguments, print_preset_help, request_of
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
-from launch.request import ResolvedRun, TrainRequest, base_settings, complete
+from launch.request import ResolvedRun, TrainRequest, complete
 from launch.run.folder import RunFolder, read_summary
-from launch.run.status import RunPath, default_run_dir
+from launch.run.status import default_run_dir
 from launch.train import Result, TrainingFailedError, train
-from shared.config import RunConfig
 from shared.errors import setting_error
 
 _SUBMIT = "ray job submit -- tributary train ... --address auto"
-_PURPOSE = "Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once."
 
 
 @dataclass(frozen=True)
-class TrainArguments:
-    """Train with an asynchronous n-step method. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
+class TrainArguments(PresetArguments):
+    """Train an agent. Ctrl-C once finishes cleanly and saves, twice leaves at once."""
 
-    config: Annotated[RunConfig, tyro.conf.arg(name="")]
-    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    config_file: Path | None = None
     """File of settings: TOML with changes of a PRESET (tributary config prints one), or the config.json of a run. Typed
     settings take precedence."""
     run_dir: Path | None = None
     """Folder of the run. Default: runs/NAME-TIME."""
     name: str | None = None
     """Name of the run. Default: that of the preset, or of the environment where the preset is for another one."""
-    resume: RunPath | None = None
+    resume: str | None = None
     """Folder of a run to continue from its last checkpoint. Its settings are the defaults. In the folder of several
     seeds, those that are not done are continued."""
-    start_from: RunPath | None = None
+    start_from: str | None = None
     """Run whose best weights a new run starts from: its folder, latest, zoo:NAME, or a URL. Its settings are the
     defaults where no PRESET is named. Optimizer, schedules and counts start anew."""
     seeds: str | None = None
@@ -70,36 +59,21 @@ class TrainArguments:
 
 def train_line(arguments: Sequence[str]) -> int:
     """Run `tributary train` with the arguments after it. Returns the exit code."""
-    rest = spelt_out(arguments)
-    parsed: TrainArguments | None = None
-
-    def change(base: RunConfig) -> RunConfig:
-        nonlocal parsed
-        parsed = parse(TrainArguments, "train [PRESET]", with_full_help(rest), TrainArguments(config=base))
-        return parsed.config
-
-    preset = take_preset(rest)
-    run = option(rest, "--resume")
+    parsed, typed = parse(TrainArguments, "train", arguments)
     request = request_of(
-        preset,
-        rest,
-        run_dir=option(rest, "--run-dir"),
-        name=option(rest, "--name"),
-        resume=run,
-        start_from=option(rest, "--start-from"),
-        change=change,
+        parsed, typed, run_dir=parsed.run_dir, name=parsed.name, resume=parsed.resume, start_from=parsed.start_from
     )
-    if asks_for_help(rest):
-        return _help(request)
+    if asks_for_help(arguments):
+        # Help downloads nothing.
+        local: dict[str, Any] = {n: None for n in ("resume", "start_from") if "://" in (getattr(request, n) or "")}
+        print_preset_help(TrainArguments, "train", arguments, replace(request, **local))
+        return EXIT_DONE
     resolved = complete(request)
-    assert parsed is not None
     if resolved.preset_chosen and _fits(resolved.preset, request):
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
-    _check_options(parsed, resolved, run)
+    _check_options(parsed, resolved)
     if parsed.detach:
-        return _detach(
-            arguments if resolved.resume is None else _without_url(rest, run, resolved.resume), parsed, resolved
-        )
+        return _detach(arguments, parsed, resolved)
     folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
     if parsed.seeds is None and resolved.several is None:
         return _train(parsed, resolved, folder)
@@ -162,14 +136,6 @@ def _train_shown(
         raise
 
 
-def _help(request: TrainRequest) -> int:
-    # Help downloads nothing.
-    local: dict[str, Any] = {name: None for name in ("resume", "start_from") if "://" in (getattr(request, name) or "")}
-    base = base_settings(replace(request, **local))
-    print(help_page("train [PRESET]", _PURPOSE, base.preset, base.config, TrainArguments), end="")
-    return EXIT_DONE
-
-
 def _fits(preset: str, request: TrainRequest) -> bool:
     """Whether the preset was chosen for the environment; for an unknown id it is the default, and refused later."""
     return preset != DEFAULT_PRESET or (
@@ -177,27 +143,22 @@ def _fits(preset: str, request: TrainRequest) -> bool:
     )
 
 
-def _check_options(arguments: TrainArguments, resolved: ResolvedRun, run: str | None) -> None:
-    if run is not None and arguments.seeds is not None:
-        raise setting_error(
-            "seeds", arguments.seeds, f"--resume {quoted(run)} continues the seeds that it has; leave it out"
-        )
+def _check_options(arguments: TrainArguments, resolved: ResolvedRun) -> None:
+    if arguments.resume is not None and arguments.seeds is not None:
+        problem = f"--resume {quoted(arguments.resume)} continues the seeds that it has; leave it out"
+        raise setting_error("seeds", arguments.seeds, problem)
     if arguments.side_by_side != 1 and arguments.seeds is None and resolved.several is None:
         raise setting_error("side_by_side", arguments.side_by_side, "is for --seeds, and there is one run")
 
 
-def _without_url(arguments: Sequence[str], run: str | None, folder: Path) -> list[str]:
-    """The line with the folder that the copy of a run was fetched to, in place of its URL."""
-    if run is None or "://" not in run:
-        return list(arguments)
-    return [argument.replace(run, str(folder)) for argument in arguments]
-
-
 def _detach(arguments: Sequence[str], parsed: TrainArguments, resolved: ResolvedRun) -> int:
     """Run the same command line in another process. Only the name of a new run folder is decided here."""
-    if parsed.config.address != "local" and parsed.config.executor == "ray":
+    if resolved.config.address != "local" and resolved.config.executor == "ray":
         raise setting_error("detach", True, f"starts a process of this machine; on a cluster: {_SUBMIT}")
     typed = [argument for argument in arguments if argument.partition("=")[0] != "--detach"]
+    if parsed.resume is not None and "://" in parsed.resume:
+        # The copy of the run has been fetched.
+        typed = [argument.replace(parsed.resume, str(resolved.resume)) for argument in typed]
     folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
     if resolved.resume is None:
         # Before the log of an existing run is overwritten.

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import tyro
 from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec
+from launch.arguments import Operand
 from launch.film.stage import Frame, Performance, acts, make_stage, play_episode
 from launch.output import (
     EXIT_DONE,
@@ -46,7 +46,7 @@ _GIF_FRAMES_PER_SECOND = 25
 class RecordArguments(PlayArguments):
     """Write whole episodes of a run's agent as a video. Ctrl-C keeps the frames so far."""
 
-    run: Annotated[RunPath, tyro.conf.Positional]
+    run: Operand[RunPath]
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     episodes: int = 1
     """Episodes, one after another in one video."""

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import tyro
 from PIL import Image
 from rich.color import Color
 from rich.console import Console, ConsoleOptions, Group
@@ -28,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch import zoo
+from launch.arguments import Operand
 from launch.film.stage import Frame, Performance, PlayedStep
 from launch.interrupts import Interrupts
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, quoted, write_json
@@ -65,7 +65,7 @@ _ARROWS = {b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOC": "right", b"\x1bOD":
 class WatchArguments(PlayArguments):
     """Watch an agent play in the terminal, at the console's speed. Keys change speed and episode; q ends it."""
 
-    run: Annotated[RunPath, tyro.conf.Positional] = _DEFAULT
+    run: Operand[RunPath] = _DEFAULT
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
 
 

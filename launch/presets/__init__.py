@@ -2,9 +2,6 @@
 
 from typing import NamedTuple
 
-import gymnasium
-
-from actors.environments import atari_game, environment_spec
 from launch.presets import atari, others
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
@@ -55,14 +52,17 @@ def preset_for(environment_id: str) -> str | None:
     Raises:
         ConfigurationError: the module that the id names cannot be imported.
     """
+    # Not at the top: help and the list of presets do without Gymnasium, a tenth of a second.
+    from actors.environments import environment_spec
+
     config = EnvironmentConfig(id=environment_id, frame_skip=1)
     import_modules(config.modules)
     for name, preset in PRESETS.items():
         if preset.config.environment.id == config.registered_id and name not in ("vectors", "images"):
             return name
     try:
-        game = atari_game(environment_id)
-    except gymnasium.error.Error:
+        game = _game(environment_id)
+    except LookupError:
         return None
     if game is not None:
         same_game = (name for name, preset in PRESETS.items() if _game(preset.config.environment.id) == game)
@@ -80,13 +80,22 @@ def advice_on_preset(preset: str, environment_id: str) -> str:
     try:
         if (_game(intended) is None) == (_game(environment_id) is None):
             return ""
-    except gymnasium.error.Error:
+    except LookupError:
         return ""
     return f"; preset {preset} is made for {intended}: start from {preset_for(environment_id)}"
 
 
 def _game(environment_id: str) -> str | None:
-    """The ROM of an Atari game."""
+    """The ROM of an Atari game; None for another environment. Raises LookupError for an id that is not registered."""
+    import gymnasium
+
+    from actors.environments import atari_game
+
     # Environments of presets with `imports` may not be registered yet.
     own = (config.environment for _, config in PRESETS.values() if config.environment.id == environment_id)
-    return None if any(environment.imports for environment in own) else atari_game(environment_id)
+    if any(environment.imports for environment in own):
+        return None
+    try:
+        return atari_game(environment_id)
+    except gymnasium.error.Error as error:
+        raise LookupError(environment_id) from error

@@ -1,16 +1,17 @@
 """Settings in files and dictionaries, changes of a preset or of other settings, and the settings of old run folders."""
 
 import json
+import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import is_dataclass, replace
+from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 
 from launch.output import nearest
 from launch.presets import PRESETS
@@ -96,8 +97,7 @@ class ConfigFile(NamedTuple):
         Raises:
             ConfigurationError: invalid names of modules.
         """
-        names = {"environment.id", "environment.imports"} & self.settings.keys()
-        return with_settings(RunConfig(), {name: self.settings[name] for name in names}).environment.modules
+        return modules_of(self.settings)
 
     def over(self, base: RunConfig) -> RunConfig:
         """The settings of the file, and those of `base` for the rest.
@@ -174,7 +174,7 @@ def _is_without_effect(name: str, value: Any) -> bool:
     # Any number of final epsilons but three needed other probabilities than the default. Equal ones are now the rule.
     if name != "exploration.final_epsilon_probabilities" or not isinstance(value, list) or len(value) == 3:
         return False
-    return bool(value) and bool(np.allclose(value, 1 / len(value)))
+    return bool(value) and all(math.isclose(each, 1 / len(value), rel_tol=1e-5) for each in value)
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
@@ -190,6 +190,16 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     changed = sections.pop("", {})
     changed |= {section: replace(getattr(config, section), **fields) for section, fields in sections.items()}
     return replace(config, **changed)
+
+
+def modules_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The modules that settings by full names give their environment.
+
+    Raises:
+        ConfigurationError: invalid names of modules.
+    """
+    names = {"environment.id", "environment.imports"} & settings.keys()
+    return with_settings(RunConfig(), {name: settings[name] for name in names}).environment.modules
 
 
 def chosen_in_toml(settings: Mapping[str, Any], base: RunConfig) -> list[str]:
@@ -231,7 +241,9 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
         if name in KINDS:
             yield name, value
         elif name not in _SECTIONS:
-            raise ConfigurationError(f"--{name.replace('_', '-')}: there is no such setting{_nearest(name)}")
+            near = similar(name, [*_SECTIONS, *KINDS])
+            advice = f", did you mean {' or '.join(near)}?" if near else "; see docs/settings.md"
+            raise ConfigurationError(f"--{name.replace('_', '-')}: there is no such setting{advice}")
         elif isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
@@ -243,8 +255,8 @@ def _converted(name: str, value: Any) -> Any:
     kind = KINDS[name]
     if value == NONE and NoneType in get_args(kind):
         return None
-    if isinstance(value, np.generic):
-        value = value.item()
+    # A number of NumPy.
+    value = value.item() if hasattr(value, "item") else value
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -253,17 +265,22 @@ def _converted(name: str, value: Any) -> Any:
         raise setting_error(name, value, problem) from error
 
 
-def _nearest(name: str) -> str:
-    """The end of a message about an unknown setting. A right name without its group comes before a similar name."""
-    without_group = [known for known in KINDS if known.rpartition(".")[2] == name]
-    if without_group:
-        return f", did you mean {without_group[0]}?"
-    if name in SHORT_NAMES:
-        return f", its whole name is {SHORT_NAMES[name]}"
-    section = name.rpartition(".")[0]
-    if section in _SECTIONS:
-        return nearest(name, [known for known in KINDS if known.startswith(f"{section}.")])
-    return nearest(name, [*_SECTIONS, *KINDS])
+def similar(name: str, known: Collection[str]) -> list[str]:
+    """The known names that an unknown one may stand for, at most three."""
+    group, _, last = name.rpartition(".")
+    if SHORT_NAMES.get(last) in known:
+        return [SHORT_NAMES[last]]
+    parts = {other: other.rpartition(".") for other in known}
+    in_group = {part: other for other, (of, _, part) in parts.items() if of == group}
+    # Within a group the last parts are compared: with the group any two names would be alike.
+    whole = [] if group and in_group else get_close_matches(name, known, n=1)
+    return (
+        get_close_matches(name, whole, cutoff=0.85)
+        or [other for other, (_, _, part) in parts.items() if part == last][:3]
+        or [in_group[part] for part in get_close_matches(last, in_group, n=1)]
+        or [other for part, other in in_group.items() if last in part.split("_")][:3]
+        or whole
+    )
 
 
 def _kinds(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -11,15 +11,9 @@ from rich.console import Console
 from launch.commands.display import Display
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
-from launch.presets.settings_files import named, with_settings
+from launch.presets.settings_files import named
 from launch.python.run import Run
-from launch.request import (
-    ResolvedRun,
-    TrainRequest,
-    complete,
-    on_the_same_cluster,
-    preset_or_environment,
-)
+from launch.request import ResolvedRun, complete, on_the_same_cluster, train_request
 from launch.run.events import Event, Row, Started
 from launch.run.status import default_run_dir, numbered
 from launch.train import TrainingFailedError
@@ -45,28 +39,20 @@ def resolved_run(
     Raises:
         ConfigurationError: see `complete`.
     """
-    environment_id = None
-    if preset is not None and resume is None:
-        preset, environment_id = preset_or_environment(preset)
-    changes = named(settings if environment_id is None else {"environment.id": environment_id, **settings})
-    environment_id = changes.get("environment.id")
-    request = TrainRequest(
+    request = train_request(
         preset,
-        environment_id=None if environment_id is None else str(environment_id),
-        imports=tuple(changes.get("environment.imports", ())),
+        changes := named(settings),
         config=None if config is None else Path(config),
         run_dir=run_dir,
         name=name,
         resume=None if resume is None else str(resume),
         start_from=None if start_from is None else str(start_from),
         trust_imports=trust_imports,
-        changed=changes,
-        change=lambda base: on_the_same_cluster(with_settings(base, changes), changes),
     )
     resolved = complete(request)
     if resolved.several is not None:
         raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
-    return resolved
+    return resolved._replace(config=on_the_same_cluster(resolved.config, changes))
 
 
 class Training:

@@ -7,15 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
+from launch.arguments import Operand
 from launch.machine import usable_cores
 from launch.output import (
     EXIT_DONE,
@@ -99,7 +99,7 @@ class PlayArguments:
 class EvaluateArguments(PlayArguments):
     """Play whole episodes with the weights of a run. The result names the protocol of its scores."""
 
-    run: Annotated[RunPath, tyro.conf.Positional]
+    run: Operand[RunPath]
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     episodes: int = 100
     """Number of episodes."""

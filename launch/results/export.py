@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-import tyro
 from rich.console import Console
 
 from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.spaces import json_bounds
+from launch.arguments import Operand
 from launch.output import (
     EXIT_DONE,
     check_json_file,
@@ -36,7 +36,7 @@ class ExportArguments:
     """Write a run's network as model.keras and as a SavedModel, or as model.onnx; model.json describes inputs and
     outputs."""
 
-    run: Annotated[RunPath, tyro.conf.Positional]
+    run: Operand[RunPath]
     """Folder of the run, latest: the newest below runs/, or zoo:NAME: an agent that ships."""
     output: Path | None = None
     """New folder to write. Default: export-update-N in the run folder, or in runs/zoo-NAME, which is replaced."""

@@ -12,14 +12,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import tyro
 from rich.console import Console
 
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
+from launch.arguments import Operand, parse
 from launch.output import EXIT_DONE, exit_code, replace_folder, revision, to_json, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows
@@ -42,9 +42,9 @@ _OWN_OPTIONS = ("--run-dir", "--json", "--storage", "--address", "--record-arriv
 class PackArguments:
     """Add the agent of a run as zoo:NAME, evaluated by each published protocol of its environment."""
 
-    run: Annotated[RunPath, tyro.conf.Positional]
+    run: Operand[RunPath]
     """Folder of the run, or latest."""
-    name: Annotated[str, tyro.conf.Positional]
+    name: Operand[str]
     """Name of lower-case letters, digits and hyphens. An existing agent is replaced."""
     weights: WeightsName = "auto"
     """As in tributary evaluate."""
@@ -147,7 +147,7 @@ def _shortened(values: Any) -> Any:
 
 def main() -> int:
     """Run `python -m launch.results.pack`. Returns the exit code."""
-    print(f"packed: {pack(tyro.cli(PackArguments, prog='pack'))}")
+    print(f"packed: {pack(parse(PackArguments, 'pack', sys.argv[1:])[0])}")
     return EXIT_DONE
 
 

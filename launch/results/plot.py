@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
 from rich.console import Console
 
+from launch.arguments import Operand
 from launch.output import (
     EXIT_DONE,
     check_json_file,
@@ -62,7 +62,7 @@ class PlotArguments:
     """Draw learning curves of runs. Runs that differ only in their seed become one median with a band, and each
     environment has a panel."""
 
-    runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
+    runs: Operand[tuple[RunPath, ...]]
     """Run folders, folders of run folders, latest, or zoo:NAME."""
     x: XAxis = "frames"
     """frames, agent_steps, or seconds of training."""

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
 from rich.console import Console
 
+from launch.arguments import Operand
 from launch.output import (
     EXIT_DONE,
     check_json_file,
@@ -56,7 +56,7 @@ _MOST_VIDEO_BYTES = 12 * 2**20
 class ReportArguments:
     """Write one self-contained HTML page about one or more runs."""
 
-    runs: Annotated[tuple[RunPath, ...], tyro.conf.Positional]
+    runs: Operand[tuple[RunPath, ...]]
     """Run folders, folders of run folders, latest, or zoo:NAME."""
     output: Path | None = None
     """File to write. Default: report.html in the run folder, or for several runs in their common parent folder, else in

@@ -4,13 +4,11 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
-from tyro.constructors import PrimitiveConstructorSpec
 
 from launch import zoo
 from launch.output import finite, nearest, typed_path, write_json
@@ -325,8 +323,6 @@ def run_path(text: str) -> Path:
     raise ConfigurationError(f"{text}: there is no such folder{others}")
 
 
-# Cached: the parser of a command line may convert an argument more than once.
-@cache
 def _fetched(url: str) -> Path:
     wanted = default_run_dir(url.rstrip("/").rpartition("/")[2]).absolute()
     folder = next(folder for folder in numbered(wanted) if not folder.exists())
@@ -344,14 +340,5 @@ def trust_option(config: RunConfig) -> str:
     return " --trust-imports" if config.environment.modules else ""
 
 
-RunPath = Annotated[
-    Path,
-    PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="RUN",
-        instance_from_str=lambda texts: run_path(texts[0]),
-        is_instance=lambda value: isinstance(value, Path),
-        str_from_instance=lambda path: [run_name(path)],
-    ),
-]
+RunPath = Annotated[Path, run_path]
 """Type of a command's argument: the folder of a run, `latest`, `zoo:NAME`, or a URL of remote storage."""

@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from actors.environments import environment_spec
+from launch.arguments import Operand
 from launch.checks import check_effects, check_network
 from launch.commands.settings import as_toml
 from launch.output import (
@@ -48,7 +48,7 @@ class SweepArguments:
     """Train trials with settings that a search chooses, side by side, and list the best. Ctrl-C once saves the runs
     under way; the same command continues the sweep, also after a crash."""
 
-    file: Annotated[Path, tyro.conf.Positional]
+    file: Operand[Path]
     """TOML: settings as --config takes them, and a table [sweep]; see docs/sweeps.md."""
     output: Path | None = None
     """Folder of the sweep, with a run in it for each trial. Default: runs/ and the name of the file."""

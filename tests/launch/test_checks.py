@@ -12,14 +12,16 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import EnvironmentSpec
+from launch.arguments import parse
 from launch.checks import check_checkpoint, check_effects, check_network, check_schedules, check_video
 from launch.cli import main
 from launch.commands.options import request_of
 from launch.commands.settings import as_toml, settings
+from launch.commands.train import TrainArguments
 from launch.presets import PRESETS
 from launch.presets.settings_files import KINDS, with_settings
 from launch.python.training import resolved_run
-from launch.request import complete
+from launch.request import TrainRequest, complete
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
@@ -132,8 +134,8 @@ def test_a_method_of_the_user_may_use_any_setting_of_methods(monkeypatch: pytest
 
 @pytest.mark.parametrize("option", ["--environment.no-fire-on-reset", "--environment.fire-on-reset=False"])
 def test_an_option_is_given_in_each_of_its_forms(option: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"--environment\.fire-on-reset True: is for Atari"):
-        complete(request_of("cartpole", ["--seed", "3", option]))
+    with pytest.raises(ConfigurationError, match=r"--environment\.fire-on-reset False: is for Atari"):
+        complete(request_of(*parse(TrainArguments, "train", ["cartpole", "--seed", "3", option])))
 
 
 @pytest.mark.parametrize(
@@ -162,10 +164,10 @@ def test_a_file_gives_what_it_changes(tmp_path: Path, capsys: pytest.CaptureFixt
     """`tributary config` writes all settings, also those without effect."""
     file = tmp_path / "mine.toml"
     file.write_text(as_toml(PRESETS["cartpole-q"].config, "cartpole-q"))
-    complete(request_of(None, ["--config", str(file)]))
+    complete(TrainRequest(config=file))
     # Without its preset, as from a run's config.json, it is over another one.
     file.write_text(as_toml(PRESETS["cartpole-q"].config, None))
-    complete(request_of(None, ["--config", str(file)]))
+    complete(TrainRequest(config=file))
     file.write_text('preset = "cartpole"\nenvironment.max_noops = 7\n')
     assert main(["train", "--config", str(file)]) == 2
     line = f"error: {file}: --environment.max-noops 7: is for Atari; leave it out with CartPole-v1\n"
@@ -176,7 +178,7 @@ def test_a_run_of_an_earlier_version_is_a_start_with_all_its_settings(tmp_path: 
     old = with_settings(PRESETS["cartpole"].config, {"environment.max_noops": 7, "optimizer.name": "sgd"})
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"environment": {"id": "CartPole-v1", "max_noops": 7}, "optimizer": {"name": "sgd"}}))
-    config = complete(request_of(None, ["--config", str(file)])).config
+    config = complete(TrainRequest(config=file)).config
     assert (config.environment.max_noops, config.optimizer.name) == (7, old.optimizer.name)
 
 

@@ -84,9 +84,6 @@ def test_a_rollout_has_the_steps_of_a_return() -> None:
 
 
 def test_rollouts_that_are_chosen_by_hand_are_left_alone() -> None:
-    def change(config: RunConfig) -> RunConfig:
-        return replace(config, actor=replace(config.actor, unroll_length=16))
-
-    chosen = complete(TrainRequest("pong", change=change)).config
+    chosen = complete(TrainRequest("pong", {"actor.unroll_length": 16})).config
     assert shared_by(chosen, 64) == chosen
     assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 4_096

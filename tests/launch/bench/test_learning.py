@@ -26,7 +26,7 @@ PONG = PRESETS["pong"].config
 
 def test_each_preset_is_compared_as_typed_and_with_each_variant() -> None:
     typed = ["--mark=5", "--actors", "2", "--compare=--actors 3", "--compare=--optimizer.learning-rate 2e-3"]
-    _, found = contenders_of(["pong", "breakout"], typed)
+    _, found = contenders_of(["pong", "breakout", *typed])
     variants = ("", " --actors 3", " --optimizer.learning-rate 2e-3")
     assert [c.name for c in found] == [preset + variant for preset in ("pong", "breakout") for variant in variants]
     assert [c.config.actors for c in found] == [2, 3, 2, 2, 3, 2]
@@ -38,7 +38,7 @@ def test_each_preset_is_compared_as_typed_and_with_each_variant() -> None:
 
 def test_a_run_ends_at_the_mark_or_when_its_time_is_up() -> None:
     def limits(*typed: str) -> tuple[float | None, float | None]:
-        config = contenders_of(["pong"], typed)[1][0].config
+        config = contenders_of(["pong", *typed])[1][0].config
         return config.stop_at_return, config.stop_after_seconds
 
     assert limits() == (18.0, None), "the preset's own"

@@ -26,7 +26,9 @@ CARTPOLE = PRESETS["cartpole"].config
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({"optimizer.learning_ratee": 1.0}, "did you mean optimizer.learning_rate?"),
     "without its group": ({"learning_rate": 1.0}, "--learning-rate: there is no such setting, did you mean optimizer."),
-    "by its short name": ({"lr": 1.0}, "--lr: there is no such setting, its whole name is optimizer.learning_rate"),
+    "by its short name": ({"lr": 1.0}, "--lr: there is no such setting, did you mean optimizer.learning_rate?"),
+    "by its short name in its group": ({"optimizer.lr": 1.0}, "did you mean optimizer.learning_rate?"),
+    "equal groups": ({"optimizer.rate": 1.0}, "did you mean optimizer.learning_rate?"),
     "misspelt group": ({"optimiser": {"epsilon": 1.0}}, "did you mean optimizer?"),
     "a group": (
         {"environment": "CartPole-v1"},
@@ -113,7 +115,8 @@ def test_a_file_is_over_the_preset_that_is_typed_or_that_it_names_or_that_fits_i
 
     def base(text: str, *, environment_id: str | None = None, named: str | None = None) -> tuple[str, RunConfig]:
         file.write_text(text)
-        found = base_settings(TrainRequest(named, environment_id, config=file))
+        typed = {} if environment_id is None else {"environment.id": environment_id}
+        found = base_settings(TrainRequest(named, typed, config=file))
         return found.preset, found.config
 
     pendulum = PRESETS["pendulum"].config

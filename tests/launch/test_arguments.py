@@ -1,0 +1,190 @@
+"""What is typed after a command is read by the types of the fields that it is for."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from launch.arguments import Operand, Repeated, parse
+from launch.commands.train import TrainArguments
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A field of each kind."""
+
+    words: Operand[tuple[str, ...]] = ()
+    config: RunConfig = field(default_factory=RunConfig)
+    steps: int = 1
+    mark: float | None = None
+    sizes: tuple[int, ...] = ()
+    limit: int | str = "auto"
+    folder: Path | None = None
+    title: str = ""
+    kind: Literal["a", "b", "c"] = "a"
+    fast: bool = False
+    variant: Repeated[str] = ()
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """A command without settings."""
+
+    run: Operand[Path]
+    policy: str = ""
+
+
+def own(line: str) -> Arguments:
+    return parse(Arguments, "test", line.split())[0]
+
+
+def typed(line: str) -> dict[str, Any]:
+    """The settings of a line."""
+    return parse(Arguments, "test", line.split())[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("300k", 300_000),
+        ("300K", 300_000),
+        ("40m", 40_000_000),
+        ("40M", 40_000_000),
+        ("2.5k", 2_500),
+        ("1e6", 1_000_000),
+        ("1.5e3", 1_500),
+        ("1,000,000", 1_000_000),
+        ("1_000_000", 1_000_000),
+        ("7", 7),
+        ("-5", -5),
+    ],
+)
+@pytest.mark.parametrize("join", [" ", "="])
+def test_counts_may_be_written_short(text: str, count: int, join: str) -> None:
+    line = f"--steps{join}{text} --limit{join}{text} --sizes{join}{text} 32"
+    assert own(line) == Arguments(steps=count, limit=count, sizes=(count, 32))
+    assert typed(f"--total-frames{join}{text}") == typed(f"--frames{join}{text}") == {"total_frames": count}
+
+
+@pytest.mark.parametrize("text", ["1.5", "2.0005k", "1,00", "1,0000", "k", "many", "1e-3", "1.5e0", "10g", "", "1e999"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^--steps {text}: must be a whole number, like 20000, 20k, 2M or"):
+        own(f"--steps={text}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--mark soon", "--mark soon: must be a number, like 0.001, 1e-3 or 2M"),
+        ("--sizes 64 many", "--sizes many: must be a whole number, like 20000, 20k, 2M or 2e4"),
+        ("--kind d", "--kind d: must be a, b or c"),
+        ("--fast=maybe", "--fast maybe: must be True or False"),
+        ("--environment.no-greyscale=1", "--environment.greyscale 1: must be True or False"),
+        ("--steps", "--steps: its value is missing"),
+        ("--steps --fast", "--steps: its value is missing"),
+        ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
+        ("-steps 3", "-steps: there is no such option; did you mean --steps?"),
+        ("--optimiser.name=sgd", "--optimiser.name: there is no such option; did you mean --optimizer.name?"),
+        ("--optimizer.lr 1", "--optimizer.lr: there is no such option; did you mean --optimizer.learning-rate?"),
+        ("--optimizer.rate 1", "--optimizer.rate: there is no such option; did you mean --optimizer.learning-rate?"),
+        ("--learning-rate 1", "--learning-rate: there is no such option; did you mean --optimizer.learning-rate?"),
+        (
+            "--environments 4",
+            "--environments: there is no such option; did you mean --actor.environments or --evaluation.environments?",
+        ),
+        ("--learner.shards 2", "--learner.shards: there is no such option; version 0.2 removed it"),
+        (
+            "--tracking.x 1",
+            "--tracking.x: there is no such option; there are --tracking.project, --tracking.group",
+        ),
+        ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),
+        ("--environment.options length", "--environment.options length: must be names and values, like length 5 goal"),
+    ],
+)
+def test_a_mistake_names_the_option_the_value_and_the_remedy(line: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        own(line)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "RUN: is missing; see tributary test --help"),
+        ("a b", "b: is not the value of an option; see tributary test --help"),
+        ("a --polcy=x", "--polcy: there is no such option; did you mean --policy?"),
+        ("a --seed 3", "--seed: there is no such option; there are --policy"),
+    ],
+)
+def test_a_mistake_of_a_command_without_settings(line: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(OneRun, "test", line.split())
+    assert str(raised.value) == message
+
+
+def test_what_is_not_for_a_count_stays_as_it_was_typed() -> None:
+    assert own("--folder 40k --title=1e3") == Arguments(folder=Path("40k"), title="1e3")
+    assert own("--folder=1,000 --title 40M --limit 2:16") == Arguments(folder=Path("1,000"), title="40M", limit="2:16")
+    assert own("--mark -1e-3").mark == -0.001
+    assert own("--mark=10k").mark == 10_000.0
+    assert own("--mark None") == Arguments()
+
+
+def test_operands_stand_before_between_and_after_options() -> None:
+    assert own("x --steps 3 y --fast z") == Arguments(words=("x", "y", "z"), steps=3, fast=True)
+    assert parse(OneRun, "test", ["--policy", "p", "a"])[0] == OneRun(Path("a"), "p")
+
+
+def test_the_last_of_several_counts_and_a_repeated_one_keeps_all() -> None:
+    assert own("--sizes 1 2 --sizes 3 --steps 1 --steps 2") == Arguments(sizes=(3,), steps=2)
+    line = ["--variant", "--seed 3", "--variant=--steps 4"]
+    assert parse(Arguments, "test", line)[0] == Arguments(variant=("--seed 3", "--steps 4"))
+
+
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [
+        ("--{}", True),
+        ("--{}=True", True),
+        ("--{}=true", True),
+        ("--{}=False", False),
+        ("--no-{}", False),
+        ("--no-{}=True", False),
+        ("--no-{}=false", True),
+    ],
+)
+def test_a_flag_may_be_given_its_value(form: str, value: bool) -> None:
+    assert own(form.format("fast")) == Arguments(fast=value)
+    of_group = form.replace("--", "--environment.")
+    settings = {"environment.fire_on_reset": value}
+    assert typed(of_group.format("fire-on-reset")) == typed(of_group.format("fire_on_reset")) == settings
+
+
+def test_options_of_an_environment_are_numbers_and_truth_values_where_they_look_so() -> None:
+    options = typed(
+        "--environment.options length 5 depth -3 rate 0.5 tiny 1e-3 render False --environment.options.max-size=9 "
+        "--environment.options slippery true name 4x4 size 40k id 1,000 map 8_8"
+    )["environment.options"]
+    expected = {
+        "length": 5,
+        "depth": -3,
+        "rate": 0.5,
+        "tiny": 0.001,
+        "render": False,
+        "max-size": 9,
+        "slippery": True,
+        "name": "4x4",
+        "size": "40k",
+        "id": "1,000",
+        "map": "8_8",
+    }
+    assert options == expected
+    assert [*map(type, options.values())] == [*map(type, expected.values())]
+
+
+def test_a_tilde_that_the_shell_left_is_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parse(TrainArguments, "train", ["--run-dir=~/runs/a"])[0].run_dir == tmp_path / "runs" / "a"
