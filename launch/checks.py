@@ -45,12 +45,11 @@ def check_effects(config: RunConfig, names: Iterable[str], searched: Collection[
 
 
 def check_schedules(config: RunConfig) -> None:
-    """Check that the schedules are registered, and give factors over the whole of a run.
+    """Check that the schedules give factors over the whole of a run.
 
     Raises:
-        ConfigurationError: one is not registered, raises, or gives something that is no factor.
+        ConfigurationError: one raises, or gives something that is no factor.
     """
-    config.optimizer.check_known()
     for setting in ("optimizer.schedule", "method.clip_schedule"):
         name = attrgetter(setting)(config)
         for percent in range(101):
@@ -113,9 +112,7 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
 def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Check, without importing TensorFlow, that network and method can take what the environment gives."""
     network = config.network
-    network.check_known()
-    config.method.check_known()
-    config.exploration.check_known()
+    config.check_names()
     check_schedules(config)
     if spec.images != NETWORKS[network.name].images:
         *others, last = [name for name, entry in NETWORKS.items() if entry.images == spec.images]

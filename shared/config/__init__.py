@@ -2,13 +2,19 @@
 
 Each docstring below a field is its help text on the command line. Presets (`launch/presets`) are instances of
 `RunConfig`; a run folder holds the resolved instance as `config.json`. A new setting belongs to the part that it is
-about: the task, learning, or the processes; a check of two parts together to `run.py`.
+about: the task, learning, or the processes; a check of two parts together to this file.
 """
 
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from shared.config.checks import Range, check_ranges
 from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
 from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig
-from shared.config.run import RunConfig, flat_settings
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig, OptionValue
+from shared.errors import setting_error
+from shared.registry import EXPLORERS, METHODS, NETWORKS, SCHEDULES
 
 __all__ = [
     "ActorConfig",
@@ -26,3 +32,185 @@ __all__ = [
     "TrackingConfig",
     "flat_settings",
 ]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Train with an asynchronous n-step method."""
+
+    actors: int | str = "auto"
+    """Number of actor processes, auto, or MIN:MAX. auto: one per core, minus one on four or more cores; on a cluster,
+    as many as fit, also when nodes join or leave. MIN:MAX: auto within these bounds."""
+    total_frames: Annotated[int, Range(1)] = 40_000_000
+    """Global frames (agent steps x frame skip) after which training stops."""
+    stop_at_return: Annotated[float | None, Range()] = None
+    """Mean unclipped return at which training stops; see --stop-measure."""
+    stop_measure: Literal["training", "evaluation"] = "training"
+    """training: the mean return of the last 100 training episodes, confirmed by an evaluation of the current weights
+    with --evaluation.episodes and sampled actions. evaluation: the mean return of a regular evaluation. The 100
+    episodes count once every environment has finished one; after a failed confirmation the next one waits for 100 new
+    episodes."""
+    stop_after_seconds: Annotated[float | None, Range(above=0)] = None
+    """Seconds of training after which it stops, from the first rollout, including those before a resume."""
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 1
+    """Seed of weights, environments and actions."""
+    executor: Literal["ray", "inline"] = "ray"
+    """ray: each actor is a process. inline: all actors run in one process, in turn; deterministic for a seed."""
+    lockstep: bool = False
+    """Accept reports in the order of their requests, which makes a run of processes reproducible, and slower."""
+    record_arrivals: str | None = None
+    """File to which the event trace of the run is written: arrivals of reports, failures and joins of actors. Not with
+    --resume."""
+    replay_arrivals: str | None = None
+    """Event trace to replay, with --executor inline. Repeats the recorded run to the bit, with the same settings, until
+    the trace ends, without regard to time. Not with --resume."""
+    address: str = "local"
+    """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
+    aggregation: Literal["auto", "node", "none"] = "auto"
+    """node: sum the K gradients of an update on their node and send one message to the learner. none: send each
+    gradient by itself. auto: node where every node of a cluster has K actors, or one machine has 16 at work."""
+    log_every_seconds: Annotated[float, Range(above=0)] = 10.0
+    """Seconds between rows of metrics.jsonl and TensorBoard points."""
+    log_every_frames: Annotated[int | None, Range(1)] = None
+    """Frames after which a row is written even before --log-every-seconds. None: a 200th of --total-frames, so that
+    short runs have curves, too."""
+    storage: str | None = None
+    """URL of a copy of the run folder, like s3://bucket/run, from which the run can resume when its machine is lost."""
+    trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
+    """Trackers to log to: wandb, mlflow. Each is an extra to install."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+    def __post_init__(self) -> None:
+        check_ranges("", self)
+        _check_actors(self)
+        if not self.environment.modules:
+            # One that is imported may have methods, networks, explorers and schedules of its own.
+            self.check_names()
+        for setting, value, refused, problem in _combinations(self):
+            if refused:
+                raise setting_error(setting, value, problem)
+
+    @property
+    def actor_range(self) -> tuple[int, int | None]:
+        """The minimum and maximum number of actors; a maximum of None means as many as fit.
+
+        Raises:
+            ConfigurationError: `actors` is not a number, auto, or MIN:MAX.
+        """
+        if isinstance(self.actors, int):
+            return self.actors, self.actors
+        if self.actors == "auto":
+            return 1, None
+        least, _, most = self.actors.partition(":")
+        if not (least.isdecimal() and most.isdecimal()):
+            raise setting_error("actors", self.actors, "must be a number, auto, or MIN:MAX like 2:16")
+        return int(least), int(most)
+
+    @property
+    def annealing_frames(self) -> int:
+        """Frames at which a linear learning rate reaches 0 and the entropy cost its final value."""
+        return self.optimizer.annealing_frames or self.total_frames
+
+    @property
+    def frames_per_agent_step(self) -> int:
+        return self.environment.frame_skip
+
+    def check_names(self) -> None:
+        """Check that the method, the network, the explorer and the schedules are registered.
+
+        Raises:
+            ConfigurationError: one is not.
+        """
+        for setting, name, kind, table in (
+            ("network.name", self.network.name, "network", NETWORKS),
+            ("method.name", self.method.name, "method", METHODS),
+            ("method.clip_schedule", self.method.clip_schedule, "schedule", SCHEDULES),
+            ("exploration.name", self.exploration.name, "explorer", EXPLORERS),
+            ("optimizer.schedule", self.optimizer.schedule, "schedule", SCHEDULES),
+        ):
+            if name is not None and name not in table:
+                known = f"there are {', '.join(table)}" if table else "the imported modules register none"
+                raise setting_error(setting, name, f"no such {kind}; {known}")
+
+
+def _check_actors(config: RunConfig) -> None:
+    least, most = config.actor_range
+    if least < 1:
+        raise setting_error("actors", least, "must be at least 1")
+    if most is not None and most < least:
+        raise setting_error("actors", config.actors, "must have its bounds in order")
+
+
+def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
+    """Settings that do not go together: each with its value, whether it is refused, and the remedy."""
+    actor, learner, method, inline = config.actor, config.learner, config.method, config.executor == "inline"
+    n_step, minibatches, sums = method.n_step, actor.minibatches, config.aggregation == "node"
+    exact, trace, replayed = config.checkpoint.exact, config.record_arrivals, config.replay_arrivals
+    every_frames = config.evaluation.every_frames
+    yield (
+        "method.n_step", n_step, n_step is not None and n_step > actor.unroll_length,
+        f"is more than --actor.unroll-length {actor.unroll_length}",
+    )  # fmt: skip
+    yield (
+        "actor.minibatches", minibatches, config.network.recurrent != "none" and actor.environments % minibatches > 0,
+        f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments",
+    )  # fmt: skip
+    yield "replay_arrivals", replayed, replayed is not None and not inline, "needs --executor inline"
+    yield (
+        "aggregation", "node", sums and learner.gradients_per_update < 2,
+        "needs --learner.gradients-per-update of 2 or more: there is nothing to add",
+    )  # fmt: skip
+    yield (
+        "aggregation", "node", sums and learner.max_policy_lag is not None,
+        "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out",
+    )  # fmt: skip
+    # The learner sees sums, not single reports: their order can be neither fixed nor recorded.
+    yield (
+        "aggregation", "node", sums and (inline or config.lockstep or trace is not None),
+        "is for --executor ray, without --lockstep and --record-arrivals",
+    )  # fmt: skip
+    for setting, value in (("checkpoint.exact", exact), ("record_arrivals", trace), ("replay_arrivals", replayed)):
+        yield (
+            setting, value, actor.fresh_gradients and value not in (False, None),
+            "does not know the order of rollouts and gradients; add --actor.no-fresh-gradients",
+        )  # fmt: skip
+    yield (
+        "checkpoint.exact", True, exact and config.environment.normalise_rewards,
+        "does not keep what rewards are divided by; leave --environment.normalise-rewards out",
+    )  # fmt: skip
+    yield (
+        "checkpoint.exact", True, exact and not inline, "is for --executor inline: processes have no fixed order"
+    )  # fmt: skip
+    yield "learner.device", "gpu", inline and learner.device == "gpu", "the inline executor runs on the CPU"
+    yield (
+        "evaluation.video", True, inline and config.evaluation.video,
+        "is made in the evaluator's process; use --executor ray",
+    )  # fmt: skip
+    yield (
+        "stop_measure", config.stop_measure,
+        config.stop_measure == "evaluation" and config.stop_at_return is not None and not every_frames,
+        "needs evaluations: set --evaluation.every-frames above 0",
+    )  # fmt: skip
+
+
+def flat_settings(config: RunConfig) -> dict[str, str | int | float | bool]:
+    """All settings by name. Values that are not numbers or text are converted to text."""
+    return dict(_flat(asdict(config), ""))
+
+
+def _flat(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, str | int | float | bool]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value if isinstance(value, str | int | float | bool) else str(value)

@@ -22,7 +22,6 @@ class Range(NamedTuple):
     """An excluded upper bound."""
 
     def accepts(self, value: float) -> bool:
-        """Whether `value` is in the range."""
         return (
             math.isfinite(value)
             and (self.minimum is None or value >= self.minimum)
@@ -47,18 +46,14 @@ class Range(NamedTuple):
 class For:
     """The choice without which a setting has no effect: `decay: Annotated[float, For("optimizer.name", "rmsprop")]`.
 
-    Args:
-        setting: the setting that chooses.
-        values: those of its values with which this setting has an effect. Of environment.id, whose values are endless,
-            a kind of environment: Atari, images, or continuous actions.
-        wrapper: of Gymnasium, by which other environments have the effect.
+    `setting` chooses, and has to be one of `values`. Of environment.id, whose values are endless, they are kinds of
+    environments: Atari, images, or continuous actions. `wrapper` of Gymnasium gives other environments the effect.
     """
 
     def __init__(self, setting: str, *values: str | bool, wrapper: str = "") -> None:
         self.setting, self.values, self.wrapper = setting, values, wrapper
 
     def refused(self, name: str, value: object, chosen: object) -> ConfigurationError:
-        """The error of a setting that was given where it has no effect."""
         option = "" if self.setting == "environment.id" else f"--{self.setting.replace('_', '-')} "
         remedy = f"others by a wrapper: {self.wrapper}" if self.wrapper else f"leave it out with {chosen}"
         wanted = " or ".join(map(str, self.values))
@@ -66,15 +61,6 @@ class For:
 
 
 def check_ranges(section: str, settings: Any) -> None:
-    """Check each setting of a dataclass against the range that its annotation declares.
-
-    Args:
-        section: prefix of the names in messages, like "actor."; empty for the settings of the run itself.
-        settings: instance of the dataclass.
-
-    Raises:
-        ConfigurationError: a number is out of its range, or not finite.
-    """
     for name, marks in declared(settings.__class__).items():
         value = getattr(settings, name)
         for range_ in marks:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from shared.config.checks import For, Range, check_ranges
 from shared.errors import setting_error
-from shared.registry import EXPLORERS, METHODS, SCHEDULES
+from shared.registry import METHODS
 
 _ACTOR_CRITIC = For("method.name", "actor_critic")
 _Q_LEARNING = For("method.name", "q_learning", "sarsa")
@@ -59,16 +59,6 @@ class MethodConfig:
         """Whether the learner keeps a copy of the weights, updated every `target_interval_agent_steps`."""
         return self.target_network and METHODS[self.name].target_network
 
-    def check_known(self) -> None:
-        """Check that the names are registered.
-
-        Raises:
-            ConfigurationError: one is not.
-        """
-        if self.name not in METHODS:
-            raise setting_error("method.name", self.name, f"no such method; there are {', '.join(METHODS)}")
-        _check_schedule("method.clip_schedule", self.clip_schedule)
-
 
 @dataclass(frozen=True)
 class ExplorationConfig:
@@ -93,16 +83,6 @@ class ExplorationConfig:
         if not self.final_epsilons:
             raise setting_error("exploration.final_epsilons", "()", "must have at least one value")
         check_ranges("exploration.", self)
-
-    def check_known(self) -> None:
-        """Check that the name is registered.
-
-        Raises:
-            ConfigurationError: it is not.
-        """
-        if self.name is not None and self.name not in EXPLORERS:
-            known = f"there are {', '.join(EXPLORERS)}" if EXPLORERS else "the imported modules register none"
-            raise setting_error("exploration.name", self.name, f"no such explorer; {known}")
 
 
 @dataclass(frozen=True)
@@ -137,19 +117,6 @@ class OptimizerConfig:
                 "optimizer.bias_correction", True, "corrects a mean square that starts at 0, not at another value"
             )
 
-    def check_known(self) -> None:
-        """Check that the schedule is registered.
-
-        Raises:
-            ConfigurationError: it is not.
-        """
-        _check_schedule("optimizer.schedule", self.schedule)
-
-
-def _check_schedule(setting: str, name: str) -> None:
-    if name not in SCHEDULES:
-        raise setting_error(setting, name, f"no such schedule; there are {', '.join(SCHEDULES)}")
-
 
 @dataclass(frozen=True)
 class LearnerConfig:
@@ -169,5 +136,4 @@ class LearnerConfig:
 
     @property
     def may_use_gpu(self) -> bool:
-        """Whether updates run on a GPU if there is one."""
         return self.device != "cpu"

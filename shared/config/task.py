@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from shared.config.checks import For, Range, check_ranges
 from shared.errors import setting_error
-from shared.registry import NETWORKS
 
 OptionValue = str | int | float | bool
 
@@ -141,7 +140,6 @@ class EnvironmentConfig:
 
     @property
     def registered_id(self) -> str:
-        """The id in Gymnasium's registry, without the module."""
         return self.id.rpartition(":")[2]
 
     @property
@@ -180,15 +178,6 @@ class NetworkConfig:
         if not self.hidden_sizes:
             raise setting_error("network.hidden_sizes", "()", "must have at least one layer")
         check_ranges("network.", self)
-
-    def check_known(self) -> None:
-        """Check that the name is registered.
-
-        Raises:
-            ConfigurationError: it is not.
-        """
-        if self.name not in NETWORKS:
-            raise setting_error("network.name", self.name, f"no such network; there are {', '.join(NETWORKS)}")
 
 
 @dataclass(frozen=True)
