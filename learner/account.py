@@ -44,7 +44,6 @@ class Ledger:
         self.gradients_pending += 1
 
     def apply(self) -> None:
-        """Enter an update: everything pending is applied."""
         self.applied += self.pending
         self.gradients_applied += self.gradients_pending
         self.pending = self.gradients_pending = 0
@@ -61,22 +60,18 @@ class Ledger:
         return dict(self.gradients_dropped + Counter({"unfinished_update": pending} if pending else {}))
 
     def discard_pending(self, reason: DropReason = "unfinished_update") -> None:
-        """Enter the pending gradients as dropped: no update will apply them."""
         self.dropped[reason] += self.pending
         self.gradients_dropped[reason] += self.gradients_pending
         self.pending = self.gradients_pending = 0
 
     def check(self) -> None:
-        """Assert the invariant."""
         assert self.sampled == self.applied + self.pending + sum(self.dropped.values()), self
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
         return {**vars(self), "dropped": dict(self.dropped), "gradients_dropped": dict(self.gradients_dropped)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Ledger":
-        """The inverse of `to_json`."""
         # Checkpoints of older versions do not count dropped gradients.
         counters = {name: Counter(values.get(name, {})) for name in ("dropped", "gradients_dropped")}
         return cls(**{**values, **counters})
@@ -119,11 +114,9 @@ class Account:
         return mean if math.isfinite(mean) else None
 
     def frames_of(self, agent_steps: int) -> int:
-        """The global frames when `agent_steps` are sampled."""
         return agent_steps * self._config.frames_per_agent_step + self._more_frames
 
     def learning_rate_at(self, frames: int) -> float:
-        """The learning rate η at a number of global frames."""
         optimizer = self._config.optimizer
         return scheduled(optimizer.learning_rate, optimizer.schedule, frames, self._config.annealing_frames)
 
@@ -143,7 +136,6 @@ class Account:
             self.non_finite_returns += len(returns) - len(finite)
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
         return {
             "ledger": self.ledger.to_json(),
             "frames": self.frames,
@@ -154,7 +146,6 @@ class Account:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`. Other keys are ignored."""
         self.ledger = Ledger.from_json(state["ledger"])
         # Older versions did not count them.
         by_this_skip = self.ledger.sampled * self._config.frames_per_agent_step

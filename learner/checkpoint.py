@@ -28,7 +28,7 @@ class CheckpointError(Exception):
 
 
 class Contents(NamedTuple):
-    """The contents of a checkpoint: the version of its weights, some of its tensors, and its plain values."""
+    """The version of a checkpoint's weights, some of its tensors, and its plain values."""
 
     version: int
     tensors: dict[str, npt.NDArray[Any]]
@@ -36,8 +36,6 @@ class Contents(NamedTuple):
 
 
 class _JsonState(tf.train.experimental.PythonState):
-    """Plain values, saved in a checkpoint as one JSON string."""
-
     def __init__(self, save: Callable[[], dict[str, Any]], restore: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()
         self._save = save
@@ -51,14 +49,10 @@ class _JsonState(tf.train.experimental.PythonState):
 
 
 class Checkpoints:
-    """The newest checkpoints of a run, in one folder. A checkpoint is visible to `restore` once it is complete.
+    """The newest `keep` checkpoints of a run, in one folder. A checkpoint is visible to `restore` once it is complete.
 
-    Args:
-        folder: created if it is missing.
-        keep: number of checkpoints to keep.
-        variables: the tensors, by name.
-        save_state, restore_state: getter and setter of everything else, as values that JSON can represent.
-            `read_checkpoint` needs `layout_fingerprint`, and `updates` in `ledger`.
+    `save_state` and `restore_state` get and set all but the tensors, as values that JSON can represent.
+    `read_checkpoint` needs `layout_fingerprint`, and `updates` in `ledger`.
     """
 
     def __init__(
@@ -83,8 +77,7 @@ class Checkpoints:
     def save(self, version: int) -> str:
         """Write a checkpoint, numbered by the version of its weights. Returns its path.
 
-        Raises:
-            CheckpointError: the write failed. Earlier checkpoints are unchanged.
+        If the write fails it raises a `CheckpointError`, and earlier checkpoints are unchanged.
         """
         before = self._files()
         try:
@@ -125,11 +118,7 @@ _OPEN_FOLDERS = Path("/proc/self/fd")
 
 @contextmanager
 def _for_tensorflow(folder: Path) -> Iterator[Path]:
-    """A path of an existing folder that is no pattern.
-
-    Raises:
-        ConfigurationError: the path has characters of patterns, and this system shows open folders under no other name.
-    """
+    """A path of an existing folder that is no pattern."""
     if not _PATTERN.search(str(folder)):
         yield folder
         return
@@ -146,7 +135,6 @@ def _for_tensorflow(folder: Path) -> Iterator[Path]:
 
 
 def _remove(parts: set[Path]) -> None:
-    """Delete the files of a failed save."""
     for part in parts:
         with suppress(OSError):
             shutil.rmtree(part) if part.is_dir() else part.unlink()
@@ -178,20 +166,15 @@ def _verify(path: Path) -> None:
 
 
 def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32Array]:
-    """The version and parameters float32 [P] of the newest readable checkpoint in `folder`.
-
-    Raises:
-        ConfigurationError: no checkpoint is readable, or it is of another network.
-    """
+    """The version and parameters float32 [P] of the newest readable checkpoint in `folder`."""
     contents = read_contents(folder, layout, ["parameters"])
     return contents.version, contents.tensors["parameters"]
 
 
 def read_contents(folder: Path, layout: ParameterLayout, names: Collection[str]) -> Contents:
-    """The newest readable checkpoint in `folder`, with the tensors `names`, which include `parameters`.
+    """The newest checkpoint in `folder` that is readable and has the tensors `names`, which include `parameters`.
 
-    Raises:
-        ConfigurationError: no checkpoint has all these tensors and is readable, or it is of another network.
+    There being none, or one of another network, is a `ConfigurationError`.
     """
     errors = []
     for path in checkpoint_paths(folder):

@@ -53,51 +53,15 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-class Admission:
-    """Accepts or refuses reports before their gradients are looked at.
-
-    Args:
-        layout: layout of the learner's parameters.
-        max_policy_lag: limit on the age of the weights, in updates. None disables the limit.
-    """
-
-    def __init__(self, layout: ParameterLayout, max_policy_lag: int | None) -> None:
-        self._layout = layout
-        self._max_policy_lag = max_policy_lag
-        self.last_sequences: dict[int, int] = {}
-
-    def refusal(self, report: GradientReport, version: int) -> DropReason | None:
-        """The reason to refuse a report at the learner's `version`; None if it is accepted."""
-        # The reports of one actor arrive in order, so a number that is not above the last one is a retry.
-        if report.sequence <= self.last_sequences.get(report.actor_id, 0):
-            return "duplicate"
-        self.last_sequences[report.actor_id] = report.sequence
-        gradient = report.gradient
-        fits = gradient.shape == (self._layout.size,) and gradient.dtype == np.float32
-        if report.layout_fingerprint != self._layout.fingerprint or not fits:
-            return "wrong_layout"
-        lag = version - report.version
-        if lag < 0:
-            return "unknown_version"
-        if self._max_policy_lag is not None and lag > self._max_policy_lag:
-            return "too_old"
-        return None
-
-
 class Learner:
-    """Turns gradient reports into the next weights.
-
-    Args:
-        config: settings of the run.
-        layout: layout of the parameters.
-        parameters: initial float32 [P].
-    """
+    """Turns gradient reports into the next weights. `parameters` are the initial ones, float32 [P]."""
 
     def __init__(self, config: RunConfig, layout: ParameterLayout, parameters: Float32Array) -> None:
         self.layout = layout
         self.gradients_per_update = config.learner.gradients_per_update
         self.account = Account(config)
-        self._admission = Admission(layout, config.learner.max_policy_lag)
+        self._max_policy_lag = config.learner.max_policy_lag
+        self._last_sequences: dict[int, int] = {}
         self._has_target = config.method.uses_target_network
         self._target_interval_agent_steps = config.method.target_interval_agent_steps
         self._accumulator = GradientAccumulator(parameters, config.learner, config.optimizer, target=self._has_target)
@@ -119,7 +83,7 @@ class Learner:
     @property
     def next_actor_id(self) -> int:
         """An id above those of all actors that have reported."""
-        return max(self._admission.last_sequences, default=-1) + 1
+        return max(self._last_sequences, default=-1) + 1
 
     def submit(self, report: GradientReport) -> Outcome:
         """Admit a report or drop it, and apply an update if it is the K-th since the last one.
@@ -130,7 +94,7 @@ class Learner:
         started = time.perf_counter()
         lag, learning_rate = self.version - report.version, self.account.learning_rate
         sampled = self.account.ledger.sampled
-        dropped = self._admission.refusal(report, self.version)
+        dropped = self._refusal(report, report.gradient)
         updated, norm = False, float("nan")
         if dropped is None and report.non_finite:
             dropped = "non_finite"
@@ -160,7 +124,7 @@ class Learner:
         self._update_target(sampled, before)
         reasons: list[DropReason | None] = []
         for report, finite in zip(aggregated.reports, aggregated.finite, strict=True):
-            refusal = self._admission.refusal(report._replace(gradient=aggregated.gradient), self.version)
+            refusal = self._refusal(report, aggregated.gradient)
             reasons.append(refusal if finite or refusal is not None else "non_finite")
         refused = next((r for r, finite in zip(reasons, aggregated.finite, strict=True) if finite and r), None)
         count = sum(reason is None for reason in reasons)
@@ -185,6 +149,22 @@ class Learner:
             Outcome(report, reason, lag, updated and i == last, norm, learning_rate, seconds)
             for i, (report, reason, lag) in enumerate(zip(reports, reasons, lags, strict=True))
         ]
+
+    def _refusal(self, report: GradientReport, gradient: Float32Array) -> DropReason | None:
+        """The reason to refuse a report before its gradient is looked at; None if it is accepted."""
+        # The reports of one actor arrive in order, so a number that is not above the last one is a retry.
+        if report.sequence <= self._last_sequences.get(report.actor_id, 0):
+            return "duplicate"
+        self._last_sequences[report.actor_id] = report.sequence
+        fits = gradient.shape == (self.layout.size,) and gradient.dtype == np.float32
+        if report.layout_fingerprint != self.layout.fingerprint or not fits:
+            return "wrong_layout"
+        lag = self.version - report.version
+        if lag < 0:
+            return "unknown_version"
+        if self._max_policy_lag is not None and lag > self._max_policy_lag:
+            return "too_old"
+        return None
 
     def _record(self, report: GradientReport, dropped: DropReason | None, lag: int) -> None:
         self.account.record(report, dropped, lag)
@@ -223,7 +203,9 @@ class Learner:
             moments = self._return_moments
             # 1 before the first report. The constant guards returns without variance: rewards of 0, or clipped ones.
             reward_factor = float((moments.variance[0] + 1e-8) ** -0.5) if moments.number else 1.0
-            self._snapshot = WeightSnapshot(self.version, _copy(self._accumulator.read()), frames, reward_factor)
+            self._snapshot = WeightSnapshot(
+                self.version, _read_only_copy(self._accumulator.read()), frames, reward_factor
+            )
         return self._snapshot
 
     def target_snapshot(self) -> WeightSnapshot | None:
@@ -233,12 +215,11 @@ class Learner:
         that act.
         """
         if self._target_snapshot is None and self._has_target:
-            parameters = _copy(self._accumulator.read_target())
+            parameters = _read_only_copy(self._accumulator.read_target())
             self._target_snapshot = WeightSnapshot(self.target_updates, parameters, frames=0)
         return self._target_snapshot
 
     def is_finite(self) -> bool:
-        """Whether every parameter is a finite number."""
         return bool(np.isfinite(self.snapshot().parameters).all())
 
     def fit_unfinished_update(self) -> int:
@@ -249,20 +230,20 @@ class Learner:
         gradients = self.account.ledger.gradients_pending
         if gradients < self.gradients_per_update:
             return 0
-        self._discard_pending()
+        self._accumulator.discard_pending()
+        self.account.ledger.discard_pending()
+        self.account.ledger.check()
         return gradients
 
     def variables(self) -> dict[str, tf.Variable]:
-        """The tensors of a checkpoint, by name."""
         return self._accumulator.variables
 
     def state(self) -> dict[str, Any]:
-        """All of a checkpoint but its tensors, as plain values."""
         observations, returns = self._observation_moments, self._return_moments
         return {
             "layout_fingerprint": self.layout.fingerprint,
             **self.account.state(),
-            "last_sequences": sorted(self._admission.last_sequences.items()),
+            "last_sequences": sorted(self._last_sequences.items()),
             "target_updates": self.target_updates,
             "snapshot_frames": None if self._snapshot is None else self._snapshot.frames,
             "observation_moments": None if observations is None else observations.to_json(),
@@ -270,9 +251,8 @@ class Learner:
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
         self.account.restore(state)
-        self._admission.last_sequences = dict(state["last_sequences"])
+        self._last_sequences = dict(state["last_sequences"])
         self.target_updates = state["target_updates"]
         if self._observation_moments is not None:
             self._observation_moments = Moments.from_json(state["observation_moments"])
@@ -280,11 +260,6 @@ class Learner:
             self._return_moments = Moments.from_json(state["return_moments"])
         self._snapshot = self._target_snapshot = None
         self._restored_snapshot_frames = state["snapshot_frames"]
-
-    def _discard_pending(self) -> None:
-        self._accumulator.discard_pending()
-        self.account.ledger.discard_pending()
-        self.account.ledger.check()
 
     def _write_observation_moments(self) -> None:
         moments = self._observation_moments
@@ -296,8 +271,7 @@ class Learner:
             self._accumulator.parameters[self.layout.range_of(name)].assign(narrow)
 
 
-def _copy(parameters: Float32Array) -> Float32Array:
-    """A read-only copy float32 [P]."""
+def _read_only_copy(parameters: Float32Array) -> Float32Array:
     values = parameters.copy()
     values.flags.writeable = False
     return values

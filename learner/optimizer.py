@@ -1,30 +1,26 @@
 """Optimizers over one flat vector: RMSProp in the form of the A3C paper, Adam and SGD, each one fused operation."""
 
-from collections.abc import Callable
-from typing import Protocol
-
 import tensorflow as tf
 
 from shared.config import OptimizerConfig
 
 
-class Optimizer(Protocol):
-    """Updates a parameter vector in place."""
+class SGD:
+    """Stochastic gradient descent: θ ← θ - ηΔθ. The base of the other optimizers.
 
-    variables: dict[str, tf.Variable]
-    """Slots and step counters, by their names in a checkpoint."""
+    `variables` are slots float32 [size] and step counters, by their names in a checkpoint.
+    """
+
+    def __init__(self, size: int, config: OptimizerConfig) -> None:  # noqa: ARG002
+        self._config = config
+        self.variables: dict[str, tf.Variable] = {}
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
         """Update `parameters` float32 [P] in place by `gradient` float32 [P] and η, a float32 scalar. Graph code."""
+        tf.raw_ops.ResourceApplyGradientDescent(var=parameters.handle, alpha=learning_rate, delta=gradient)
 
 
-def make_optimizer(size: int, config: OptimizerConfig) -> Optimizer:
-    """The optimizer of `config.name`, for a vector of `size` parameters."""
-    kinds: dict[str, Callable[[int, OptimizerConfig], Optimizer]] = {"rmsprop": RMSProp, "adam": Adam, "sgd": SGD}
-    return kinds[config.name](size, config)
-
-
-class RMSProp:
+class RMSProp(SGD):
     """Shared RMSProp (Mnih et al. 2016, arXiv 1602.01783, eq. 8 and 9).
 
         g ← αg + (1-α)Δθ²        θ ← θ - η Δθ / √(g + ε)
@@ -37,32 +33,28 @@ class RMSProp:
     """
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
-        self._config = config
-        self._mean_square = tf.Variable(tf.fill([size], float(config.initial_mean_square)), name="mean_square")
-        self._momentum = tf.Variable(tf.zeros([size]), name="momentum")
-        # α^t as a running product: a checkpoint then needs no step counter.
-        self._decay_power = tf.Variable(1.0, dtype=tf.float64, name="decay_power")
-        # Empty, and momentum all zeros: the fused operation and older checkpoints have both.
-        self._mean = tf.Variable(tf.zeros([0]), name="mean")
+        super().__init__(size, config)
         self.variables = {
-            "mean_square": self._mean_square,
-            "momentum": self._momentum,
-            "decay_power": self._decay_power,
-            "mean": self._mean,
+            "mean_square": tf.Variable(tf.fill([size], float(config.initial_mean_square)), name="mean_square"),
+            "momentum": tf.Variable(tf.zeros([size]), name="momentum"),
+            # α^t as a running product: a checkpoint then needs no step counter.
+            "decay_power": tf.Variable(1.0, dtype=tf.float64, name="decay_power"),
+            # Empty, and momentum all zeros: the fused operation and older checkpoints have both.
+            "mean": tf.Variable(tf.zeros([0]), name="mean"),
         }
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        """See `Optimizer.apply`."""
         decay, epsilon = self._config.decay, tf.constant(self._config.epsilon)
         if self._config.bias_correction:
-            correction = tf.cast(1.0 - self._decay_power.assign(self._decay_power * decay), tf.float32)
+            power = self.variables["decay_power"]
+            correction = tf.cast(1.0 - power.assign(power * decay), tf.float32)
             # With c = 1 - α^t: Δθ/√(g/c + ε) = √c · Δθ/√(g + cε), which the fused operation can compute.
             learning_rate = learning_rate * tf.sqrt(correction)
             epsilon = epsilon * correction
         tf.raw_ops.ResourceApplyRMSProp(
             var=parameters.handle,
-            ms=self._mean_square.handle,
-            mom=self._momentum.handle,
+            ms=self.variables["mean_square"].handle,
+            mom=self.variables["momentum"].handle,
             lr=learning_rate,
             rho=tf.constant(decay),
             momentum=tf.constant(0.0),
@@ -75,7 +67,7 @@ class RMSProp:
 _BETA_1, _BETA_2 = 0.9, 0.999
 
 
-class Adam:
+class Adam(SGD):
     """Adam (Kingma and Ba 2015, arXiv 1412.6980) in the efficient form of its section 2, as in TensorFlow and Keras.
 
         m ← β₁m + (1-β₁)Δθ    v ← β₂v + (1-β₂)Δθ²    θ ← θ - η √(1-β₂^t)/(1-β₁^t) · m / (√v + ε̂)
@@ -84,38 +76,29 @@ class Adam:
     """
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
-        self._config = config
-        self._mean = tf.Variable(tf.zeros([size]), name="mean")
-        self._mean_square = tf.Variable(tf.zeros([size]), name="mean_square")
-        # β₁^t and β₂^t as running products: a checkpoint then needs no step counter.
-        self._powers = tf.Variable([1.0, 1.0], dtype=tf.float64, name="decay_powers")
-        self.variables = {"mean": self._mean, "mean_square": self._mean_square, "decay_powers": self._powers}
+        super().__init__(size, config)
+        self.variables = {
+            "mean": tf.Variable(tf.zeros([size]), name="mean"),
+            "mean_square": tf.Variable(tf.zeros([size]), name="mean_square"),
+            # β₁^t and β₂^t as running products: a checkpoint then needs no step counter.
+            "decay_powers": tf.Variable([1.0, 1.0], dtype=tf.float64, name="decay_powers"),
+        }
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        """See `Optimizer.apply`."""
-        config = self._config
-        betas = tf.constant([_BETA_1, _BETA_2], tf.float64)
-        powers = tf.cast(self._powers.assign(self._powers * betas), tf.float32)
+        powers = self.variables["decay_powers"]
+        corrections = tf.cast(powers.assign(powers * tf.constant([_BETA_1, _BETA_2], tf.float64)), tf.float32)
         tf.raw_ops.ResourceApplyAdam(
             var=parameters.handle,
-            m=self._mean.handle,
-            v=self._mean_square.handle,
-            beta1_power=powers[0],
-            beta2_power=powers[1],
+            m=self.variables["mean"].handle,
+            v=self.variables["mean_square"].handle,
+            beta1_power=corrections[0],
+            beta2_power=corrections[1],
             lr=learning_rate,
             beta1=tf.constant(_BETA_1),
             beta2=tf.constant(_BETA_2),
-            epsilon=tf.constant(config.epsilon),
+            epsilon=tf.constant(self._config.epsilon),
             grad=gradient,
         )
 
 
-class SGD:
-    """Stochastic gradient descent: θ ← θ - ηΔθ."""
-
-    def __init__(self, size: int, config: OptimizerConfig) -> None:  # noqa: ARG002
-        self.variables: dict[str, tf.Variable] = {}
-
-    def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        """See `Optimizer.apply`."""
-        tf.raw_ops.ResourceApplyGradientDescent(var=parameters.handle, alpha=learning_rate, delta=gradient)
+OPTIMIZERS: dict[str, type[SGD]] = {"rmsprop": RMSProp, "adam": Adam, "sgd": SGD}

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from learner.optimizer import make_optimizer
+from learner.optimizer import OPTIMIZERS
 from shared.config import LearnerConfig, OptimizerConfig
 from shared.graph import Graph, aligned, tensor_on, values_of
 from shared.types import Float32Array
@@ -56,16 +56,7 @@ class GradientAccumulator:
     """Parameters float32 [P], their optimizer, their target network, and the sum of the gradients of the next update.
 
     Gradients enter the graph of `push` as an argument, computed by another graph: none can depend on parameters that
-    the same graph has already changed.
-
-    Attributes:
-        variables: all tensors of a checkpoint, by name.
-
-    Args:
-        parameters: initial float32 [P].
-        learner: K, and whether K gradients are summed or averaged.
-        optimizer: the optimizer, its constants, and the norm to clip to.
-        target: whether the method has a target network.
+    the same graph has already changed. `variables` are all tensors of a checkpoint, by name.
     """
 
     def __init__(
@@ -74,7 +65,7 @@ class GradientAccumulator:
         self.parameters = tf.Variable(parameters, name="parameters")
         self.accumulated = tf.Variable(tf.zeros_like(self.parameters), name="accumulated")
         self.pending = tf.Variable(0, dtype=tf.int32, name="pending")
-        self._optimizer = make_optimizer(len(parameters), optimizer)
+        self._optimizer = OPTIMIZERS[optimizer.name](len(parameters), optimizer)
         self._gradients_per_update = learner.gradients_per_update
         self._mean = learner.accumulation == "mean"
         self._max_gradient_norm = optimizer.max_gradient_norm
@@ -94,7 +85,6 @@ class GradientAccumulator:
 
     @property
     def traces(self) -> int:
-        """Number of traces of the graph: 1 after any number of pushes."""
         return self._graph.traces
 
     def push(self, gradient: Float32Array, learning_rate: float, count: int = 1) -> PushResult:
@@ -108,7 +98,6 @@ class GradientAccumulator:
         return PushResult(bool(finite), bool(applied), norm, bool(discarded))
 
     def discard_pending(self) -> None:
-        """Reset the sum of the next update."""
         self.accumulated.assign(tf.zeros_like(self.accumulated))
         self.pending.assign(0)
 
@@ -117,11 +106,9 @@ class GradientAccumulator:
         return values_of(self.parameters)
 
     def read_target(self) -> Float32Array:
-        """The parameters of the target network, float32 [P]: a read-only view that `update_target` may change."""
         return values_of(self.variables["target_parameters"])
 
     def update_target(self) -> None:
-        """Copy the parameters into the target network."""
         self.variables["target_parameters"].assign(self.parameters)
 
     def _push(self, gradient: tf.Tensor, scalars: tf.Tensor) -> tf.Tensor:
