@@ -60,11 +60,9 @@ class Actor:
     report them. If a rollout gives several gradients, the calls after its first one only synchronise and differentiate.
     An actor has environments and networks, and no training state.
 
-    Args:
-        actor_id: unique in the run. It determines the actor's random streams.
-        seed_rule: derivation of the seeds. Exact checkpoints from before version 0.2 use another one.
-        first: another actor of this process, whose network and graphs this one uses. Results are equal to the bit.
-            A graph takes a third of a second and some 10 MB, so that a process could hold few actors without it.
+    `actor_id` is unique in the run, and determines the random streams. `first` is another actor of this process, whose
+    network and graphs this one uses, with results equal to the bit: a graph takes a third of a second and some 10 MB,
+    so that a process could hold few actors without it.
     """
 
     def __init__(
@@ -248,7 +246,6 @@ class Actor:
 
     @property
     def plays_next(self) -> bool:
-        """Whether the next call of `run` plays a rollout."""
         return self._gradients.rollout_is_done
 
     def _take_exploration(self) -> None:
@@ -265,7 +262,6 @@ class Actor:
         self._first_observations = None
 
     def _moments_of(self, observations: npt.NDArray[np.generic]) -> Moments:
-        """Moments of the numbers that a network scales; beside images they are a part of each observation."""
         observations, _ = self._spec.split(observations)
         parts, replaced = self._spec.parts, self._builder.replaced
         if replaced is not None:
@@ -273,7 +269,6 @@ class Actor:
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
     def _play(self) -> tuple[Rollout, float, float]:
-        """One rollout, and its seconds in environments and in acting."""
         clock = time.perf_counter
         environment = acting = 0.0
         before = clock()
@@ -309,11 +304,9 @@ class Actor:
 
     @property
     def traces(self) -> int:
-        """Number of traces of its graphs: constant after the first rollouts."""
         return self._policy.traces + self._gradients.traces
 
     def close(self) -> None:
-        """Release the environments."""
         self._environments.close()
 
 

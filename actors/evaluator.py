@@ -22,11 +22,7 @@ class Evaluator:
     """Plays whole episodes with fixed weights.
 
     Each environment plays a fixed share of the episodes, because the first ones to end would be the short ones.
-
-    Args:
-        evaluation: number of episodes and environments, and the policy.
-        purpose: selects the seeds of the episodes, which are the same in every `run`.
-        threads: of ale-py's vector environment.
+    `purpose` selects the seeds of the episodes, which are the same in every `run`.
     """
 
     def __init__(
@@ -45,12 +41,10 @@ class Evaluator:
 
     @property
     def layout(self) -> ParameterLayout:
-        """Layout of the weights."""
         return self._policy.layout
 
     @property
     def environments(self) -> int:
-        """Number of environments that play side by side."""
         return self._count
 
     def run(
@@ -64,15 +58,9 @@ class Evaluator:
     ) -> EvaluationResult | None:
         """Play the episodes with the weights of `snapshot`, by `policy` or that of the settings.
 
-        Args:
-            snapshot: the weights.
-            policy: in place of the settings' policy.
-            on_ended: called with the number of episodes that have just ended.
-            on_wait: called with a line when no episode has ended for a while. There are environments without an end.
-            stops: looked at after each step. When it is true, the evaluation ends without a result.
-
-        Returns:
-            None if the evaluation was stopped.
+        `on_ended` is called with the number of episodes that have just ended; `on_wait` with a line when none has ended
+        for a while, since there are environments without an end. `stops` is looked at after each step: when it is true,
+        the evaluation ends and returns None.
         """
         policy = policy or self._evaluation.policy
         self._policy.assign(snapshot.parameters, snapshot.frames)
@@ -128,15 +116,12 @@ class Evaluator:
         return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=played)
 
     def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """State of the random stream of actions, for `restore_exploration`."""
         return self._policy.exploration_state()
 
     def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Restore the random stream. Call it before the first `run`."""
         self._policy.restore_exploration(state)
 
     def close(self) -> None:
-        """Release the environments."""
         self._environments.close()
 
 
@@ -146,9 +131,6 @@ class EpisodeFingerprints:
     A fingerprint covers the first observation, all actions and all rewards. An emulator without sticky actions has one
     course for each start and sequence of actions: greedy play from few starts repeats a few games, and a score over any
     number of episodes rests on those few.
-
-    Args:
-        observations: first observations, [B, …].
     """
 
     def __init__(self, observations: npt.NDArray[np.generic]) -> None:

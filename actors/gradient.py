@@ -34,9 +34,6 @@ class Gradients(ABC):
 
     A graph returns a gradient and updates nothing: a `tf.function` that also applied it could read weights that were
     already updated.
-
-    Args:
-        policy: its network is differentiated.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
@@ -87,7 +84,6 @@ class Gradients(ABC):
         return 0
 
     def state(self) -> dict[str, npt.NDArray[np.generic]] | None:
-        """The progress of a rollout with gradients left. None if each rollout gives one gradient."""
         return None
 
     def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
@@ -95,7 +91,6 @@ class Gradients(ABC):
         raise AssertionError("a rollout of one gradient is never half done")
 
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:
-        """Graph code: the flat gradient of a loss float32 [P], and its statistics."""
         by_variable = tape.gradient(loss.total, self._policy.network.trainable_variables)
         # A weight that the loss does not depend on has gradient 0. So have running moments, the last in the layout,
         # which are not trained.
@@ -110,8 +105,6 @@ class Gradients(ABC):
 
 
 class RolloutGradient(Gradients):
-    """One gradient per rollout, over all of it, at the weights that acted."""
-
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy) -> None:
         super().__init__(config, spec, policy)
         self._graph = Graph(self._gradient_graph, rollout_signature(config, spec, policy.network.state_units))
@@ -150,7 +143,6 @@ class RolloutGradient(Gradients):
 
 
 def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Sequence[int]) -> list[tf.TensorSpec]:
-    """Shapes and dtypes of `rollout_arrays`, for a graph that takes them."""
     steps = (config.actor.unroll_length, config.actor.environments)
     actions = spec.actions
     return [
@@ -165,13 +157,11 @@ def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Seq
 
 
 def rollout_arrays(rollout: Rollout) -> list[npt.NDArray[np.generic]]:
-    """The arrays of a rollout as one list, in the order of `rollout_signature`."""
     *arrays, first_state, last_state = rollout
     return [*arrays, *first_state, *last_state]
 
 
 def rollout_tensors(arrays: Sequence[tf.Tensor]) -> RolloutTensors:
-    """The arguments of a graph as the rollout that they are."""
     # Eager graphs, for debugging, pass arrays.
     tensors = [tf.convert_to_tensor(x) for x in arrays]
     count = len(Rollout._fields) - 2

@@ -49,18 +49,13 @@ class Minibatches(Gradients):
     """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
 
     Also for E = M = 1 with `actor.fresh_gradients`, whose only gradient uses newer weights than those that acted.
-
     Values and log-probabilities are those of acting; returns and advantages are computed once, with the weights that
-    acted. For methods with probabilities the loss uses the clipped ratio (Schulman et al. 2017, arXiv 1707.06347,
-    eq. 7) to the behaviour policy, which corrects for all updates in between, those of other actors included.
+    acted. For methods with probabilities the loss uses the clipped ratio (Schulman et al. 2017, arXiv 1707.06347, eq.
+    7) to the behaviour policy, which corrects for all updates in between, those of other actors included.
 
     If the network has a memory, a minibatch consists of random environments with all their times, from the state that
-    acting had at time 0.
-
-    Args:
-        policy: its network is differentiated.
-        seed: together with the numbers of the rollout and the epoch it determines the order of agent steps, so that no
-            random state has to be saved.
+    acting had at time 0. `seed` and the numbers of the rollout and the epoch determine the order of agent steps, so
+    that no random state has to be saved.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
@@ -210,5 +205,4 @@ class Minibatches(Gradients):
 
 
 def _numbered(state: Iterable[object]) -> dict[str, Any]:
-    """The parts of a state, named for a checkpoint."""
     return {f"first_state_{i}": part for i, part in enumerate(state)}

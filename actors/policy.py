@@ -48,13 +48,9 @@ def carried(state: State, resets: npt.NDArray[np.bool_]) -> State:
 
 
 class Policy:
-    """The network of a method, and its ways to act. Each is one graph call, traced once.
+    """The network of a method, and its ways to act for B `environments`. Each is one graph call, traced once.
 
-    Args:
-        environments: B. Each may have its own state of exploration.
-        seed: of the sampled actions.
-        training: False for an evaluator.
-        unroll_length: T of the rollouts whose activations are stored for the gradient. None stores nothing.
+    `unroll_length` is T of the rollouts whose activations are stored for the gradient; None stores nothing.
     """
 
     def __init__(
@@ -99,7 +95,6 @@ class Policy:
 
     @property
     def traces(self) -> int:
-        """Number of traces of its graphs."""
         graphs = (self._assign, self._act, self._act_and_store, self._greedy, self._values, self._preferences)
         return sum(graph.traces for graph in graphs)
 
@@ -118,11 +113,9 @@ class Policy:
         self._explorer.begin(frames)
 
     def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """State of the random stream, for `restore_exploration`."""
         return self._explorer.state()
 
     def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Restore the random stream."""
         self._explorer.restore(state)
 
     def first_state(self, environments: int) -> State:
@@ -139,15 +132,12 @@ class Policy:
         return self._acted(self._act_and_store(self._times[t], observations, *state))
 
     def greedy(self, observations: npt.NDArray[np.generic], state: State = ()) -> Acted:
-        """Choose the greedy action for each of observations [B, …], without exploration."""
         return self._acted(self._greedy(observations, *state))
 
     def values(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array:
-        """Values of observations [B, …]: float32 [B], see `Method.value`."""
         return self._values(observations, *state)[0].numpy()
 
     def preferences(self, observations: npt.NDArray[np.generic], state: State = ()) -> Float32Array | None:
-        """Preferences among actions in observations [B, …]: float32 [B, A], see `Method.preferences`."""
         output = self._preferences(observations, *state)
         return output[0].numpy() if output else None
 
@@ -187,7 +177,6 @@ class Policy:
 
 
 def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> Network:
-    """The network of a run's settings, with its initial weights."""
     settings, heads, seed = config.network, method.heads(), config.seed
     of_the_trunk = heads if settings.recurrent == "none" else ()
     made = partial(_made, settings.name)
@@ -211,7 +200,6 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
 
 
 def _made(name: str, *arguments: Any) -> Network:
-    """A network by its registered name."""
     network = class_of(NETWORKS[name])(*arguments)
     unnamed = network.layers_without_a_name() if isinstance(network, KerasNetwork) else []
     if unnamed:
@@ -224,7 +212,6 @@ def _made(name: str, *arguments: Any) -> Network:
 
 
 def assign_graph(network: Network, layout: ParameterLayout) -> Graph:
-    """A graph that sets all variables of `network` from a float32 [P]."""
 
     def assign(parameters: tf.Tensor) -> None:
         # Aligned slices of a vector share its memory; `tf.split` would copy them.

@@ -93,7 +93,6 @@ class RolloutBuilder:
 
     @property
     def resets(self) -> npt.NDArray[np.bool_]:
-        """Whether the current step only resets: bool [B]."""
         return self._resets_next
 
     def add(self, actions: npt.NDArray[np.generic], result: StepResult) -> None:
@@ -137,7 +136,6 @@ class RolloutBuilder:
     def _without_non_finite(
         self, rewards: Float32Array, unscaled: Float32Array, live: npt.NDArray[np.bool_]
     ) -> tuple[Float32Array, Float32Array]:
-        """Rewards [B] with 0 in place of those that are not finite. The return of their episodes is not finite."""
         faults = ~np.isfinite(rewards)
         counted = faults & live
         if counted.any():
@@ -148,7 +146,6 @@ class RolloutBuilder:
         return np.where(faults, np.float32(0), rewards), np.where(faults, np.float32(0), unscaled)
 
     def _note_observations(self, t: int, non_finite: NonFinite) -> None:
-        """Note replaced numbers in the observations at time t + 1."""
         replaced, goes_on = non_finite.environments, ~self._resets_next
         self._replaced[t + 1] = replaced
         last = t + 1 == len(self._actions)
@@ -179,11 +176,9 @@ class RolloutBuilder:
 
     @property
     def unfinished_environments(self) -> int:
-        """Number of environments that have not ended an episode yet."""
         return int((~self._has_finished).sum())
 
     def take_episodes(self) -> EpisodeStats:
-        """The episodes that ended since the last call."""
         finished, self._finished = self._finished, []
         if not finished:
             return EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64))
@@ -200,7 +195,6 @@ class RolloutBuilder:
 
     @property
     def return_moments(self) -> Moments | None:
-        """Moments of the discounted returns at the agent steps of a rollout; None unless rewards are normalised."""
         if not self._normalises_rewards:
             return None
         return Moments.of(self._discounted_returns[self._mask > 0.5][:, None])

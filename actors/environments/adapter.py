@@ -1,8 +1,9 @@
 """The interface to the library that plays an environment: facts about the environment, one step, and the adapter."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -10,13 +11,12 @@ import numpy.typing as npt
 
 from actors.environments.masks import split_masks
 from actors.environments.pictures import Frames
+from shared.config import EnvironmentConfig
 from shared.types import ActionSpec, Float32Array, ObservationParts
 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """Facts about one environment that networks and descriptions need."""
-
     observation_shape: tuple[int, ...]
     """Shape of one observation: [height, width, stack] of an image, [size] of a vector, [bytes] of `parts`."""
     observation_dtype: str
@@ -54,7 +54,6 @@ class EnvironmentSpec:
         return (math.prod(self.observation_shape) + self.actions.size,)
 
     def split(self, rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Views of the observations [..., *observation_shape] and of the masks [..., A] in rows [..., *row_shape]."""
         return split_masks(rows, self.observation_shape, self.actions) if self.masked else (rows, None)
 
     @property
@@ -89,71 +88,67 @@ class StepResult(NamedTuple):
     non_finite: NonFinite | None = None
 
 
-class Adapter(Protocol):
+class Adapter(ABC):
     """The settings of an environment, translated for the library that plays it."""
 
-    protocols: ClassVar[dict[str, dict[str, Any]]]
+    protocols: ClassVar[dict[str, dict[str, Any]]] = {}
     """Published evaluation protocols by name: the settings that each changes."""
 
+    def __init__(self, config: EnvironmentConfig) -> None:
+        self._config = config
+
+    @abstractmethod
     def check(self) -> None:
-        """Check the settings.
+        """Raise a `ConfigurationError` for a setting that the library does not have, or frames skipped twice."""
 
-        Raises:
-            ConfigurationError: the library does not have a setting, or frames would be skipped twice.
-        """
-
+    @abstractmethod
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:
-        """A vector environment of `count` copies, with autoreset NEXT_STEP. Call it before the other methods.
+        """A vector environment of `count` copies, with autoreset NEXT_STEP. Call it before the other methods."""
 
-        Raises:
-            ConfigurationError: the kind of its actions or observations is not supported.
-        """
-        ...
-
+    @abstractmethod
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
         """One copy with the observations of `make_vector`, in the interface of `gymnasium.make`, without autoreset."""
-        ...
 
+    @abstractmethod
     def frames(self) -> Frames | None:
         """The way from the images of `gymnasium.make` to those of `make_vector`; None without images."""
-        ...
 
+    @abstractmethod
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:
         """Facts about one copy of an environment of `make_vector`."""
-        ...
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
         """One seed, or one per environment [B], in the form of the library's `reset`."""
-        ...
+        return seed
 
     def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Actions [B, …] in the form of the library, from those of an `ActionSpec`."""
-        ...
+        return actions
 
-    def observations(self, observations: Any, to: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
+    @abstractmethod
+    def observations(self, observations: Any, to: npt.NDArray[Any] | None) -> npt.NDArray[np.generic]:
         """The library's observations [B, *row_shape] in the dtype of the spec, written to `to` or copied."""
-        ...
 
-    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:
+    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:  # noqa: ARG002
         """The numbers float32 [B, size] of observations [B, *row_shape], as a view; None if they are images only."""
-        ...
+        return None
 
     def number_name(self, index: int) -> str:
         """The name of a number of an observation."""
-        ...
+        raise IndexError(index)
 
-    def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:
+    def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:  # noqa: ARG002
         """Remaining lives after a reset or a step, [B], from its info; None for environments without lives."""
-        ...
+        return None
 
+    @abstractmethod
     def observation_meaning(self, spec: EnvironmentSpec) -> str:
         """Description of the input of an exported network, in one line."""
-        ...
 
+    @abstractmethod
     def training_protocol(self) -> dict[str, Any]:
         """The environment's settings in a run's manifest."""
-        ...
 
+    @abstractmethod
     def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
         """Everything in the environment that a score depends on, for an evaluation's result."""
-        ...

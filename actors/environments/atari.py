@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import ale_py
 import gymnasium
@@ -13,11 +13,11 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import HumanRendering
 
-from actors.environments.adapter import EnvironmentSpec
+from actors.environments.adapter import Adapter, EnvironmentSpec
 from actors.environments.pictures import Frames, grey
 from shared.config import EnvironmentConfig
 from shared.errors import setting_error
-from shared.types import ActionSpec, Float32Array
+from shared.types import ActionSpec
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -31,9 +31,7 @@ _RULES = {
 }
 
 
-class AtariAdapter:
-    """The adapter of ale-py's vector environment; see `Adapter`."""
-
+class AtariAdapter(Adapter):
     # A bound of 31 draws 0 to 30 no-ops.
     protocols: ClassVar[dict[str, dict[str, Any]]] = {
         "noop": {"max_noops": 31, "sticky_action_probability": 0.0, "max_episode_frames": 108_000},
@@ -45,15 +43,7 @@ class AtariAdapter:
         },
     }
 
-    def __init__(self, config: EnvironmentConfig) -> None:
-        self._config = config
-
-    @property
-    def frame_skip(self) -> int:
-        """Frames per agent step."""
-        return self._config.frame_skip
-
-    def _check_variant(self) -> None:
+    def _playable_spec(self) -> gymnasium.envs.registration.EnvSpec:
         config, spec = self._config, gymnasium.spec(self._config.registered_id)
         for name in ("mode", "difficulty", "continuous"):
             if spec.kwargs.get(name):
@@ -62,10 +52,10 @@ class AtariAdapter:
                     f"register it without"
                 )
                 raise setting_error("environment.id", config.id, problem)
+        return spec
 
     def check(self) -> None:
-        self._check_variant()
-        config, spec = self._config, gymnasium.spec(self._config.registered_id)
+        config, spec = self._config, self._playable_spec()
         skipped = spec.kwargs.get("frameskip", _REGISTERED_SKIP)
         if not config.registered_id.startswith("ALE/") and skipped != 1:
             raise setting_error(
@@ -81,34 +71,21 @@ class AtariAdapter:
             if registered not in (None, value):
                 problem = f"{config.id} is registered with {name} {registered}; set it to {registered}"
                 raise setting_error(f"environment.{setting}", value, problem)
-        if config.screen_size is None or not config.greyscale:
-            name, value = ("greyscale", False) if config.screen_size else ("screen_size", None)
-            raise setting_error(
-                f"environment.{name}", value, "Atari is seen in grey, as a square of a size that is set"
-            )
-        if config.action_mask is not None:
-            raise setting_error("environment.action_mask", config.action_mask, "Atari games have no masks")
-        if config.wrappers:
-            raise setting_error("environment.wrappers", config.wrappers[0], "ale-py plays Atari, without wrappers")
-        if config.vectorization != "sync":
-            raise setting_error(
-                "environment.vectorization", config.vectorization, "ale-py plays Atari; see --actor.environment-threads"
-            )
-        if config.options:
-            raise setting_error(
-                "environment.options", config.options, "Atari is set by the other --environment settings"
-            )
+        for name, value, refused, problem in (
+            ("screen_size", None, config.screen_size is None, "Atari is seen in a square of a size that is set"),
+            ("greyscale", False, not config.greyscale, "Atari is seen in grey"),
+            ("action_mask", config.action_mask, config.action_mask is not None, "Atari games have no masks"),
+            ("wrappers", ",".join(config.wrappers), bool(config.wrappers), "ale-py plays Atari, without wrappers"),
+            ("vectorization", config.vectorization, config.vectorization != "sync", "ale-py plays Atari"),
+            ("options", config.options, bool(config.options), "Atari is set by the other --environment settings"),
+        ):
+            if refused:
+                raise setting_error(f"environment.{name}", value, problem)
 
     def make_vector(self, count: int, threads: int = 1) -> gymnasium.vector.VectorEnv:
         config = self._config
-        return self._make(
-            count,
-            threads,
-            img_height=config.screen_size,
-            img_width=config.screen_size,
-            stack_num=config.frame_stack,
-            frameskip=config.frame_skip,
-        )
+        size, picture = config.screen_size, {"stack_num": config.frame_stack, "frameskip": config.frame_skip}
+        return self._make(count, threads, img_height=size, img_width=size, **picture)
 
     def make_screen(self) -> gymnasium.vector.VectorEnv:
         """One copy of the same game under the same rules, in colour and frame by frame, for people.
@@ -116,21 +93,13 @@ class AtariAdapter:
         Its observations are uint8 [1, 1, 210, 160, 3]. With the seed and the actions of a copy of `make_vector`, each
         action repeated for its frames, it plays the same episode.
         """
-        return self._make(
-            1,
-            1,
-            img_height=_SCREEN_HEIGHT,
-            img_width=_SCREEN_WIDTH,
-            stack_num=1,
-            frameskip=1,
-            grayscale=False,
-            maxpool=False,
-        )
+        picture = {"stack_num": 1, "frameskip": 1, "grayscale": False, "maxpool": False}
+        return self._make(1, 1, img_height=_SCREEN_HEIGHT, img_width=_SCREEN_WIDTH, **picture)
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
         if render_mode == "human":
-            return HumanRendering(AtariEnvironment(self, "rgb_array"))
-        return AtariEnvironment(self, render_mode)
+            return HumanRendering(AtariEnvironment(self._config, "rgb_array"))
+        return AtariEnvironment(self._config, render_mode)
 
     def frames(self) -> Frames:
         size = self._config.screen_size
@@ -146,10 +115,9 @@ class AtariAdapter:
 
     def _make(self, count: int, threads: int, **picture: Any) -> gymnasium.vector.VectorEnv:
         # Not in `check` only: no caller plays another game in silence.
-        self._check_variant()
-        config = self._config
+        config, spec = self._config, self._playable_spec()
         return AtariVectorEnv(
-            atari_game(config.id),
+            spec.kwargs["game"],
             count,
             num_threads=threads,
             max_num_frames_per_episode=config.max_episode_frames,
@@ -178,22 +146,8 @@ class AtariAdapter:
             frames_per_agent_step=self._config.frame_skip,
         )
 
-    def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
-        return seed
-
-    def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        return actions
-
-    def observations(
-        self, observations: npt.NDArray[np.generic], to: npt.NDArray[np.generic] | None
-    ) -> npt.NDArray[np.generic]:
-        return channels_last(cast(ByteArray, observations), cast(ByteArray | None, to))
-
-    def numbers(self, observations: npt.NDArray[np.generic]) -> Float32Array | None:  # noqa: ARG002
-        return None
-
-    def number_name(self, index: int) -> str:
-        raise AssertionError(f"the images of a game have no number {index}")
+    def observations(self, observations: Any, to: npt.NDArray[Any] | None) -> npt.NDArray[np.generic]:
+        return channels_last(observations, to)
 
     def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:
         # ale-py writes the next step's lives into the same array.
@@ -249,23 +203,18 @@ def _area_weights(pixels: int, size: int) -> npt.NDArray[np.float64]:
 class AtariEnvironment(gymnasium.Env):
     """One game as an agent sees it: its no-ops, repeated actions and stacked frames, [height, width, stack].
 
-    Two emulators with the same seed and actions give the agent's observations and each frame in colour. They stay in
-    step as long as ale-py draws the same random numbers for both, which every step checks.
-
-    Attributes:
-        screens: frames of the last step in colour, uint8 [210, 160, 3] each, if the render mode is rgb_array.
-
-    Args:
-        adapter: of the game's settings.
-        render_mode: rgb_array, or None.
+    Two emulators with the same seed and actions give the agent's observations and, as `screens`, each frame of the last
+    step in colour, uint8 [210, 160, 3], if the render mode is rgb_array. They stay in step as long as ale-py draws the
+    same random numbers for both, which every step checks.
     """
 
-    def __init__(self, adapter: "AtariAdapter", render_mode: str | None) -> None:
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(1, 60 // adapter.frame_skip)}
+    def __init__(self, config: EnvironmentConfig, render_mode: str | None) -> None:
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": max(1, 60 // config.frame_skip)}
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode {render_mode}: must be rgb_array, human or None")
         self.render_mode = render_mode
-        self._frame_skip = adapter.frame_skip
+        self._frame_skip = config.frame_skip
+        adapter = AtariAdapter(config)
         self._seen = adapter.make_vector(1)
         self._shown = None if render_mode is None else adapter.make_screen()
         self.screens: list[ByteArray] = []
@@ -276,7 +225,6 @@ class AtariEnvironment(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ByteArray, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
         super().reset(seed=seed, options=options)
         # Both emulators need the same one.
         seed = int(self.np_random.integers(2**31)) if seed is None else seed
@@ -286,7 +234,6 @@ class AtariEnvironment(gymnasium.Env):
         return channels_last(observations)[0], _first(info)
 
     def step(self, action: Any) -> tuple[ByteArray, float, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`."""
         actions = np.array([action])
         observations, rewards, terminated, truncated, info = self._seen.step(actions)
         ended = bool(terminated[0] or truncated[0])
@@ -301,7 +248,6 @@ class AtariEnvironment(gymnasium.Env):
         return self.screens[-1] if self.screens else None
 
     def close(self) -> None:
-        """Release the emulators."""
         self._seen.close()
         if self._shown is not None:
             self._shown.close()
@@ -323,19 +269,17 @@ class AtariEnvironment(gymnasium.Env):
 
 
 def _first(info: dict[str, Any]) -> dict[str, Any]:
-    """The info of the first environment of a vector environment."""
     return {name: values[0] for name, values in info.items() if not name.startswith("_")}
 
 
 def atari_game(environment_id: str) -> str | None:
-    """The ROM name behind a registered Atari id, None for any other registered id."""
+    """The ROM name behind a registered Atari id; None for other ids."""
     register_games()
     spec = gymnasium.spec(environment_id.rpartition(":")[2])
     return spec.kwargs["game"] if spec.entry_point == "ale_py.env:AtariEnv" else None
 
 
 def register_games() -> None:
-    """Register the ids of all games with Gymnasium, once."""
     # Stella's banner goes to stderr at error level only; ale-py reads the level from this function.
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     if "ALE/Pong-v5" not in gymnasium.registry:

@@ -33,13 +33,9 @@ _Check = Callable[[Any], Any]
 class Border(gymnasium.Wrapper):
     """Passes on the results of an environment in the dtypes and shapes of its spaces.
 
-    Of info only the numbers of `log_info` are read and passed on, and only where an episode ends: vector environments
-    assemble arrays of all that they are given.
-
-    Args:
-        env: one copy, with the user's wrappers.
-        name: its id, for messages.
-        log_info: names of numbers in info; None to pass on all of it.
+    It raises an `EnvironmentFailedError` for what the environment raises, and for results that do not fit. Of info only
+    the numbers of `log_info` are read and passed on, and only where an episode ends: vector environments assemble
+    arrays of all that they are given. With a `log_info` of None all of it is passed on.
     """
 
     def __init__(self, env: gymnasium.Env, name: str, log_info: Sequence[str] | None = ()) -> None:
@@ -56,11 +52,6 @@ class Border(gymnasium.Wrapper):
         self._shape = space.shape
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """See `gymnasium.Env.reset`.
-
-        Raises:
-            EnvironmentFailedError: it raised an error, or returned something else.
-        """
         try:
             result = self.env.reset(seed=seed, options=options)
         except KeyboardInterrupt:
@@ -75,11 +66,6 @@ class Border(gymnasium.Wrapper):
             self.refuse("reset", str(error))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`.
-
-        Raises:
-            EnvironmentFailedError: it raised an error, or returned something else.
-        """
         try:
             result = self._step(action)
         # Also SystemExit, and panics of extensions in Rust: each would end this process without a word.
@@ -112,7 +98,6 @@ class Border(gymnasium.Wrapper):
         return observation, reward, terminated, truncated, logged
 
     def close(self) -> None:
-        """See `gymnasium.Env.close`. An error is a warning: results do not depend on it."""
         try:
             self.env.close()
         except KeyboardInterrupt:
@@ -125,11 +110,9 @@ class Border(gymnasium.Wrapper):
         raise EnvironmentFailedError(f"{self._name}: {method}() raised {typed_line(error)}{where}") from error
 
     def refuse(self, method: str, problem: str) -> NoReturn:
-        """Raise an `EnvironmentFailedError` about what `method` returned."""
         raise EnvironmentFailedError(f"{self._name}: {method}(): {problem}{self._place_of(method)}") from None
 
     def _place_of(self, method: str) -> str:
-        """Where the environment defines a method, as `place`."""
         try:
             code = inspect.unwrap(getattr(type(self.env.unwrapped), method)).__code__
         except (AttributeError, ValueError):
@@ -138,12 +121,7 @@ class Border(gymnasium.Wrapper):
 
 
 class VectorBorder(gymnasium.vector.VectorWrapper):
-    """The same check for the vector form that an environment has registered. Its info is passed on unchanged.
-
-    Args:
-        env: the vector form.
-        name: id of the environment, for messages.
-    """
+    """The same check for the vector form that an environment has registered. Its info is passed on unchanged."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv, name: str) -> None:
         super().__init__(env)
@@ -151,7 +129,6 @@ class VectorBorder(gymnasium.vector.VectorWrapper):
         self._checked = observation_check(env.observation_space, "the batch of observations")
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """See `gymnasium.vector.VectorEnv.reset`."""
         result = self.env.reset(seed=seed, options=options)
         try:
             if not (isinstance(result, tuple) and len(result) == 2):
@@ -161,7 +138,6 @@ class VectorBorder(gymnasium.vector.VectorWrapper):
             raise EnvironmentFailedError(f"{self._name}: reset(): {error}") from None
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """See `gymnasium.vector.VectorEnv.step`."""
         result, shape = self.env.step(actions), (self.num_envs,)
         try:
             if not (isinstance(result, tuple) and len(result) == 5):
@@ -185,14 +161,12 @@ class FaultsInInfo(gymnasium.Wrapper):
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
         try:
             return self.env.reset(seed=seed, options=options)
         except EnvironmentFailedError as error:
             return self.observation_space.sample(), {FAULT: str(error)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`."""
         try:
             return self.env.step(action)
         except EnvironmentFailedError as error:
@@ -281,11 +255,7 @@ def _array_check(part: str, dtype: np.dtype, shape: tuple[int, ...], bounds: tup
 
 
 def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], expected: str) -> npt.NDArray[Any]:
-    """`value` as an array of this dtype and shape.
-
-    Raises:
-        ValueError: it has another shape, holds no numbers, or has values that an integer dtype does not have.
-    """
+    """`value` as an array of this dtype and shape; a ValueError if values would be lost."""
     given = None
     try:
         given = np.asarray(value)
@@ -307,7 +277,6 @@ def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], exp
 
 
 def _number(name: str, value: Any) -> float:
-    """A number, or an array with a single one, as a float."""
     return float(as_array(name, value, np.dtype(np.float64), (), "a number"))
 
 
@@ -319,7 +288,6 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def logged_numbers(info: Any, names: Sequence[str], ended: bool) -> dict[str, Any]:
-    """The info that a copy passes on: the numbers of `names`; NaN unless the episode has ended."""
     return {LOGGED: np.array([info_number(info, name) if ended else nan for name in names])}
 
 
@@ -337,7 +305,6 @@ def info_number(info: Any, name: str) -> float:
 
 
 def described(value: Any) -> str:
-    """What a value is, in a few words."""
     match value:
         case np.ndarray():
             return f"an array {value.dtype} {list(value.shape)}"

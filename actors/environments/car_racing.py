@@ -6,14 +6,10 @@ import gymnasium
 
 
 class LastDrawn(gymnasium.Wrapper):
-    """Draws CarRacing-v3 only after the last of repeated actions. The agent's observations are the same.
+    """Draws CarRacing-v3 only after the last of `times` repeated actions. The agent's observations are the same.
 
     Gymnasium draws after every step, which is nearly all of its time, although the pictures between repeated actions
     are not observed. For `--environment.wrappers`, with `times` equal to `--environment.frame-skip`.
-
-    Args:
-        env: CarRacing from `gymnasium.make`.
-        times: number of steps per action.
     """
 
     def __init__(self, env: gymnasium.Env, times: int) -> None:
@@ -25,12 +21,10 @@ class LastDrawn(gymnasium.Wrapper):
         self._car_racing._render = self._render
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
         self._steps = 0
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`. Between observations the last one is repeated."""
         self._steps += 1
         observation, reward, terminated, truncated, info = self.env.step(action)
         if (terminated or truncated) and self._between_looks:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 import multiprocessing
 import os
 import re
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -20,7 +21,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from actors.environments.adapter import EnvironmentSpec
+from actors.environments.adapter import Adapter, EnvironmentSpec
 from actors.environments.border import Border, FaultsInInfo, VectorBorder
 from actors.environments.masks import ActionMasks, split_masks
 from actors.environments.pictures import Frames, Pictures, channels_together, has_pictures, is_stack, shape_together
@@ -32,29 +33,22 @@ from shared.registry import import_modules
 from shared.types import Float32Array
 
 
-class GymnasiumAdapter:
-    """The adapter of Gymnasium's vector environments; see `Adapter`.
-
-    Args:
-        render_mode: of `gymnasium.make`; rgb_array for pictures.
-    """
-
-    protocols: ClassVar[dict[str, dict[str, Any]]] = {}
+class GymnasiumAdapter(Adapter):
+    """The adapter of Gymnasium's vector environments. `render_mode` is that of `gymnasium.make`."""
 
     def __init__(self, config: EnvironmentConfig, render_mode: str | None = None) -> None:
-        self._config = config
+        super().__init__(config)
         self._render_mode = render_mode
         self._masked = config.action_mask is not None
-        # The shape of an observation for networks, and that with its mask.
-        self._shape: tuple[int, ...] = ()
-        self._row_shape: tuple[int, ...] = ()
-        self._count = 0
+        # What `make_vector` finds out. The shape of an observation for networks is without its mask.
+        self._count: int
+        self._shape: tuple[int, ...]
         # Writes a batch of observations to an array for networks.
         self._write: Callable[[Any, npt.NDArray[Any]], None]
-        self._actions: Actions | None = None
-        self._notes: list[str] = []
+        self._actions: Actions
+        self._notes: list[str]
         # None if an observation is a single image.
-        self._vectors: Vectors | None = None
+        self._vectors: Vectors | None
         # None if an observation is a single image, or numbers only.
         self._packed: PackedObservations | None = None
 
@@ -90,7 +84,6 @@ class GymnasiumAdapter:
             self._shape, self._write = (self._packed.parts.row_size,), self._packed.write
         else:
             self._shape, self._write = (self._vectors.size,), self._vectors.write
-        self._row_shape = self.spec(vector).row_shape
         return vector
 
     def make_single(self, render_mode: str | None = None) -> gymnasium.Env:
@@ -102,7 +95,6 @@ class GymnasiumAdapter:
         return environment.frames if isinstance(environment, Pictures) else None
 
     def spec(self, vector: gymnasium.vector.VectorEnv) -> EnvironmentSpec:  # noqa: ARG002
-        assert self._actions is not None
         vectors = self._vectors
         return EnvironmentSpec(
             observation_shape=self._shape,
@@ -128,16 +120,17 @@ class GymnasiumAdapter:
         return int(seed[0]) if self._config.vectorization == "gymnasium" else seed.tolist()
 
     def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        assert self._actions is not None
         return self._actions.of_space(actions)
 
     def observations(self, observations: Any, to: npt.NDArray[Any] | None) -> npt.NDArray[np.generic]:
         if to is None:
-            to = np.empty((self._count, *self._row_shape), self._dtype)
+            shape = self._shape
+            if self._masked:
+                shape = (math.prod(shape) + self._actions.spec.size,)
+            to = np.empty((self._count, *shape), self._dtype)
         if not self._masked:
             self._write(observations, to)
             return to
-        assert self._actions is not None
         without_masks, masks = split_masks(to, self._shape, self._actions.spec)
         self._write(observations[0], without_masks)
         masks[...] = observations[1]
@@ -152,9 +145,6 @@ class GymnasiumAdapter:
         assert self._vectors is not None
         return self._vectors.number_name(index)
 
-    def lives(self, info: dict[str, Any]) -> npt.NDArray[np.int32] | None:  # noqa: ARG002
-        return None
-
     def observation_meaning(self, spec: EnvironmentSpec) -> str:
         config = self._config
         if not spec.images:
@@ -166,23 +156,19 @@ class GymnasiumAdapter:
         return f"observations of {config.id}: images {self._pictures()}{vector}"
 
     def training_protocol(self) -> dict[str, Any]:
-        return self._rules()
-
-    def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
-        score = {"frames_per_agent_step": spec.frames_per_agent_step, **self._rules()}
-        return {**score, "images": self._pictures()} if spec.images else score
-
-    @property
-    def _dtype(self) -> str:
-        """Dtype of observations for networks: that of images, if there are any."""
-        return "float32" if self._packed is None and self._vectors is not None else "uint8"
-
-    def _rules(self) -> dict[str, Any]:
         config = self._config
         rules: dict[str, Any] = {"options": config.options}
         if config.wrappers:
             rules["wrappers"] = list(config.wrappers)
         return rules if config.action_mask is None else rules | {"action_mask": config.action_mask}
+
+    def score_protocol(self, spec: EnvironmentSpec) -> dict[str, Any]:
+        score = {"frames_per_agent_step": spec.frames_per_agent_step, **self.training_protocol()}
+        return {**score, "images": self._pictures()} if spec.images else score
+
+    @property
+    def _dtype(self) -> str:
+        return "float32" if self._packed is None and self._vectors is not None else "uint8"
 
     def _pictures(self) -> str:
         config, size = self._config, self._config.screen_size
@@ -192,11 +178,7 @@ class GymnasiumAdapter:
 
 
 def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
-    """`count` copies of an environment, stepped in turn, in processes, or by the vector form that it has registered.
-
-    Raises:
-        ConfigurationError: a wrapper cannot be found or made, or there is no usable vector form.
-    """
+    """`count` copies of an environment, stepped in turn, in processes, or by the vector form that it has registered."""
     copies = [partial(make_env, config, render_mode)] * count
     match config.vectorization:
         case "gymnasium":
@@ -221,11 +203,6 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
 
 
 def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
-    """The vector form that an environment has registered.
-
-    Raises:
-        ConfigurationError: there is none, or it cannot be used.
-    """
 
     def refused(why: str) -> ConfigurationError:
         return setting_error("environment.vectorization", "gymnasium", f"{why}; use sync or async")
@@ -266,9 +243,6 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
 
     Its info has the numbers of `log_info` only, and its observation is a pair with the mask, if there are masks; unless
     it is `with_info`.
-
-    Raises:
-        ConfigurationError: a wrapper cannot be found or made.
     """
     in_child = config.vectorization == "async" and multiprocessing.parent_process() is not None
     if in_child:
@@ -301,7 +275,6 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
 
 
 def _creator(entry_point: Any) -> Any:
-    """The class or function behind an entry point; None if there is none."""
     return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
 
 
@@ -315,7 +288,6 @@ def _typed(options: Mapping[str, OptionValue], *takers: Any) -> dict[str, Any]:
 
 
 def _types(parameter: inspect.Parameter | None) -> set[str]:
-    """Names of the types that a parameter takes, as far as it says so."""
     if parameter is None:
         return set()
     given = set[str]() if parameter.default in (inspect.Parameter.empty, None) else {type(parameter.default).__name__}
@@ -339,7 +311,6 @@ class RepeatedAction(gymnasium.Wrapper):
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`: the last observation and info."""
         total = 0.0
         for _ in range(self._times):
             observation, reward, terminated, truncated, info = self.env.step(action)

@@ -17,16 +17,9 @@ from shared.types import ActionSpec
 class ActionMasks(gymnasium.Wrapper):
     """Makes each observation a pair: the observation without its mask, and the mask, int8 [A].
 
-    A is `ActionSpec.size`. After a terminated step no action is chosen: a mask may then be missing, or allow nothing,
-    and counts as one that allows all. A truncated step needs one, because values of its observation are bootstrapped.
-
-    Args:
-        env: one copy, with all its info.
-        border: of the copy, which reports errors.
-        config: its settings. A key of a Dict observation goes before one of info.
-
-    Raises:
-        ConfigurationError: the actions are continuous.
+    A is `ActionSpec.size`. A key of a Dict observation goes before one of info. After a terminated step no action is
+    chosen: a mask may then be missing, or allow nothing, and counts as one that allows all. A truncated step needs one,
+    because values of its observation are bootstrapped. `border` reports errors.
     """
 
     def __init__(self, env: gymnasium.Env, border: Border, config: EnvironmentConfig) -> None:
@@ -45,20 +38,10 @@ class ActionMasks(gymnasium.Wrapper):
         self.observation_space = Tuple((space, MultiBinary(self._actions.size)))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """See `gymnasium.Env.reset`.
-
-        Raises:
-            EnvironmentFailedError: there is no mask, or it has another length or kind, or allows no action.
-        """
         observation, info = self.env.reset(seed=seed, options=options)
         return self._pair("reset", observation, info), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`.
-
-        Raises:
-            EnvironmentFailedError: as for `reset`.
-        """
         observation, reward, terminated, truncated, info = self.env.step(action)
         logged = logged_numbers(info, self._log_info, terminated or truncated) if self._log_info else {}
         return self._pair("step", observation, info, terminated), reward, terminated, truncated, logged
@@ -90,17 +73,9 @@ class ActionMasks(gymnasium.Wrapper):
 def read_mask(
     name: str, given: Any, actions: ActionSpec, shape: tuple[int, ...], *, ended: bool = False
 ) -> npt.NDArray[np.bool_]:
-    """Masks as bool of `shape`, whose last axis is the actions.
+    """Masks as bool of `shape`, [A] or [B, A], from an array-like of truth values, or a tuple of one for each choice.
 
-    Args:
-        name: for messages.
-        given: array-like of truth values or 0 and 1; for several choices also a tuple of one such array for each.
-        actions: the kind of the actions.
-        shape: [A], or [B, A].
-        ended: no action follows. A mask without an allowed action is then one that allows all, and refused otherwise.
-
-    Raises:
-        ValueError: the mask has another shape or kind, or allows no action.
+    A mask without an allowed action is a ValueError, and one that allows all where the episode has `ended`.
     """
     size = actions.size
     if actions.choices and isinstance(given, tuple) and len(given) == len(actions.choices):

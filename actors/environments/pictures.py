@@ -58,23 +58,16 @@ class Frames(NamedTuple):
 
     @property
     def stacked_space(self) -> gymnasium.Space:
-        """The space with all images as uint8 [stack, height, width, channels]."""
         return self._stacked_space(self.space)
 
     def first_rows(self, count: int) -> ByteArray:
-        """The rows of `stacked` at the start of `count` episodes: zeros."""
         sizes = (math.prod(space.shape or ()) for space in flat_spaces(self.stacked_space) if is_stack(space))
         return np.zeros((count, 1 + sum(sizes)), np.uint8)
 
     def stacked(self, observations: Any, rows: ByteArray) -> tuple[Any, ByteArray]:
-        """A batch of observations with stacks in place of images.
+        """A batch of `observations` with stacks in place of images [B, …], and the rows for the next call.
 
-        Args:
-            observations: with images [B, …].
-            rows: the stacks before, uint8 [B, R]. The first byte is 1 within an episode: a row of zeros is a start.
-
-        Returns:
-            Observations of `stacked_space` [B, …], and the rows for the next call.
+        `rows` uint8 [B, R] are the stacks before. The first byte is 1 within an episode: a row of zeros is a start.
         """
         starts = rows[:, 0] == 0
         kept = [np.ones((len(rows), 1), np.uint8)]
@@ -105,7 +98,6 @@ class Frames(NamedTuple):
 
 
 def flat_spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
-    """The spaces in a nested Dict or Tuple, or the space itself."""
     if isinstance(space, Dict | Tuple):
         return [part for inner in inner_spaces(space).values() for part in flat_spaces(inner)]
     return [space]
@@ -130,16 +122,9 @@ def with_images(
 
 
 class Pictures(gymnasium.Wrapper):
-    """Makes all images in observations uint8 [stack, height, width, channels].
+    """Makes all images in observations uint8 [stack, height, width, channels], by `frames`.
 
-    Attributes:
-        frames: how.
-
-    Args:
-        environment: with images, alone or in a Dict or Tuple, whose other parts do not change.
-        size: side in pixels. None keeps the size.
-        greyscale: one channel instead of three.
-        stack: number of newest images that are stacked. A reset fills the stack with the first image.
+    `size` is the side in pixels; None keeps the size. A reset fills the stack with the first image.
     """
 
     def __init__(self, environment: gymnasium.Env, *, size: int | None, greyscale: bool, stack: int) -> None:
@@ -150,13 +135,11 @@ class Pictures(gymnasium.Wrapper):
         self.observation_space = self.frames.stacked_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._last.clear()
         return with_images(self.env.observation_space, observation, self._stacked), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return with_images(self.env.observation_space, observation, self._stacked), reward, terminated, truncated, info
 
@@ -188,7 +171,7 @@ def grey(image: ByteArray) -> ByteArray:
 
 
 def _channel_axis(shape: tuple[int, ...]) -> int | None:
-    """The axis of the channels of an image, 2 if it has none; None if the array is no image."""
+    """The axis of the channels, 2 if there is none; None if the array is no image."""
     if len(shape) in (2, 3) and min(shape[:2]) >= _SMALLEST_SIDE:
         return 2
     return 0 if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_SIDE else None

@@ -17,14 +17,7 @@ _IMAGE_SIDE = 16
 
 
 class Actions:
-    """Conversion of a method's actions to those of a Gymnasium space.
-
-    Args:
-        space: of one action.
-
-    Raises:
-        ValueError: the space is not one of Discrete, MultiDiscrete, MultiBinary and Box.
-    """
+    """Conversion of a method's actions to those of a Gymnasium space; a ValueError for other spaces."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         self._shape: tuple[int, ...] = space.shape or ()
@@ -52,7 +45,6 @@ class Actions:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the actions of a choice, or of the parts of an action."""
         return tuple(str(i) for i in range(self.spec.shape[0] if self.spec.shape else self.spec.size))
 
     def of_space(self, actions: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
@@ -104,7 +96,6 @@ def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:
 
 
 def _limits(dtype: Any) -> tuple[float, float]:
-    """The lowest and highest float64 that a dtype has."""
     if np.issubdtype(dtype, np.floating):
         return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
     ends = np.iinfo(dtype).min, np.iinfo(dtype).max
@@ -158,8 +149,6 @@ Path = tuple[Any, ...]
 
 
 class _Part(NamedTuple):
-    """A part of a space: its path, its bounds float32 [size], and the function that writes it."""
-
     path: Path
     low: Float32Array
     high: Float32Array
@@ -169,16 +158,8 @@ class _Part(NamedTuple):
 class Vectors:
     """Conversion of observations of a space to vectors: all numbers side by side, choices one-hot.
 
-    Attributes:
-        low, high: bounds of the numbers, float32 [size].
-        left_out: names of text parts.
-        images: image parts in the form of `Pictures`. They are not part of the vector.
-
-    Args:
-        space: of one observation.
-
-    Raises:
-        ValueError: a part is neither numbers nor choices nor images nor text, or all parts are text.
+    `low` and `high` are the bounds of the numbers, float32 [size]; `left_out` the names of text parts; `images` the
+    image parts in the form of `Pictures`, which are not part of the vector. A part of another kind is a ValueError.
     """
 
     def __init__(self, space: gymnasium.Space) -> None:
@@ -193,16 +174,13 @@ class Vectors:
 
     @property
     def size(self) -> int:
-        """Size of one vector."""
         return len(self.low)
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the parts of the vector."""
         return tuple((path_name(part.path), len(part.low)) for part in self._parts)
 
     def number_name(self, index: int) -> str:
-        """The name of a number of the vector: its part and its place in it."""
         for name, size in self.sizes:
             if index < size:
                 return f"[{index}]" if name == path_name(()) else f"{name}[{index}]"
@@ -246,7 +224,6 @@ def _write_numbers(observations: npt.NDArray[Any], to: Float32Array) -> None:
 
 
 def _write_one_hot(name: str, start: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> _Write:
-    """Writer of choices with `sizes` values each, from `start` up."""
     first = np.cumsum(sizes) - sizes
 
     def write(observations: npt.NDArray[Any], to: Float32Array) -> None:
@@ -264,26 +241,17 @@ def _write_one_hot(name: str, start: npt.NDArray[np.int64], sizes: npt.NDArray[n
 
 
 def found_at(path: Path, observations: Any) -> Any:
-    """A part of observations."""
     for key in path:
         observations = observations[key]
     return observations
 
 
 def path_name(path: Path) -> str:
-    """How a part is called."""
     return ".".join(map(str, path)) or "itself"
 
 
 class PackedObservations:
-    """Writer of observations with images, in the layout of `ObservationParts`.
-
-    Attributes:
-        parts: the layout.
-
-    Args:
-        vectors: of a space that contains images.
-    """
+    """Writer of observations with images, in the layout `parts`."""
 
     def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors
@@ -293,7 +261,6 @@ class PackedObservations:
         self.parts = ObservationParts(vectors.sizes, tuple(map(ImagePart, names, shapes)))
 
     def write(self, observations: Any, to: npt.NDArray[np.uint8]) -> None:
-        """Write a batch of observations of a vector environment to uint8 [B, R]."""
         self._vectors.write(observations, self.parts.vectors(to))
         for path, (image, where) in zip(self._paths, self.parts.image_bytes(), strict=True):
             # Views: of the bytes of one row after another, each split into its axes.

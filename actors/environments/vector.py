@@ -1,7 +1,8 @@
 """Batches of environments that are stepped together, and facts about an environment that take one to be made."""
 
 import difflib
-from contextlib import chdir
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from dataclasses import replace
 from math import isfinite
 from typing import Any
@@ -28,23 +29,14 @@ _TRIAL_STEPS = 3
 
 
 def adapter_of(config: EnvironmentConfig) -> Adapter:
-    """The adapter of an environment; imports the modules of the settings.
-
-    Raises:
-        ConfigurationError: a module cannot be imported.
-    """
     import_modules(config.modules)
     return GymnasiumAdapter(config) if atari_game(config.id) is None else AtariAdapter(config)
 
 
 class VectorEnvironment:
-    """`count` copies of an environment, stepped together; autoreset is NEXT_STEP.
+    """`count` copies of an environment, stepped together; autoreset is NEXT_STEP. Rewards are not clipped here.
 
-    Args:
-        config: the environment and its protocol. Rewards are not clipped here.
-        count: B.
-        threads: of ale-py's vector environment. Other environments step in the calling thread.
-        adapter: to its library, if not the usual one.
+    `threads` are those of ale-py's vector environment. Other environments step in the calling thread.
     """
 
     def __init__(self, config: EnvironmentConfig, count: int, threads: int = 1, adapter: Adapter | None = None) -> None:
@@ -64,23 +56,11 @@ class VectorEnvironment:
         """What was replaced in the observations of the last `reset`, see `StepResult`."""
 
     def spec(self) -> EnvironmentSpec:
-        """Facts about one environment."""
         return self._adapter.spec(self._environment)
 
     def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
-        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …].
-
-        Raises:
-            EnvironmentFailedError: an environment raised an error, or returned what its spaces do not allow.
-        """
-        try:
-            observations, info = self._environment.reset(seed=self._adapter.seeds(seed))
-        except (EnvironmentFailedError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise self._failed("reset", error) from error
-        if FAULT in info:
-            raise EnvironmentFailedError(_first_fault(info))
+        """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …]."""
+        observations, info = self._called("reset", seed=self._adapter.seeds(seed))
         self._lives = self._adapter.lives(info)
         observations = self._adapter.observations(observations, None)
         self.reset_non_finite = self._replace_non_finite(observations)
@@ -92,19 +72,10 @@ class VectorEnvironment:
         """Take actions int32 [B(, C)], or float32 [B, D] in units of half the range, which are clipped to the bounds.
 
         Observations are written to `observations_to`, a contiguous array of their shape and dtype, or to a new one.
-        Environments whose episode ended in the previous step ignore theirs and reset.
-
-        Raises:
-            EnvironmentFailedError: an environment raised an error, or returned what its spaces do not allow.
+        Environments whose episode ended in the previous step ignore theirs and reset. An environment that raises an
+        error, or returns what its spaces do not allow, is an `EnvironmentFailedError`.
         """
-        try:
-            observations, rewards, terminated, truncated, info = self._environment.step(self._adapter.actions(actions))
-        except (EnvironmentFailedError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise self._failed("step", error) from error
-        if FAULT in info:
-            raise EnvironmentFailedError(_first_fault(info))
+        observations, rewards, terminated, truncated, info = self._called("step", self._adapter.actions(actions))
         lives = self._adapter.lives(info)
         if lives is not None:
             assert self._lives is not None, "reset comes before the first step"
@@ -138,16 +109,24 @@ class VectorEnvironment:
         numbers[faults] = 0.0
         return NonFinite(np.any(faults, axis=1, keepdims=True)[:, 0], name)
 
-    def _failed(self, method: str, error: BaseException) -> EnvironmentFailedError:
-        if isinstance(error, EOFError | ConnectionError):
-            # Gymnasium's end of a pipe to a copy.
-            return EnvironmentFailedError(
-                f"{self._id}: {method}(): the process of a copy died; its output has the reason"
-            )
-        return EnvironmentFailedError(f"{self._id}: {method}() raised {typed_line(error)}{place(error)}")
+    def _called(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """The result of a method of the library's environment, whose errors are an `EnvironmentFailedError`."""
+        try:
+            result = getattr(self._environment, method)(*arguments, **named)
+        except (EnvironmentFailedError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            line = f"{self._id}: {method}() raised {typed_line(error)}{place(error)}"
+            if isinstance(error, EOFError | ConnectionError):
+                # Gymnasium's end of a pipe to a copy.
+                line = f"{self._id}: {method}(): the process of a copy died; its output has the reason"
+            raise EnvironmentFailedError(line) from error
+        faults = [fault for fault in result[-1].get(FAULT, ()) if fault is not None]
+        if faults:
+            raise EnvironmentFailedError(faults[0])
+        return result
 
     def _logged(self, info: dict[str, Any], ended: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:
-        """The numbers of `log_info` where an episode ended, and NaN elsewhere."""
         if LOGGED in info:
             # Those of copies, which read them at the ends of their episodes.
             read = np.where(info[f"_{LOGGED}"][:, None], info[LOGGED], np.nan)
@@ -161,11 +140,9 @@ class VectorEnvironment:
 
     @property
     def unwrapped(self) -> gymnasium.vector.VectorEnv:
-        """The library's vector environment, with observations in the library's layout."""
         return self._environment.unwrapped
 
     def close(self) -> None:
-        """Release the environments. An error of theirs is a warning: results do not depend on it."""
         vector = self._environment
         try:
             # A copy that hangs in a step is not waited for.
@@ -180,12 +157,7 @@ class VectorEnvironment:
             LOGGER.warning("%s: close() raised %s%s", self._id, typed_line(error), place(error))
 
 
-def _first_fault(info: dict[str, Any]) -> str:
-    return str(next(fault for fault in info[FAULT] if fault is not None))
-
-
 def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
-    """The info of one environment, from the arrays by name that a vector environment makes of all infos."""
     one: dict[str, Any] = {}
     for name, values in info.items():
         given = info.get(f"_{name}")
@@ -201,11 +173,8 @@ def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
 def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> EnvironmentSpec:
     """Check an environment's settings by making one copy, and return the facts about it.
 
-    With `trial` it also takes a few random steps, so that most faults are found before a worker starts.
-
-    Raises:
-        ConfigurationError: the id is not registered, a module cannot be imported, the kind of actions or observations
-            is not supported, frames would be skipped twice, or the environment fails in the trial.
+    With `trial` it also takes a few random steps, so that most faults are found before a worker starts. A setting that
+    cannot work and an environment that fails are a `ConfigurationError`.
     """
     register_games()
     import_modules(config.modules)
@@ -231,13 +200,20 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
             f"would skip frames twice with --environment.frame-skip {config.frame_skip}; set only the latter",
         )
     adapter_of(config).check()
+    with _checked(config, 1) as environments:
+        spec = environments.spec()
+        return replace(spec, notes=(*spec.notes, *_try(environments, spec))) if trial else spec
+
+
+@contextmanager
+def _checked(config: EnvironmentConfig, count: int, threads: int = 1) -> Iterator[VectorEnvironment]:
+    """Environments to be looked at, whose failure is a mistake in the settings."""
     # Some environments change to a folder of theirs: relative paths of this command are still to be read.
     with chdir("."):
         try:
-            environments = VectorEnvironment(config, 1)
+            environments = VectorEnvironment(config, count, threads)
             try:
-                spec = environments.spec()
-                return replace(spec, notes=(*spec.notes, *_try(environments, spec))) if trial else spec
+                yield environments
             finally:
                 environments.close()
         except EnvironmentFailedError as error:
@@ -245,7 +221,6 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
 
 
 def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, ...]:
-    """Take a few random steps. Returns a note if the observations leave the bounds of their space."""
     generator = np.random.default_rng(0)
     seen = [environments.reset(0)]
     for _ in range(_TRIAL_STEPS):
@@ -273,28 +248,14 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int, threads: int 
     A game's picture is mostly constant. Without centring, the constant part dominates the input of the hidden layer: on
     Pong with orthogonal weights 43 % of its units are dead and 45 % always on before training starts. With the mean
     subtracted, none are.
-
-    Raises:
-        ConfigurationError: the environment fails.
     """
-    with chdir("."):
-        environments = VectorEnvironment(config, _ENVIRONMENTS, threads)
-        try:
-            return _mean_observation(environments, seed)
-        except EnvironmentFailedError as error:
-            raise setting_error("environment.id", config.id, str(error).removeprefix(f"{config.id}: ")) from error
-        finally:
-            environments.close()
-
-
-def _mean_observation(environments: VectorEnvironment, seed: int) -> npt.NDArray[np.float32]:
-    generator = np.random.default_rng(seed)
-    spec = environments.spec()
-    observations, masks = spec.split(environments.reset(seed))
-    kept = []
-    for step in range(1, _STEPS + 1):
-        result = environments.step(random_actions(spec.actions, _ENVIRONMENTS, generator, masks))
-        observations, masks = spec.split(result.observations)
-        if step % _STRIDE == 0:
-            kept.append(observations.mean(axis=0))
+    generator, kept = np.random.default_rng(seed), []
+    with _checked(config, _ENVIRONMENTS, threads) as environments:
+        spec = environments.spec()
+        observations, masks = spec.split(environments.reset(seed))
+        for step in range(1, _STEPS + 1):
+            result = environments.step(random_actions(spec.actions, _ENVIRONMENTS, generator, masks))
+            observations, masks = spec.split(result.observations)
+            if step % _STRIDE == 0:
+                kept.append(observations.mean(axis=0))
     return np.mean(kept, axis=0, dtype=np.float32)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import (
-    AtariAdapter,
     AtariEnvironment,
     GymnasiumAdapter,
     VectorEnvironment,
@@ -65,7 +64,7 @@ class AtariStage:
     pixel_aspect = 12 / 7
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        self._game = AtariEnvironment(AtariAdapter(config), "rgb_array")
+        self._game = AtariEnvironment(config, "rgb_array")
 
     def reset(self, seed: int) -> tuple[npt.NDArray[np.generic], Frame]:
         observation, _ = self._game.reset(seed=seed)
