@@ -11,18 +11,8 @@ def categorical_log_prob(logits: tf.Tensor, actions: tf.Tensor, choices: Sequenc
 
         π(a) = Π_c π_c(a_c),  log π(a) = Σ_c log π_c(a_c),  H = Σ_c H_c
 
-    As in Tang and Agrawal 2020 (arXiv 1901.10500, section 3).
-
-    Args:
-        logits: float32 [..., A], unnormalised.
-        actions: int32 [...], each in 0..A-1; or [..., C].
-        choices: among how many each of C choices is; A is their sum. Empty: there is one choice, among A.
-
-    Returns:
-        float32 [...]. Gradient flows into `logits`.
-
-    Raises:
-        ValueError: the shape of `actions` is not that of `logits` without its last axis, or with C in its place.
+    As in Tang and Agrawal 2020 (arXiv 1901.10500, section 3). From `logits` float32 [..., A] and `actions` int32 [...],
+    or [..., C] with `choices` values each, whose sum is A: float32 [...]. Actions of another shape are a ValueError.
     """
     expected = [*logits.shape[:-1], *([len(choices)] if choices else [])]
     if not tf.TensorShape(expected).is_compatible_with(actions.shape):
@@ -51,17 +41,13 @@ def categorical_mode(logits: tf.Tensor, choices: Sequence[int] = ()) -> tf.Tenso
 
 
 def categorical_sample(logits: tf.Tensor, generator: tf.random.Generator, choices: Sequence[int] = ()) -> tf.Tensor:
-    """Sample actions int32 [B], or [B, C] of several choices, from logits float32 [B, A].
-
-    By the Gumbel-max trick, with the generator's state.
-    """
+    """Sample actions int32 [B], or [B, C], from logits float32 [B, A] by the Gumbel-max trick."""
     # The smallest normal float32 keeps log(0) out; it changes no probability that float32 can tell apart.
     uniform = generator.uniform(tf.shape(logits), minval=1.1754944e-38, maxval=1.0)
     return categorical_mode(logits - tf.math.log(-tf.math.log(uniform)), choices)
 
 
 def _by_choice(logits: tf.Tensor, choices: Sequence[int]) -> list[tf.Tensor]:
-    """Logits [..., A] as one tensor for each choice."""
     return tf.split(logits, list(choices), axis=-1)
 
 
@@ -87,19 +73,9 @@ def allowed(logits: tf.Tensor) -> tf.Tensor:
 def gaussian_log_prob(mean: tf.Tensor, log_std: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
     """Log-density of a diagonal Gaussian: Σ_d -½((a - μ)/σ)² - log σ - ½ log 2π.
 
-    Its gradient by μ is (a - μ)/σ²: 100 for σ = 0.1 at distance 1. `actions` are as they were sampled, before any
-    clipping to bounds: the density of a clipped action is another one.
-
-    Args:
-        mean: μ, float32 [..., D].
-        log_std: log σ, float32 [..., D] or [D].
-        actions: float32 [..., D].
-
-    Returns:
-        float32 [...]. Gradient flows into `mean` and `log_std`.
-
-    Raises:
-        ValueError: the shape of `actions` is not that of `mean`: broadcasting (N,) against (N, 1) would give (N, N).
+    μ `mean` is float32 [..., D], `log_std` [..., D] or [D]. Its gradient by μ is (a - μ)/σ²: 100 for σ = 0.1 at
+    distance 1. `actions` [..., D] are as they were sampled, before any clipping to bounds: the density of a clipped
+    action is another one. Another shape is a ValueError: broadcasting (N,) against (N, 1) would give (N, N).
     """
     if not mean.shape.is_compatible_with(actions.shape):
         raise ValueError(f"actions of shape {actions.shape} do not fit means of shape {mean.shape}")
@@ -115,15 +91,9 @@ def gaussian_entropy(log_std: tf.Tensor) -> tf.Tensor:
 def state_dependent_log_std(features: tf.Tensor, log_std: tf.Tensor) -> tf.Tensor:
     """log σ(s) of an action a = μ(s) + Wᵀz(s), with W_hd ~ N(0, σ_hd²) drawn anew: σ_d(s)² = Σ_h z_h(s)² σ_hd².
 
-    Raffin et al. 2022 (arXiv 2005.05719, eq. 5).
-
-    Args:
-        features: z(s), float [..., H]. No gradient flows into them: the policy does not learn to change its noise
-            through its mean's features.
-        log_std: log σ, float32 [H, D].
-
-    Returns:
-        float32 [..., D].
+    Raffin et al. 2022 (arXiv 2005.05719, eq. 5). From `features` z(s) [..., H] and `log_std` log σ [H, D]: float32
+    [..., D]. No gradient flows into the features: the policy does not learn to change its noise through its mean's
+    features.
     """
     squares = tf.square(tf.stop_gradient(tf.cast(features, tf.float32)))
     # 1e-6 keeps the logarithm finite where all features are 0.

@@ -35,7 +35,6 @@ def one_line(error: BaseException, most: int | None = None) -> str:
 
 
 def typed_line(error: BaseException, most: int | None = None) -> str:
-    """As `one_line`, with the type of the error before the message."""
     name, line = type(error).__name__, one_line(error, most)
     return line if line == name else f"{name}: {line}"
 

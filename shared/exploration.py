@@ -16,12 +16,13 @@ class RandomStream:
     def __init__(self, seed: int) -> None:
         self.generator = tf.random.Generator.from_seed(seed)
 
+    def begin(self, frames: int) -> None:
+        """Called before each rollout. Nothing, without a schedule."""
+
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The state of the generator, for `restore`."""
         return {"generator": self.generator.state.numpy()}
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Restore a saved state."""
         self.generator.state.assign(state["generator"])
 
 
@@ -32,11 +33,7 @@ class CategoricalSampler(RandomStream):
         super().__init__(seed)
         self._choices = choices
 
-    def begin(self, frames: int) -> None:
-        """No schedule."""
-
     def sample(self, output: NetworkOutput) -> tf.Tensor:
-        """Actions int32 [B] or [B, C]."""
         return categorical_sample(output.heads["policy"], self.generator, self._choices)
 
 
@@ -44,14 +41,8 @@ class EpsilonGreedy(RandomStream):
     """A random action with probability ε, else the one of highest value. Each environment has its own ε.
 
     Mnih et al. 2016 (arXiv 1602.01783, section 5.1): ε falls linearly from 1 to a value that is drawn once, 0.1, 0.01
-    or 0.5 with probabilities 0.4, 0.3 and 0.3, so that some environments explore and others exploit at any time.
-
-    Args:
-        environments: B.
-        actions: A.
-        seed: of the final values and of the actions.
-        training: False for an evaluator: ε is the smallest final value from the start.
-        masked: whether the head has masked action values; random actions are then drawn from the allowed ones.
+    or 0.5 with probabilities 0.4, 0.3 and 0.3, so that some environments explore and others exploit at any time. An
+    evaluator has the smallest final value from the start. With `masked` random actions are drawn from the allowed ones.
     """
 
     def __init__(
@@ -77,23 +68,19 @@ class EpsilonGreedy(RandomStream):
         self.epsilon = tf.Variable(initial.astype(np.float32), trainable=False, name="epsilon")
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """See `RandomStream.state`. With the final values of ε."""
         return super().state() | {"final": np.asarray(self.final)}
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """See `RandomStream.restore`."""
         super().restore(state)
         # Checkpoints of before version 0.2 lack them; they follow from the seed.
         self.final = np.asarray(state.get("final", self.final))
 
     def begin(self, frames: int) -> None:
-        """Anneal ε by global frames."""
         annealing = self._config.annealing_frames
         values = [linear_anneal(*pair, frames, annealing) for pair in zip(self._initial, self.final, strict=True)]
         self.epsilon.assign(np.array(values, np.float32))
 
     def sample(self, output: NetworkOutput) -> tf.Tensor:
-        """Actions int32 [B]."""
         values = output.heads["action_values"]
         greedy = tf.argmax(values, axis=-1, output_type=tf.int32)
         if self._masked:
@@ -123,11 +110,7 @@ def final_epsilons(config: ExplorationConfig, environments: int, seed: int) -> n
 class GaussianNoise(RandomStream):
     """Samples N(μ, σ²) independently at each step: the head "policy" is μ, the parameter "log_std" log σ."""
 
-    def begin(self, frames: int) -> None:
-        """No schedule."""
-
     def sample(self, output: NetworkOutput) -> tf.Tensor:
-        """Actions float32 [B, D], not clipped."""
         mean = output.heads["policy"]
         return mean + tf.exp(output.parameters["log_std"]) * self.generator.normal(tf.shape(mean))
 
@@ -137,12 +120,6 @@ class StateDependentNoise(RandomStream):
 
     Raffin et al. 2022 (arXiv 2005.05719). W_hd = σ_hd · ξ_hd with ξ standard normal. An environment draws its ξ anew
     with probability 1 / `persistence` at each step; over the draws the action is N(μ(s), σ(s)²) as in the loss.
-
-    Args:
-        environments: B.
-        dimensions: D.
-        seed: of the noise.
-        persistence: mean number of agent steps for which ξ is kept.
     """
 
     def __init__(self, environments: int, dimensions: int, seed: int, persistence: int) -> None:
@@ -152,12 +129,10 @@ class StateDependentNoise(RandomStream):
         self._noise: tf.Variable | None = None
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """See `RandomStream.state`."""
         noise = {} if self._noise is None else {"noise": self._noise.numpy()}
         return super().state() | noise
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """See `RandomStream.restore`."""
         super().restore(state)
         if self._noise is not None:
             # A state of before the first sample has none: it is drawn then.
@@ -166,11 +141,7 @@ class StateDependentNoise(RandomStream):
         elif "noise" in state:
             self._noise = tf.Variable(state["noise"], trainable=False, name="noise")
 
-    def begin(self, frames: int) -> None:
-        """No schedule."""
-
     def sample(self, output: NetworkOutput) -> tf.Tensor:
-        """Actions float32 [B, D], not clipped."""
         environments, dimensions = self._shape
         features = tf.cast(output.features, tf.float32)
         shape = (environments, features.shape[-1], dimensions)

@@ -18,9 +18,7 @@ class Graph:
     arrays' memory: 10 µs. Writeable arrays that start at a multiple of 64 bytes, see `aligned`, are not copied; they
     may change after the call. Calls are synchronous.
 
-    Args:
-        function: of the tensors of `signature`; returns a tensor, a tuple of tensors, or None.
-        signature: shapes and dtypes of the arguments.
+    `function` returns a tensor, a tuple of tensors, or None.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec]) -> None:
@@ -33,14 +31,11 @@ class Graph:
 
     @property
     def traces(self) -> int:
-        """Number of traces."""
         return self._function.experimental_get_tracing_count()
 
     def __call__(self, *arguments: npt.NDArray[np.generic] | np.generic | tf.Tensor) -> list[tf.Tensor]:
-        """The tensors that the function returns. Arguments are arrays of the signature, or tensors.
-
-        Raises:
-            ValueError: an argument has another shape or dtype.
+        """The tensors that the function returns. Arguments are arrays of the signature, or tensors; others a
+        ValueError.
         """
         if tf.config.functions_run_eagerly():
             return _flat(self._function(*arguments))

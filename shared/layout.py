@@ -13,8 +13,6 @@ from shared.types import Float32Array
 
 
 class NamedVariable(Protocol):
-    """A variable as Keras has it: a path that names it, and a static shape."""
-
     @property
     def path(self) -> str: ...
     @property
@@ -33,11 +31,6 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, variables: Sequence[NamedVariable]) -> "ParameterLayout":
-        """The layout of variables in the given order.
-
-        Raises:
-            ValueError: two variables have the same name.
-        """
         names = tuple(variable.path for variable in variables)
         if len(set(names)) != len(names):
             raise ValueError(f"parameter names must be unique, got {names}")
@@ -45,12 +38,10 @@ class ParameterLayout:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of scalars of each tensor."""
         return tuple(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Offset of each tensor in the flat vector."""
         return tuple(int(n) for n in np.cumsum((0, *self.sizes[:-1]))) if self.sizes else ()
 
     @cached_property
@@ -65,16 +56,11 @@ class ParameterLayout:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def range_of(self, name: str) -> slice:
-        """Range of the tensor `name` in the flat vector."""
         i = self.names.index(name)
         return slice(self.offsets[i], self.offsets[i] + self.sizes[i])
 
     def flatten(self, tensors: Sequence[npt.ArrayLike]) -> Float32Array:
-        """Join tensors, given in the order of the layout, into a new float32 [P].
-
-        Raises:
-            ValueError: the number of tensors or a shape differs from the layout's.
-        """
+        """Join tensors, given in the order of the layout, into a new float32 [P]; a ValueError if one does not fit."""
         if len(tensors) != len(self.shapes):
             raise ValueError(f"expected {len(self.shapes)} tensors, got {len(tensors)}")
         flat = np.empty(self.size, np.float32)
@@ -86,11 +72,7 @@ class ParameterLayout:
         return flat
 
     def split(self, flat: Float32Array) -> list[Float32Array]:
-        """Views of a float32 [P] as the tensors of the layout, in its order.
-
-        Raises:
-            ValueError: the vector has another length.
-        """
+        """Views of a float32 [P] as the tensors of the layout, in its order."""
         if flat.shape != (self.size,):
             raise ValueError(f"expected a vector of {self.size} parameters, got shape {flat.shape}")
         return [

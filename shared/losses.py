@@ -22,10 +22,10 @@ class PolicyDrift(NamedTuple):
 
 
 class ActorCriticLoss(NamedTuple):
-    """The loss to minimise and its parts. Scalars float32.
+    """The loss to minimise and its parts, float32 scalars.
 
-    `policy`, `value` and `entropy` are means over agent steps for either reduction of `total`, so that
-    curves of different settings can be compared. `drift` is None where the policy is the one that acted.
+    `policy`, `value` and `entropy` are means over agent steps for either reduction of `total`, so that curves of
+    different settings can be compared. `drift` is None where the policy is the one that acted.
     """
 
     total: tf.Tensor
@@ -191,11 +191,7 @@ def action_value_loss(
 
 
 def chosen(action_values: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-    """Q(s, a) of the actions that were taken: float32 [..., A] and int32 [...] -> float32 [...].
-
-    Raises:
-        ValueError: the shape of `actions` is not that of `action_values` without its last axis.
-    """
+    """Q(s, a) of the actions that were taken: float32 [..., A] and int32 [...] -> float32 [...]."""
     if not action_values.shape[:-1].is_compatible_with(actions.shape):
         raise ValueError(f"actions of shape {actions.shape} do not fit action values of shape {action_values.shape}")
     return tf.gather(action_values, actions, axis=-1, batch_dims=actions.shape.rank)

@@ -18,7 +18,6 @@ class Moments(NamedTuple):
 
     @classmethod
     def zero(cls, size: int) -> "Moments":
-        """Moments of an empty set of vectors [size]."""
         return cls(0, np.zeros(size), np.zeros(size))
 
     @classmethod
@@ -50,11 +49,9 @@ class Moments(NamedTuple):
         return self.squares / self.number if self.number else np.ones_like(self.squares)
 
     def to_json(self) -> list[object]:
-        """JSON values for a checkpoint."""
         return [self.number, self.mean.tolist(), self.squares.tolist()]
 
     @classmethod
     def from_json(cls, values: Sequence) -> "Moments":
-        """The inverse of `to_json`."""
         number, mean, squares = values
         return cls(int(number), np.array(mean, np.float64), np.array(squares, np.float64))

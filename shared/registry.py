@@ -17,16 +17,12 @@ from shared.errors import setting_error, typed_line
 
 @dataclass(frozen=True)
 class Entry:
-    """Location of a class, or of a function."""
-
     module: str
     class_name: str
 
 
 @dataclass(frozen=True)
 class NetworkEntry(Entry):
-    """Location of a network, whether its input is images or vectors, and the minimum side of an image in pixels."""
-
     images: bool
     least_side: int = 1
 
@@ -78,20 +74,12 @@ _Entry = TypeVar("_Entry", bound=Entry)
 
 
 def enter(table: dict[str, _Entry], kind: str, name: str, entry: _Entry) -> None:
-    """Add an entry to a registry. The same entry may be added again, because its module may be imported again.
-
-    Args:
-        kind: of the entry, with its article, for the message.
-
-    Raises:
-        ValueError: another entry has the name.
-    """
+    """Add an entry to a registry. The same entry may be added again, because its module may be imported again."""
     if table.setdefault(name, entry) != entry:
         raise ValueError(f"there is {kind} {name} already, in {table[name].module}: choose another name")
 
 
 def class_of(entry: Entry) -> Any:
-    """The class or function of an entry."""
     return getattr(importlib.import_module(entry.module), entry.class_name)
 
 

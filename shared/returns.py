@@ -20,36 +20,19 @@ def lambda_returns(
         G_t = r_t + d_t · ((1 - λ) · V_{t+1} + λ · G_{t+1})    where mask_t = 1
         G_t = V_t                                              where mask_t = 0
 
-    λ = 1 gives R ← r + γR of Mnih et al. 2016 (arXiv 1602.01783, Algorithm S3): every step looks ahead to the end
-    of the rollout, t_max - t steps. λ = 0 gives one-step targets. Between them G_t - V_t is the advantage of
-    Schulman et al. 2016 (arXiv 1506.02438, eq. 16).
-
-    With `n_step` a target takes in at most that many rewards, and bootstraps: it is `n_step` applications of the
-    recurrence to the values, in place of all T. λ = 1 and n_step = 1 are the targets of one-step Q-learning.
+    λ = 1 gives R ← r + γR of Mnih et al. 2016 (arXiv 1602.01783, Algorithm S3): every step looks ahead to the end of
+    the rollout, t_max - t steps. λ = 0 gives one-step targets. Between them G_t - V_t is the advantage of Schulman et
+    al. 2016 (arXiv 1506.02438, eq. 16). With `n_step` a target takes in at most that many rewards, and bootstraps: it
+    is `n_step` applications of the recurrence to the values, in place of all T.
 
     Terms that a target does not need are selected away, not multiplied by 0: 0 × NaN is NaN. They are what follows a
-    step with d_t = 0, and the reward of a masked step.
+    step with d_t = 0, and the reward of a masked step. That step is the reset after an episode's end, seen from the
+    true last observation. Its return is its own value, so that an episode that was truncated (d_t = γ) bootstraps from
+    V_{t+1} for any λ, one that terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
 
-    A masked step is the reset after an episode's end, seen from the true last observation. Its return is its own
-    value, so that an episode that was truncated (d_t = γ) bootstraps from V_{t+1} for any λ, one that
-    terminated (d_t = 0) from nothing, and no reward of the next episode leaks across.
-
-    Args:
-        rewards: float32 [T, B], r_t follows the action at time t. T is static.
-        discounts: float32 [T, B], γ · (1 - terminated_t).
-        values: float32 [T, B], V_t.
-        bootstrap_value: float32 [B], V_T.
-        mask: float32 [T, B], 1 for agent steps and 0 for resets.
-        return_lambda: λ in [0, 1].
-        n_step: from 1 to T; None is T.
-
-    Returns:
-        float32 [T, B]. Gradient flows into everything that the arguments depend on: a loss that holds targets constant,
-        as all of ours do, stops it.
-
-    Raises:
-        ValueError: T is unknown when the graph is traced, n_step is not from 1 to T, or a rank or shape is not the
-            one given above.
+    All arguments and the result are float32 [T, B] as in `shared.types`, `bootstrap_value` [B]; T is static. Gradient
+    flows into everything that the arguments depend on: a loss that holds targets constant, as all of ours do, stops it.
+    Another rank or shape, and an `n_step` that is not from 1 to T, are a ValueError.
     """
     for name, tensor, rank in (
         ("rewards", rewards, 2),

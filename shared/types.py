@@ -50,14 +50,12 @@ class ActionSpec(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one action."""
         if self.continuous:
             return (self.size,)
         return (len(self.choices),) if self.choices else ()
 
     @property
     def dtype(self) -> str:
-        """Dtype of an array of actions."""
         return "float32" if self.continuous else "int32"
 
 
@@ -158,8 +156,6 @@ class AggregatedReport(NamedTuple):
 
 
 class Video(NamedTuple):
-    """An animated GIF, with its size in pixels."""
-
     gif: bytes
     width: int
     height: int
@@ -220,7 +216,6 @@ class ObservationParts(NamedTuple):
 
     @property
     def vector_size(self) -> int:
-        """Number of numbers."""
         return sum(count for _, count in self.numbers)
 
     @property
@@ -230,7 +225,6 @@ class ObservationParts(NamedTuple):
 
     @property
     def vector_bytes(self) -> slice:
-        """Range of the vector in a row."""
         return slice(0, 4 * self.vector_size)
 
     def image_bytes(self) -> Iterator[tuple[ImagePart, slice]]:

@@ -161,7 +161,6 @@ class Method(ABC):
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of a method by its name."""
     return class_of(METHODS[name])
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.errors import setting_error
-from shared.networks.base import Head, Network, NetworkOutput, orthogonal_seeds
+from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
 from shared.networks.layers import (
     EPSILON,
     Weights,
@@ -33,16 +33,8 @@ _CENTRED_SCALE = 4.0
 class ConvolutionalNetwork(Network):
     """Convolutions and one fully connected layer, all with ReLU, shared by the heads.
 
-    With layer norm each layer is normalised before its ReLU, see `shared.networks.layers`. Gain and bias, one for each
-    unit, start at 1 and 0.
-
-    Args:
-        config: which network, and whether its layers are normalised.
-        observation_shape: (height, width, stack) of uint8 images.
-        heads: see `Network`.
-        seed: of the initial weights.
-        observation_mean: of `observation_shape`, subtracted from images, which are then scaled by 4 / 255. None:
-            images are scaled by 1 / 255.
+    With layer norm each layer is normalised before its ReLU, see `shared.networks.layers`. Images are scaled by 1 /
+    255; with an `observation_mean` it is subtracted, and the rest scaled by 4 / 255.
     """
 
     def __init__(
@@ -134,7 +126,6 @@ class ConvolutionalNetwork(Network):
         return keras.Model(inputs, outputs, name="cnn")
 
     def _centred(self, images: tf.Tensor) -> tf.Tensor:
-        """Images float32, with the mean subtracted."""
         # Their scale is part of the first kernel instead, which saves a pass over the pixels. The mean is not: folded
         # into the bias it saved 3 to 4 µs per agent step, but put gradients off by 3e-5.
         x = tf.cast(images, tf.float32)

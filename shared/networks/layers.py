@@ -11,8 +11,6 @@ from shared.networks.stored_activations import hidden
 
 
 class Weights(NamedTuple):
-    """Variables of one layer, float32."""
-
     kernel: keras.Variable
     bias: keras.Variable
 
@@ -46,10 +44,8 @@ EPSILON = 1e-5
 
 
 class Normalised(NamedTuple):
-    """Result of `normalised`.
-
-    `values` float32 [N, …] have mean 0 and variance 1 over all units of an observation. `inverse_deviation` float32
-    [N, 1, …] is the factor that scaled them.
+    """`values` float32 [N, …] have mean 0 and variance 1 over all units of an observation; `inverse_deviation` [N, 1,
+    …] is the factor that scaled them.
     """
 
     values: tf.Tensor
@@ -57,7 +53,6 @@ class Normalised(NamedTuple):
 
 
 def gain_and_bias(name: str, shape: tuple[int, ...]) -> tuple[keras.Variable, keras.Variable]:
-    """Gain and bias of each unit of a layer: ones and zeros float32 of the shape of its units."""
     return (
         keras.Variable(np.ones(shape, np.float32), dtype="float32", name=f"{name}_norm_gain"),
         keras.Variable(np.zeros(shape, np.float32), dtype="float32", name=f"{name}_norm_bias"),
@@ -69,14 +64,8 @@ def normalised(x: tf.Tensor) -> Normalised:
 
         v = (x - mean(x)) / √(mean((x - mean(x))²) + ε)
 
-    for each observation, over all its units: positions and channels of an image. CleanRL's PQN does the same; PQN's own
-    code normalises over the channels of each position.
-
-    Args:
-        x: float32 [N, …].
-
-    Returns:
-        Normalised. Gradient flows through `values` only.
+    for each observation of x float32 [N, …], over all its units: positions and channels of an image. CleanRL's PQN does
+    the same; PQN's own code normalises over the channels of each position. Gradient flows through `values` only.
     """
 
     @tf.custom_gradient
@@ -153,7 +142,6 @@ def _activation(before: tf.Tensor, *, norm: bool) -> tuple[tf.Tensor, ...]:
 
 
 def _before_activation(by_output: tf.Tensor, kept: tuple[tf.Tensor, ...]) -> tf.Tensor:
-    """The gradient by the input of ReLU or normalisation, from that by `kept[0]`, the output."""
     if len(kept) == 1:
         return tf.raw_ops.ReluGrad(gradients=by_output, features=kept[0])
     return gradient_before(by_output, *kept)
@@ -188,7 +176,7 @@ def gradients(
 def convolution_of_images(
     images: tf.Tensor, floats: Callable[[tf.Tensor], tf.Tensor], kernel: tf.Tensor, bias: tf.Tensor, stride: int
 ) -> tf.Tensor:
-    """conv(floats(images), kernel) + bias of uint8 images [N, H, W, C], without padding."""
+    """conv(floats(images), kernel) + bias of uint8 images [N, H, W, C], some images at a time."""
 
     @tf.custom_gradient
     def layer(kernel: tf.Tensor, bias: tf.Tensor) -> tuple:

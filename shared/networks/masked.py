@@ -6,21 +6,15 @@ import keras
 import tensorflow as tf
 
 from shared.distributions import MASKED, masked_logits
-from shared.networks.base import Network, NetworkOutput
+from shared.networks import Network, NetworkOutput
 from shared.types import ActionSpec
 
 
 class MaskedNetwork(Network):
-    """Another network with a mask for one of its heads, see `shared.distributions.masked_logits`.
+    """Another network with a mask for its head `head`, see `shared.distributions.masked_logits`.
 
     This is the only place where logits and action values are masked: what acts, what is greedy, what bootstraps, what
     learns and what is exported reads this head.
-
-    Args:
-        network: whose observations are the rows without their masks.
-        observation_shape: of one of these.
-        actions: A is their size.
-        head: name of the head of A units, with a number for each action.
     """
 
     def __init__(self, network: Network, observation_shape: Sequence[int], actions: ActionSpec, head: str) -> None:
@@ -50,7 +44,6 @@ class MaskedNetwork(Network):
         return self._masked(self._network(observations, state), mask)
 
     def unroll(self, observations: tf.Tensor, state: Sequence[tf.Tensor], mask: tf.Tensor) -> NetworkOutput:
-        """See `Network.unroll`; `mask` is that of agent steps."""
         observations, allowed = self._split(observations)
         return self._masked(self._network.unroll(observations, state, mask), allowed)
 

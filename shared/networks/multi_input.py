@@ -9,7 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.networks.base import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
+from shared.networks import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
 from shared.networks.layers import EPSILON, as_dense, gain_and_bias, initial_weights, linear, normalised
 from shared.networks.perceptron import MultilayerPerceptron
 from shared.types import ObservationParts
@@ -24,17 +24,9 @@ class MultiInputNetwork(Network):
 
         h = ReLU(W [f_1(image_1); …; f_n(image_n); g(numbers)] + b)
 
-    Each f is the network of the settings and g a multilayer perceptron, all without heads. Without the joint layer a
-    linear head would be a sum over the parts: the meaning of an image could not depend on a number.
-
-    Args:
-        config: of the trunks, and whether all layers are normalised.
-        parts: layout of observations uint8 [N, R].
-        heads: see `Network`.
-        seed: of the initial weights.
-        image_network: constructor of an image's trunk, of the settings, the image's shape, no heads, a seed and a mean.
-        observation_mean: float32 [R], that images are centred on; see `ConvolutionalNetwork`. None: no centring.
-        observation_scale: of the numbers, if the scaling is "bounds".
+    Each f is `image_network(config, image shape, no heads, seed, mean)` and g a multilayer perceptron, all without
+    heads. Without the joint layer a linear head would be a sum over the parts: the meaning of an image could not depend
+    on a number. `observation_mean` is that of whole rows, float32 [R].
     """
 
     def __init__(

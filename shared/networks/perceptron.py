@@ -8,7 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import NetworkConfig
-from shared.networks.base import Head, KerasNetwork, ObservationScale, orthogonal_seeds
+from shared.networks import Head, KerasNetwork, ObservationScale, orthogonal_seeds
 from shared.networks.layers import EPSILON
 
 _SCALED_LIMIT = 10.0
@@ -16,15 +16,7 @@ _VARIANCE_FLOOR = 1e-8
 
 
 class MultilayerPerceptron(KerasNetwork):
-    """A trunk of fully connected layers for each head; a single trunk without heads.
-
-    Args:
-        config: hidden sizes, activation and scaling; and whether layers are normalised before they activate.
-        observation_shape: (n,) of float32 vectors.
-        heads: see `Network`.
-        seed: of the initial weights.
-        observation_scale: if the scaling is "bounds".
-    """
+    """A trunk of fully connected layers for each head; a single trunk without heads."""
 
     def __init__(
         self,
@@ -111,7 +103,6 @@ def _copy(layer: keras.Layer) -> keras.Layer:
 
 
 def _with_weights(model: keras.Model, source: keras.Model) -> keras.Model:
-    """`model` with the weights of the layers of the same names in `source`."""
     for layer in model.layers:
         if layer.weights:
             layer.set_weights(source.get_layer(layer.name).get_weights())

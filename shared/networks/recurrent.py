@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from shared.networks.base import Head, Network, NetworkOutput, orthogonal_seeds
+from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
 from shared.networks.layers import as_dense, initial_weights
 
 LSTM_UNITS = 256
@@ -21,12 +21,6 @@ class RecurrentNetwork(Network):
 
     Its state is (h, c). Kernels start orthogonal; biases start at 0, those of the forget gate at 1 (Jozefowicz et al.
     2015).
-
-    Args:
-        trunk: a network without heads.
-        heads: see `Network`.
-        units: U, of the LSTM.
-        seed: of the initial weights.
     """
 
     def __init__(self, trunk: Network, heads: Sequence[Head], units: int, seed: int) -> None:
@@ -114,31 +108,19 @@ def lstm_step(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor) -
         i, f, g, o = σ(z_i), σ(z_f), tanh(z_g), σ(z_o),    z = W x + b + U h
         c' = f · c + i · g,    h' = o · tanh(c')
 
-    Args:
-        projected: W x + b, float32 [B, 4 U], the gates in the order i, f, g, o, which is Keras'.
-        state: h and c.
-        recurrent_kernel: U, float32 [U, 4 U].
-
-    Returns:
-        h' and c'.
+    `projected` is W x + b, float32 [B, 4 U], the gates in Keras' order i, f, g, o; `recurrent_kernel` U [U, 4 U].
     """
     return _next(_gates(projected, state.hidden, recurrent_kernel), state.cell)[0]
 
 
 def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """T times of `lstm_step` in sequence: h'_t float32 [T, B, U].
+    """T times of `lstm_step` in sequence: h'_t float32 [T, B, U], from `projected` [T, B, 4 U] with a static T.
 
     The state that time t + 1 begins with is that after time t, and 0 after a step that only reset. It is selected, not
     multiplied by the mask: what such a step saw need not be finite.
 
     The gradient is truncated backpropagation through time: none flows into the state at time 0. The gradient of the
     kernel is one product over all times; automatic differentiation would sum T tensors of the kernel's size.
-
-    Args:
-        projected: float32 [T, B, 4 U], see `lstm_step`. T is static.
-        state: at time 0.
-        recurrent_kernel: float32 [U, 4 U].
-        mask: float32 [T, B].
     """
     hidden, cell, mask = (tf.stop_gradient(x) for x in (*state, mask))
 
@@ -188,7 +170,6 @@ def _gates(projected: tf.Tensor, hidden: tf.Tensor, recurrent_kernel: tf.Tensor)
 
 
 def _next(gates: tuple[tf.Tensor, ...], cell: tf.Tensor) -> tuple[State, tf.Tensor]:
-    """The next state, and tanh(c')."""
     i, f, g, o = gates
     new_cell = f * cell + i * g
     activated = tf.tanh(new_cell)

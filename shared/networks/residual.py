@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.config import NetworkConfig
-from shared.networks.base import Head, KerasNetwork, orthogonal_seeds
+from shared.networks import Head, KerasNetwork, orthogonal_seeds
 from shared.networks.layers import EPSILON
 
 _FILTERS = (16, 32, 32)
@@ -19,16 +19,8 @@ class ResidualNetwork(KerasNetwork):
     """The large network of IMPALA (Espeholt et al. 2018, arXiv 1802.01561, Fig. 3, without its LSTM).
 
     Three stages: a convolution, a max-pooling that halves each side, and two residual blocks of ReLU, convolution,
-    ReLU, convolution. Then ReLU, a fully connected layer and ReLU. All convolutions are 3 x 3 and keep the size.
-
-    With layer norm, the input of each ReLU is normalised, over positions and channels.
-
-    Args:
-        config: whether the layers are normalised.
-        observation_shape: (height, width, channels) of uint8 images.
-        heads: see `Network`.
-        seed: of the initial weights.
-        observation_mean: see `ConvolutionalNetwork`.
+    ReLU, convolution. Then ReLU, a fully connected layer and ReLU. All convolutions are 3 x 3 and keep the size. With
+    layer norm, the input of each ReLU is normalised, over positions and channels.
     """
 
     def __init__(

@@ -29,10 +29,8 @@ def hidden(
 ) -> tf.Tensor:
     """The output of a hidden layer: computed, or known from acting.
 
-    Args:
-        inputs: the tensors that gradients flow into.
-        forward: computes what the gradient needs of the layer, [N, …] each. The output is the first of these.
-        gradient: the gradients by `inputs`, from the gradient by the output and the tensors of `forward`.
+    Gradients flow into `inputs`. `forward` computes what the gradient needs of the layer, [N, …] each, the output
+    first. `gradient` gives the gradients by `inputs`, from the gradient by the output and the tensors of `forward`.
     """
     replayed = _REPLAYED.get()
     if replayed is None:
@@ -51,11 +49,7 @@ def hidden(
 
 
 class StoredActivations:
-    """What the hidden layers of a network computed while a rollout was played, [T, B, …] each.
-
-    Args:
-        unroll_length: T.
-    """
+    """What the hidden layers of a network computed while a rollout was played, [T, B, …] each."""
 
     def __init__(self, unroll_length: int) -> None:
         self._unroll_length = unroll_length
@@ -96,5 +90,4 @@ class StoredActivations:
 
 
 def _merged(variable: tf.Variable) -> tf.Tensor:
-    """[T, B, …] as [T · B, …]."""
     return tf.reshape(variable, (variable.shape[:2].num_elements(), *variable.shape[2:]))
