@@ -20,6 +20,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import _async_worker
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
 from actors.environments.border import Border, FaultsInInfo, VectorBorder
@@ -187,7 +188,12 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
             # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end
             # with this process.
             start = partial(
-                AsyncVectorEnv, copies, context="forkserver", autoreset_mode=AutoresetMode.NEXT_STEP, copy=False
+                AsyncVectorEnv,
+                copies,
+                context="forkserver",
+                autoreset_mode=AutoresetMode.NEXT_STEP,
+                copy=False,
+                worker=_step_until_parent_ends,
             )
             with _clean_children():
                 try:
@@ -200,6 +206,12 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
         case _:
             # The adapter copies observations.
             return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP, copy=False)
+
+
+def _step_until_parent_ends(*arguments: Any) -> None:
+    """Gymnasium's loop of a copy in its process, which prints no traceback when its parent's process was killed."""
+    with suppress(ConnectionError):
+        _async_worker(*arguments)
 
 
 def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
@@ -228,14 +240,22 @@ def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None)
 
 @contextmanager
 def _clean_children() -> Iterator[None]:
-    """Keep new processes from running this process's main module again, which in Ray's workers would import Ray."""
+    """Keep new processes from running this process's main module again, which in Ray's workers would import Ray.
+
+    And Python's tracker of semaphores from printing a warning when this process is killed.
+    """
     main = sys.modules["__main__"]
     hidden: dict[str, Any] = {name: vars(main).pop(name) for name in ("__file__", "__spec__") if name in vars(main)}
     main.__spec__ = None
+    warnings = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (warnings, "ignore:resource_tracker")))
     try:
         yield
     finally:
         vars(main).update(hidden)
+        del os.environ["PYTHONWARNINGS"]
+        if warnings is not None:
+            os.environ["PYTHONWARNINGS"] = warnings
 
 
 def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_info: bool = False) -> gymnasium.Env:

@@ -1,6 +1,9 @@
 """Gymnasium's environments: the spec, the options, the wrappers, and how copies are stepped."""
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +120,19 @@ def test_environments_in_processes_of_their_own_play_the_same_and_import_what_th
     finally:
         other.close()
     assert len({int(file.name) for file in tmp_path.iterdir() if file.name.isdecimal()} - {os.getpid()}) == 2
+
+
+def test_copies_in_processes_of_their_own_end_in_silence_when_their_parent_is_killed() -> None:
+    script = (
+        "import numpy as np, os, signal\n"
+        "from actors.environments import VectorEnvironment\n"
+        "from shared.config import EnvironmentConfig\n"
+        "environment = VectorEnvironment(EnvironmentConfig(id='CartPole-v1', frame_skip=1, vectorization='async'), 2)\n"
+        "environment.reset(0)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (killed.returncode, killed.stderr) == (-signal.SIGKILL, "")
 
 
 def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
