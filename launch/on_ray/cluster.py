@@ -45,6 +45,7 @@ _CONNECT_SECONDS = 5.0
 _LOOKUP_SECONDS = 2.0
 _NODE_SECONDS = 1.0
 _STUCK_SECONDS = 5.0
+_WATCH_SECONDS = 0.2
 # Between two attempts to reach a node that did not respond. An attempt takes up to a second of the learner's loop.
 _RETRY_SECONDS = 10.0
 # The custom resource that marks the node of the learner.
@@ -99,7 +100,7 @@ def start_here(cores: int) -> None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         quiet["_temp_dir"] = folder
     try:
-        with _own_sigterm():
+        with _sigterm_after_start():
             ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
     except Exception as error:
         # Ray raises a bare Exception for it.
@@ -149,7 +150,7 @@ def join(address: str) -> None:
         address = os.environ.get("RAY_ADDRESS") or "auto"
     check_address(address)
     try:
-        with _own_sigterm():
+        with _sigterm_after_start():
             ray.init(address, log_to_driver=True, logging_level="error", job_config=_ProjectFirst())
     except RuntimeError as error:
         text = one_line(error)
@@ -159,8 +160,10 @@ def join(address: str) -> None:
 
 
 @contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Make SIGTERM end Ray's start, and restore this process's handler: that of `ray.init` ends the process at once.
+def _sigterm_after_start() -> Iterator[None]:
+    """Hold SIGTERM back during `ray.init`, and give it to this process's own handler afterwards.
+
+    Meanwhile Ray has handlers of its own: one that exits, and one in C++ that aborts with a stack trace.
 
     Raises:
         StoppedBeforeTrainingError: SIGTERM arrived.
@@ -170,36 +173,36 @@ def _own_sigterm() -> Iterator[None]:
         return
     before = signal.getsignal(signal.SIGTERM)
     started = threading.Event()
-    arrived, wakeup = os.pipe()
-    os.set_blocking(wakeup, False)
-    wakeup_before = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-    threading.Thread(target=_leave_if_stuck, args=(arrived, started), daemon=True).start()
+    # Threads started from here on inherit it; Ray's processes do not, see `register_at_fork` below.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_leave_if_stuck, args=(started,), daemon=True).start()
     try:
         yield
-    except SystemExit as ended:
-        if ended.code != signal.SIGTERM:
-            raise
-        # By Ray's handler, before this process's own is back.
-        raise StoppedBeforeTrainingError from None
     finally:
         started.set()
-        signal.set_wakeup_fd(wakeup_before)
-        os.close(wakeup)
         if before != signal.SIG_DFL:
             signal.signal(signal.SIGTERM, before)
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        except SystemExit:
+            # Ray's handler, where this process has none.
+            raise StoppedBeforeTrainingError from None
 
 
-def _leave_if_stuck(arrived: int, started: threading.Event) -> None:
+# Ray starts its processes with a `preexec_fn`, for which Python runs this.
+os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}))
+
+
+def _leave_if_stuck(started: threading.Event) -> None:
     """End this process if Ray's start does not end after a SIGTERM.
 
     A batch system sends it to all processes of a job. Ray's C++ code then waits half a minute for processes that have
     ended, and no handler of Python runs meanwhile.
     """
-    with open(arrived, "rb", buffering=0) as signals:
-        while numbers := signals.read(64):
-            if signal.SIGTERM in numbers and not started.wait(_STUCK_SECONDS):
-                os.write(2, b"stopped while Ray was starting: there is nothing to save\n")
-                os._exit(EXIT_INTERRUPTED)
+    while not started.wait(_WATCH_SECONDS):
+        if signal.SIGTERM in signal.sigpending() and not started.wait(_STUCK_SECONDS):
+            os.write(2, b"stopped while Ray was starting: there is nothing to save\n")
+            os._exit(EXIT_INTERRUPTED)
 
 
 def check_address(address: str) -> None:
