@@ -155,6 +155,7 @@ class RayExecutor:
 
     def next_completion(self) -> Completion | None:
         if not self._calls:
+            # A replacement waits for its backoff, or the run for a node to join: Ray has no event to wait for.
             time.sleep(_POLL_SECONDS)
             return None
         # The calls of one actor are taken in order: its sequence numbers count up, and a report that came before an

@@ -262,6 +262,7 @@ def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopReques
             if str(error) != shown:
                 say(f"waiting for nodes: {error}")
                 shown = str(error)
+            # Ray sends no event when a node joins, and `stop` has none on purpose.
             time.sleep(VIEW_SECONDS)
             continue
         for line in placement_lines(placement, nodes):

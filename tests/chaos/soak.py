@@ -14,39 +14,52 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-SETTINGS = (
-    "--actors 2 --evaluation.every-frames 0 --stop-at-return None --stop-measure training --total-frames 1000000M "
-    "--log-every-seconds 1 --supervision.max-restarts 100000 --optimizer.schedule constant"
-)
+sys.path.append(str(Path(__file__).parents[1] / "helpers"))
+
+from accounts import account_of
+from waiting import UNTIL_FRAMES, wait_for
+from watched_processes import rows
+
+SETTINGS = "--actors 2 --total-frames 1000000M --log-every-seconds 1 --supervision.max-restarts 100000"
+
+
+@contextmanager
+def trained_run(preset: str) -> Iterator[tuple[str, Path, subprocess.Popen]]:
+    """A run whose actors have been at work for some seconds: value of SOAK in its processes, run folder, driver."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        arguments = ["train", *preset.split(), *SETTINGS.split(), "--run-dir", str(run)]
+        command = [sys.executable, "-m", "launch.cli", *arguments]
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"SOAK": folder})
+        try:
+            wait_for(lambda: len(rows(run)) >= 10, "the run did not start", process=driver)
+            yield folder, run, driver
+        finally:
+            driver.send_signal(signal.SIGTERM)
+            driver.wait(60)
 
 
 def main(minutes: float, interval: float, file: Path) -> None:
     """Run and print."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        command = [sys.executable, "-m", "launch.cli", "train", "cartpole", *SETTINGS.split(), "--run-dir", str(run)]
-        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"SOAK": folder})
-        samples: list[dict[str, Any]] = []
-        try:
-            wait_until_trained(run, driver)
-            started = time.monotonic()
-            while time.monotonic() - started < 60 * minutes:
-                time.sleep(interval)
-                assert driver.poll() is None, "the run ended"
-                samples.append(sample(driver.pid, folder, run))
-                actors = pids(folder, "Actor")
-                if actors:
-                    os.kill(actors[len(samples) % len(actors)], signal.SIGKILL)
-        finally:
-            driver.send_signal(signal.SIGTERM)
-            driver.wait(60)
-        summary = json.loads((run / "summary.json").read_text())
-    dropped = sum(summary["agent_steps_dropped"].values())
-    assert summary["agent_steps_sampled"] == summary["agent_steps_applied"] + dropped
+    samples: list[dict[str, Any]] = []
+    with trained_run(f"cartpole {UNTIL_FRAMES} --optimizer.schedule constant") as (folder, run, driver):
+        started = time.monotonic()
+        while time.monotonic() - started < 60 * minutes:
+            # The interval is the load of this measurement, and no wait for a state.
+            time.sleep(interval)
+            assert driver.poll() is None, "the run ended"
+            samples.append(sample(driver.pid, folder, run))
+            actors = pids(folder, "Actor")
+            if actors:
+                os.kill(actors[len(samples) % len(actors)], signal.SIGKILL)
+        driver.send_signal(signal.SIGTERM)
+        driver.wait(60)
+        summary = account_of(run)
     report = {"kills": len(samples), "summary": summary, "drift": drift(samples), "samples": samples}
     file.write_text(json.dumps(report, indent=2))
     print(f"{len(samples)} kills, {summary['actor_restarts']} actors replaced, account exact")
@@ -58,7 +71,6 @@ def sample(driver: int, folder: str, run: Path) -> dict[str, Any]:
     """Sizes now. Memory in bytes."""
     (learner,) = pids(folder, "Learner")
     shared = os.statvfs("/dev/shm")
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()[-8:-1]]
     return {
         "time": time.time(),
         "driver_resident": resident(driver),
@@ -69,7 +81,7 @@ def sample(driver: int, folder: str, run: Path) -> dict[str, Any]:
         "dev_shm_bytes": (shared.f_blocks - shared.f_bfree) * shared.f_frsize,
         "raylet_resident": sum(resident(pid) for pid, name in processes(folder).items() if "/raylet" in name),
         "gcs_resident": sum(resident(pid) for pid, name in processes(folder).items() if "gcs_server" in name),
-        "agent_steps_per_second": statistics.median(row["agent_steps_per_second"] for row in rows),
+        "agent_steps_per_second": statistics.median(row["agent_steps_per_second"] for row in rows(run)[-7:]),
     }
 
 
@@ -84,13 +96,6 @@ def drift(samples: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
         )
         for name in names
     }
-
-
-def wait_until_trained(run: Path, driver: subprocess.Popen) -> None:
-    """Until both actors have been at work for some seconds."""
-    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_text().splitlines()) < 10:
-        assert driver.poll() is None, "the run did not start"
-        time.sleep(0.5)
 
 
 def processes(folder: str) -> dict[int, str]:
