@@ -190,12 +190,6 @@ def build_network(config: RunConfig, spec: EnvironmentSpec, method: Method) -> N
     if settings.recurrent == "lstm":
         network = RecurrentNetwork(network, heads, LSTM_UNITS, seed)
     network.add_parameters(method.parameters(network.feature_size))
-    if spec.masked and not method.action_head:
-        raise setting_error(
-            "environment.action_mask",
-            config.environment.action_mask,
-            f"method {config.method.name} supports no masks: its class names no action_head",
-        )
     return MaskedNetwork(network, spec.observation_shape, spec.actions, method.action_head) if spec.masked else network
 
 

@@ -126,6 +126,12 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
         raise setting_error(
             "method.name", config.method.name, f"{config.environment.id} has {kind}; use {' or '.join(able)}"
         )
+    if spec.masked and not METHODS[config.method.name].masks:
+        raise setting_error(
+            "environment.action_mask",
+            config.environment.action_mask,
+            f"method {config.method.name} supports no masks: its class names no action_head",
+        )
     _check_scaling(config, spec)
     least = NETWORKS[network.name].least_side
     if any(min(shape[:2]) < least for shape in spec.image_shapes):

@@ -85,11 +85,12 @@ def class_of(entry: Entry) -> Any:
 
 @dataclass(frozen=True)
 class MethodEntry(Entry):
-    """Location of a method, whether it supports continuous actions and several choices at once, and whether it
-    bootstraps from a target network unless a run disables it."""
+    """Location of a method, whether it supports continuous actions and several choices at once, whether it bootstraps
+    from a target network unless a run disables it, and whether it supports masks of allowed actions."""
 
     continuous_actions: bool
     target_network: bool = False
+    masks: bool = True
 
 
 METHODS: dict[str, MethodEntry] = {
@@ -104,14 +105,16 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
 
     Args:
         name: value of `--method.name`.
-        method: a subclass of `shared.methods.method.Method` at the top level of its module.
+        method: a subclass of `shared.methods.method.Method` at the top level of its module. With an `action_head` it
+            supports masks of allowed actions.
         continuous_actions: whether it supports continuous actions and several choices at once.
         target_network: whether it bootstraps from a target network unless a run disables it.
 
     Raises:
         ValueError: another method has the name.
     """
-    entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network)
+    masks = bool(getattr(method, "action_head", ""))
+    entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network, masks)
     enter(METHODS, "a method", name, entry)
 
 

@@ -11,7 +11,7 @@ import gymnasium
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from actors.environments import EnvironmentSpec
+from actors.environments import EnvironmentSpec, environment_spec
 from launch.arguments import parse
 from launch.checks import check_checkpoint, check_effects, check_network, check_schedules, check_video
 from launch.cli import main
@@ -26,14 +26,14 @@ from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
-from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry
+from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry, register_method
 from shared.types import ActionSpec, ImagePart, ObservationParts
 
 WITHOUT_EFFECT: dict[str, tuple[str, dict[str, Any], str]] = {
     "frame stack": (
         "cartpole",
         {"environment.frame_stack": 4},
-        "--environment.frame-stack 4: is for images; others by a wrapper: "
+        "--environment.frame-stack 4: is for images; for others --environment.wrappers "
         "gymnasium.wrappers:FrameStackObservation,stack_size=4",
     ),
     "greyscale": (
@@ -46,9 +46,13 @@ WITHOUT_EFFECT: dict[str, tuple[str, dict[str, Any], str]] = {
     "episode": (
         "cartpole",
         {"environment.max_episode_frames": 50},
-        "is for Atari; others by a wrapper: gymnasium.wrap",
+        "is for Atari; for others --environment.wrappers gymnasium.wrap",
     ),
-    "sticky": ("cartpole", {"environment.sticky_action_probability": 0.25}, "is for Atari; others by a wrapper: gym"),
+    "sticky": (
+        "cartpole",
+        {"environment.sticky_action_probability": 0.25},
+        "is for Atari; for others --environment.wrappers gym",
+    ),
     "noise": (
         "cartpole",
         {"exploration.noise": "state_dependent"},
@@ -130,6 +134,23 @@ def test_a_method_of_the_user_may_use_any_setting_of_methods(monkeypatch: pytest
     check_effects(config, ["method.target_interval_agent_steps", "exploration.final_epsilons"])
     with pytest.raises(ConfigurationError, match="is for Atari"):
         check_effects(config, ["environment.max_noops"])
+
+
+class Headless:
+    """A method of a user that names no head for its actions."""
+
+
+def test_a_method_without_a_head_for_actions_takes_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Set and deleted, so that it is deleted again at the end.
+    monkeypatch.setitem(METHODS, "headless", METHODS["sarsa"])
+    del METHODS["headless"]
+    register_method("headless", Headless, continuous_actions=True)
+    masks = {"environment.action_mask": "legal"}
+    config = with_settings(PRESETS["cartpole"].config, {"method.name": "headless", **masks})
+    spec = replace(environment_spec(PRESETS["cartpole"].config.environment), masked=True)
+    with pytest.raises(ConfigurationError, match=r"--environment.action-mask legal: method headless supports no masks"):
+        check_network(config, spec)
+    check_network(with_settings(PRESETS["cartpole"].config, masks), spec)
 
 
 @pytest.mark.parametrize("option", ["--environment.no-fire-on-reset", "--environment.fire-on-reset=False"])
