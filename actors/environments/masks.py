@@ -10,7 +10,7 @@ from gymnasium.spaces import Dict, MultiBinary, Tuple
 from actors.environments.border import Border, as_array, logged_numbers
 from actors.environments.spaces import Actions
 from shared.config import EnvironmentConfig
-from shared.errors import setting_error
+from shared.errors import EnvironmentFailedError, setting_error
 from shared.types import ActionSpec
 
 
@@ -25,7 +25,8 @@ class ActionMasks(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, border: Border, config: EnvironmentConfig) -> None:
         super().__init__(env)
         assert config.action_mask is not None
-        self._key, self._border, self._log_info = config.action_mask, border, config.log_info
+        self._key, self._id = config.action_mask, config.id
+        self._border, self._log_info = border, config.log_info
         self._actions = Actions(env.action_space).spec
         if self._actions.continuous:
             problem = f"the actions of {config.id} are continuous ({env.action_space}); masks are for choices"
@@ -54,7 +55,7 @@ class ActionMasks(gymnasium.Wrapper):
             given = info.get(self._key)
         if given is None:
             if not terminated:
-                self._border.refuse(method, self._missing(info))
+                raise EnvironmentFailedError(self._missing(method, info))
             return observation, np.ones(self._actions.size, np.int8)
         try:
             name, shape = f"the mask {self._key!r}", (self._actions.size,)
@@ -63,11 +64,12 @@ class ActionMasks(gymnasium.Wrapper):
             self._border.refuse(method, str(error))
         return observation, mask.astype(np.int8)
 
-    def _missing(self, info: dict[str, Any]) -> str:
+    def _missing(self, method: str, info: dict[str, Any]) -> str:
         space = self.env.observation_space
         kept = ", ".join(map(repr, space.spaces)) if isinstance(space, Dict) else "no keys"
         names = ", ".join(map(repr, info)) or "no keys"
-        return f"--environment.action-mask {self._key}: the observation has {kept}, and info has {names}"
+        found = f"the observation has {kept}, and info has {names}, after {method}() of {self._id}"
+        return f"--environment.action-mask {self._key}: {found}"
 
 
 def read_mask(

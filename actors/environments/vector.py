@@ -1,6 +1,7 @@
 """Batches of environments that are stepped together, and facts about an environment that take one to be made."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import replace
@@ -24,6 +25,7 @@ from shared.registry import import_modules
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
 _CANNOT_BE_MADE = "cannot be made"
 _CLOSE_SECONDS = 5.0
+_VERSION = re.compile(r"-v\d+$")
 # Vector steps of random play that show whether an environment keeps to its spaces.
 _TRIAL_STEPS = 3
 
@@ -182,13 +184,14 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
     if name not in gymnasium.registry:
         # Gymnasium's older ids of games skip frames themselves, and are refused.
         known = [
-            known
-            for known, spec in gymnasium.registry.items()
-            if known.startswith("ALE/") or spec.entry_point != "ale_py.env:AtariEnv"
+            other
+            for other, spec in gymnasium.registry.items()
+            if other.startswith("ALE/") or spec.entry_point != "ale_py.env:AtariEnv"
         ]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        near += difflib.get_close_matches(f"ALE/{name}-v5", known, n=1, cutoff=0.6)
-        advice = f"did you mean {', '.join(dict.fromkeys(near))}?" if near else "see gymnasium.registry for the ids"
+        # Namespace and version would make any two ids of games alike. Of equal names: the newest, without one.
+        names = {_bare(other): other for other in sorted(known, key=lambda other: ("/" not in other, other))}
+        near = [names[found] for found in difflib.get_close_matches(_bare(name), names, cutoff=0.7)]
+        advice = f"did you mean {', '.join(near)}?" if near else "see gymnasium.registry for the ids"
         if not config.modules:
             advice += "; or name the module that registers it: --environment.import MODULE"
         raise setting_error("environment.id", config.id, f"no such environment; {advice}")
@@ -217,7 +220,14 @@ def _checked(config: EnvironmentConfig, count: int, threads: int = 1) -> Iterato
             finally:
                 environments.close()
         except EnvironmentFailedError as error:
+            # It may name a setting of its own, such as the key of masks.
+            if str(error).startswith("--"):
+                raise ConfigurationError(str(error)) from error
             raise setting_error("environment.id", config.id, str(error).removeprefix(f"{config.id}: ")) from error
+
+
+def _bare(environment_id: str) -> str:
+    return _VERSION.sub("", environment_id.rpartition("/")[2]).lower()
 
 
 def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, ...]:

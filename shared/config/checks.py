@@ -55,7 +55,7 @@ class For:
 
     def refused(self, name: str, value: object, chosen: object) -> ConfigurationError:
         option = "" if self.setting == "environment.id" else f"--{self.setting.replace('_', '-')} "
-        remedy = f"others by a wrapper: {self.wrapper}" if self.wrapper else f"leave it out with {chosen}"
+        remedy = f"for others --environment.wrappers {self.wrapper}" if self.wrapper else f"leave it out with {chosen}"
         wanted = " or ".join(map(str, self.values))
         return setting_error(name, value, f"is for {option}{wanted}; {remedy}")
 

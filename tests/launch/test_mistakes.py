@@ -19,6 +19,8 @@ MISTAKES = {
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
     "train --environment.id Pong": "ALE/Pong-v5",
     "train BreakoutX-v5": "no such environment; did you mean ALE/Breakout-v5",
+    "train NoSuch-v0": "--environment.id NoSuch-v0: no such environment; see gymnasium.registry",
+    "train cartpol-v1": "did you mean CartPole-v1",
     "report": "RUN: is missing; name at least one run folder",
     "train cartpole --environment.id Pendulum-v1 --method.name sarsa": "has continuous actions; use actor_critic",
     "train --method.name dqn": "no such method; there are actor_critic, q_learning, sarsa",
