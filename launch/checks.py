@@ -12,7 +12,7 @@ import numpy as np
 
 from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.spaces import is_bound
-from launch.loop.trace import EventTrace
+from launch.loop.trace import read_trace
 from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, quoted
 from launch.run.folder import RunFolder
@@ -104,7 +104,7 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
             raise setting_error("record_arrivals", file, "cannot be written")
         check_can_be_written(file, "record_arrivals")
     if config.replay_arrivals is not None and budget is not None:
-        recorded = len(EventTrace(config.replay_arrivals).actor_ids)
+        recorded = len(read_trace(config.replay_arrivals).actor_ids)
         if recorded != budget.actors:
             raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 

@@ -100,7 +100,7 @@ class Executor(Protocol):
         ...
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
-        """Set the target network of later dispatches, for methods that have one."""
+        """The same for the target network, of methods that have one."""
         ...
 
     def dispatch(self, actor_id: int) -> None:
@@ -127,9 +127,9 @@ class Executor(Protocol):
         ...
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        """Upper bound of the rollouts lost if this actor ends now. A rollout has up to T × B agent steps.
+        """Upper bound of the rollouts lost if this actor ends now, with a call that has just failed.
 
-        Includes a call that has just failed. An aggregator may have rollouts under way without a call in flight.
+        An aggregator may have rollouts under way without a call in flight.
         """
         ...
 
@@ -154,17 +154,11 @@ class Executor(Protocol):
         ...
 
     def state(self) -> dict[str, Any] | None:
-        """State for a bit-exact resume as JSON values: the actors and the calls in flight.
-
-        None for processes: their order is not fixed.
-        """
+        """Actors and calls in flight as JSON values, for a bit-exact resume; None for processes: they have no order."""
         ...
 
     def restore(self, state: dict[str, Any]) -> Sequence[int]:
-        """Inverse of `state`, for an executor with actors of the same ids and no call in flight.
-
-        Returns the actor id of each rollout in flight, oldest first.
-        """
+        """Inverse of `state`, with actors of the same ids. Returns the ids of rollouts in flight, oldest first."""
         ...
 
     def close(self) -> None:

@@ -46,36 +46,34 @@ class TraceWriter:
         self._file.write(f"{_VERSION}\nactors {' '.join(map(str, actor_ids))}\n")
 
     def add(self, event: TraceEvent) -> None:
-        """Append an event."""
         self._file.write(f"{event}\n")
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
-class EventTrace:
-    """A trace read from a file and checked.
+class EventTrace(NamedTuple):
+    """Ids of the first actors, and all events."""
 
-    Attributes:
-        actor_ids: ids of the first actors.
-        events: all events.
+    actor_ids: list[int]
+    events: list[TraceEvent]
+
+
+def read_trace(file: str) -> EventTrace:
+    """Read a trace and check it.
 
     Raises:
         ConfigurationError: the file cannot be read, or is not a trace.
     """
-
-    def __init__(self, file: str) -> None:
-        try:
-            lines = Path(file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
-        word, *ids = lines[1].split() if lines[:1] == [_VERSION] and len(lines) > 1 else [""]
-        if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
-            problem = f"does not begin with {_VERSION!r} and its actors; record it by a run"
-            raise setting_error("replay_arrivals", file, problem)
-        self.actor_ids = list(map(int, ids))
-        self.events = [_parse(file, number, line) for number, line in enumerate(lines[2:], _FIRST_LINE)]
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise setting_error("replay_arrivals", file, f"cannot be read: {error}") from error
+    word, *ids = lines[1].split() if lines[:1] == [_VERSION] and len(lines) > 1 else [""]
+    if word != "actors" or not ids or not all(i.isdecimal() for i in ids):
+        problem = f"does not begin with {_VERSION!r} and its actors; record it by a run"
+        raise setting_error("replay_arrivals", file, problem)
+    return EventTrace([*map(int, ids)], [_parse(file, *line) for line in enumerate(lines[2:], _FIRST_LINE)])
 
 
 class TraceReader:
@@ -86,18 +84,14 @@ class TraceReader:
     """
 
     def __init__(self, file: str) -> None:
-        self._trace = EventTrace(file)
+        self._events = read_trace(file).events
         self._position = 0
         self._replacements_missing = 0
-        drained = {event.actor_id for event in self._trace.events if event.kind == "released"}
         # The trace has no line for the moment at which a node began to drain. It follows from the number of reports
         # that are left, since a draining actor gets no further dispatch.
-        self.reports_before_drained = Counter({actor_id: 0 for actor_id in drained if actor_id is not None})
-        self.reports_before_drained.update(
-            event.actor_id
-            for event in self._trace.events
-            if event.kind == "report" and event.actor_id is not None and event.actor_id in drained
-        )
+        reports = Counter(event.actor_id for event in self._events if event.kind == "report")
+        drained = [event.actor_id for event in self._events if event.kind == "released"]
+        self.reports_before_drained = {actor_id: reports[actor_id] for actor_id in drained if actor_id is not None}
 
     @property
     def line(self) -> int:
@@ -107,7 +101,7 @@ class TraceReader:
     @property
     def next(self) -> TraceEvent | None:
         """The next event; None at the end."""
-        return self._trace.events[self._position] if self._position < len(self._trace.events) else None
+        return self._events[self._position] if self._position < len(self._events) else None
 
     @property
     def free_slots(self) -> int:
@@ -117,7 +111,6 @@ class TraceReader:
         return self._replacements_missing + (self.next.kind == "joined")
 
     def advance(self) -> None:
-        """Step over the next event."""
         match self.next:
             case TraceEvent("report", int(actor_id)) if actor_id in self.reports_before_drained:
                 self.reports_before_drained[actor_id] -= 1

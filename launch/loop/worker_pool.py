@@ -27,6 +27,7 @@ Failed actors are never revived under their id: a late report of the old process
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from launch.loop.executor import Change, ChildEvent, Drained, Executor, Failed, Heartbeat, Joined, Replaced
 from shared.config import SupervisionConfig
@@ -57,7 +58,6 @@ class WorkerPool:
     Args:
         executor: runs the rollouts. Weights are published before the first dispatch.
         calls_per_actor: rollouts in flight per actor.
-        supervision: limits of silence and of replacements.
         clock: monotonic seconds.
 
     Attributes:
@@ -85,7 +85,7 @@ class WorkerPool:
         return bool(self._due) or not (self.stopping or self._executor.actor_ids)
 
     def resume(self, actor_ids: Sequence[int]) -> None:
-        """Supervise rollouts that were in flight before `start`, by their actors' ids."""
+        """See `Coordinator.resume`."""
         for actor_id in actor_ids:
             self._watchdog.dispatched(actor_id, self._clock())
 
@@ -115,11 +115,8 @@ class WorkerPool:
             TrainingStoppedError: more actors died than may be replaced, or none has ever completed a rollout.
         """
         now = self._clock()
-        calls_left = self._watchdog.outstanding(event.actor_id) - 1
-        # A process starts or has just ended there: the duration of this call says nothing about later ones.
-        self._watchdog.forget(event.actor_id)
-        for _ in range(calls_left):
-            self._watchdog.dispatched(event.actor_id, now)
+        # A process starts or has just ended there.
+        self._watchdog.starts_again(event.actor_id, now)
         self.rollouts_lost += event.rollouts_lost
         if isinstance(event.change, Replaced):
             self.actor_restarts += 1
@@ -245,54 +242,56 @@ class WorkerPool:
         return actor_id
 
 
-class Watchdog:
-    """Finds hung actors by the longest rollout of each.
+@dataclass
+class _Watched:
+    """An actor's calls in flight, the time at which it began the oldest, and the seconds of its rollouts so far.
 
-    All times are seconds of one monotonic clock, given by the caller.
-
-    Args:
-        config: `hang_seconds` and `start_seconds`.
+    Those of the first are by the actor's own account: without the start of its process, and its imports.
     """
+
+    calls: int = 0
+    since: float = 0.0
+    first: float | None = None
+    longest: float = 0.0
+
+
+class Watchdog:
+    """Finds hung actors by the longest rollout of each. All times are seconds of one monotonic clock."""
 
     def __init__(self, config: SupervisionConfig) -> None:
         self._config = config
-        # Dispatch times of the calls in flight. An actor works on the oldest, so one start time an actor suffices.
-        self._waiting: dict[int, deque[float]] = {}
-        self._working_since: dict[int, float] = {}
-        self._longest: dict[int, float] = {}
-        self._first: dict[int, float] = {}
+        self._actors: dict[int, _Watched] = {}
 
     def dispatched(self, actor_id: int, now: float) -> None:
-        """Record a call that was dispatched to the actor."""
-        waiting = self._waiting.setdefault(actor_id, deque())
-        if not waiting:
-            self._working_since[actor_id] = now
-        waiting.append(now)
+        actor = self._actors.setdefault(actor_id, _Watched())
+        if not actor.calls:
+            actor.since = now
+        actor.calls += 1
 
     def reported(self, actor_id: int, now: float, worked: float) -> None:
         """Record that the actor completed its oldest call, `worked` seconds of which it worked by its own account."""
-        self._waiting[actor_id].popleft()
-        taken = now - self._working_since[actor_id]
-        if actor_id in self._first:
-            self._longest[actor_id] = max(self._longest[actor_id], taken)
+        actor = self._actors[actor_id]
+        if actor.first is None:
+            actor.first = worked
         else:
-            # `taken` includes the start of the process and its imports, `worked` does not.
-            self._first[actor_id], self._longest[actor_id] = worked, 0.0
-        self._working_since[actor_id] = now
+            actor.longest = max(actor.longest, now - actor.since)
+        self.heard_from(actor_id, now)
 
     def heard_from(self, actor_id: int, now: float) -> None:
-        """Record a call that ended in a heartbeat. It says nothing about the duration of a rollout."""
-        self._waiting[actor_id].popleft()
-        self._working_since[actor_id] = now
+        """Record that the oldest call ended. In a heartbeat, it says nothing about the duration of a rollout."""
+        actor = self._actors[actor_id]
+        actor.calls, actor.since = actor.calls - 1, now
+
+    def starts_again(self, actor_id: int, now: float) -> None:
+        """Record that the oldest call ended, and that the duration of rollouts so far says nothing about later ones."""
+        self._actors[actor_id] = _Watched(self.outstanding(actor_id) - 1, now)
 
     def outstanding(self, actor_id: int) -> int:
         """Calls of the actor in flight."""
-        return len(self._waiting.get(actor_id, ()))
+        return self._actors[actor_id].calls if actor_id in self._actors else 0
 
     def forget(self, actor_id: int) -> None:
-        """Drop everything about an actor that has ended."""
-        for known in (self._waiting, self._working_since, self._longest, self._first):
-            known.pop(actor_id, None)
+        self._actors.pop(actor_id, None)
 
     def hung(self, now: float, has_completed: Callable[[int], bool]) -> dict[int, str]:
         """The actors that are silent for too long, and a reason for each.
@@ -301,28 +300,24 @@ class Watchdog:
         process itself, for example for a checkpoint on a slow disk, and is no fault of the actor.
         """
         reasons = {}
-        for actor_id, waiting in self._waiting.items():
-            silent = now - self._working_since[actor_id]
-            if not waiting or silent <= self._deadline(actor_id) or has_completed(actor_id):
+        for actor_id, actor in self._actors.items():
+            silent = now - actor.since
+            if not actor.calls or silent <= self._deadline(actor) or has_completed(actor_id):
                 continue
             history, setting = "it has not reported yet", "start-seconds"
-            if actor_id in self._first:
-                longest = max(self._longest[actor_id], self._first[actor_id])
-                history, setting = f"its longest rollout took {longest:.1f} s", "hang-seconds"
+            if actor.first is not None:
+                history = f"its longest rollout took {max(actor.longest, actor.first):.1f} s"
+                setting = "hang-seconds"
             reasons[actor_id] = (
                 f"no report for {silent:.0f} s, {history}: it hangs; where rollouts take so long, raise "
                 f"--supervision.{setting}"
             )
         return reasons
 
-    def _deadline(self, actor_id: int) -> float:
-        if actor_id not in self._first:
+    def _deadline(self, actor: _Watched) -> float:
+        if actor.first is None:
             return self._config.start_seconds
-        return max(
-            self._config.hang_seconds,
-            _HANG_FACTOR * self._longest[actor_id],
-            _FIRST_FACTOR * self._first[actor_id],
-        )
+        return max(self._config.hang_seconds, _HANG_FACTOR * actor.longest, _FIRST_FACTOR * actor.first)
 
 
 def backoff_seconds(failures: int) -> float:
@@ -337,7 +332,7 @@ class RestartPolicy:
     """
 
     def __init__(self, config: SupervisionConfig) -> None:
-        self._config = config
+        self._max_restarts = config.max_restarts
         self._deaths: deque[float] = deque()
         self._unproven: set[int] = set()
         # Replacements in a row that died before their first report.
@@ -358,17 +353,14 @@ class RestartPolicy:
 
     def died(self, actor_id: int, now: float) -> float | None:
         """Seconds to wait before its replacement starts; None if too many actors died."""
-        window = _RESTART_WINDOW_SECONDS
         self._deaths.append(now)
-        while self._deaths[0] < now - window:
+        while self._deaths[0] < now - _RESTART_WINDOW_SECONDS:
             self._deaths.popleft()
-        if len(self._deaths) > self._config.max_restarts:
+        if len(self._deaths) > self._max_restarts:
             return None
         self._fruitless = self._fruitless + 1 if actor_id in self._unproven else 0
         self._unproven.discard(actor_id)
-        if not self._fruitless:
-            return 0.0
-        return backoff_seconds(self._fruitless)
+        return backoff_seconds(self._fruitless) if self._fruitless else 0.0
 
     def replaced_by(self, actor_id: int) -> None:
         """Record the id of a replacement, which has yet to report."""

@@ -1,11 +1,10 @@
 """The executor whose actors and evaluator are Ray processes. It starts them and passes calls on; the loop decides."""
 
 import itertools
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -38,8 +37,6 @@ _GLANCE_SECONDS = 0.01
 # Nor does Ray keep a record of every call: within half an hour of CartPole they filled 400 MB of its server.
 PROCESS_OPTIONS: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "enable_task_events": False}
 
-_FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-
 
 @dataclass
 class WorkerHandle:
@@ -51,6 +48,7 @@ class WorkerHandle:
         actors: number of actors.
         connection: offered to a process of this machine, until it cannot be accepted.
         serving: Ray's call that answers through the connection, once it has been accepted.
+        target_version: version of the target network that it was sent last.
     """
 
     process: Any
@@ -58,6 +56,21 @@ class WorkerHandle:
     actors: int = 1
     connection: LocalConnection | None = None
     serving: ray.ObjectRef | None = None
+    target_version: int | None = None
+
+
+class _Published:
+    """A snapshot, which is put into Ray's object store when a call first needs it there.
+
+    Ray frees it there when the last call that carries it has ended, and this object is gone.
+    """
+
+    def __init__(self, snapshot: WeightSnapshot) -> None:
+        self.snapshot = snapshot
+
+    @cached_property
+    def reference(self) -> ray.ObjectRef:
+        return ray.put(self.snapshot)
 
 
 class RayExecutor:
@@ -96,14 +109,9 @@ class RayExecutor:
         # of dispatch.
         self._calls: dict[Any, int | None] = {}
         self._transport = LocalTransport()
-        self._snapshot: WeightSnapshot | None = None
         self._publishes = 0
-        self._target: WeightSnapshot | None = None
-        # The published weights in Ray's object store, put there when a call first needs them.
-        # Replacing the reference frees the old object when the last call that carries it has ended.
-        self._snapshot_object: ray.ObjectRef | None = None
-        self._target_object: ray.ObjectRef | None = None
-        self._target_versions: dict[int, int] = {}
+        self._weights: _Published | None = None
+        self._target: _Published | None = None
         self._evaluator: Any = None
         for _ in range(actors):
             self.add()
@@ -126,29 +134,35 @@ class RayExecutor:
             # After the first update: it would take a third of the cores from the actors that are waited for. Runs that
             # may never evaluate do not pay for the process, which takes as much memory as an actor.
             self._evaluator = self._start_evaluator()
-        self._snapshot, self._snapshot_object = snapshot, None
-        self._transport.publish()
+        self._weights = _Published(snapshot)
 
     def publish_target(self, snapshot: WeightSnapshot) -> None:
-        self._target, self._target_object = snapshot, None
-        self._transport.publish_target()
+        self._target = _Published(snapshot)
 
     def dispatch(self, actor_id: int) -> None:
-        worker = self._workers[actor_id]
+        assert self._weights is not None, "publish comes before dispatch"
+        worker, target = self._workers[actor_id], self._target
+        if target is not None:
+            # It keeps the target that it has. It takes its calls in order: that of an earlier call has arrived.
+            version = target.snapshot.version
+            target = None if worker.target_version == version else target
+            worker.target_version = version
         if worker.serving is None:
-            address = None if worker.connection is None else worker.connection.address
-            call = worker.process.run.remote(self._weights(), self._new_target_weights(actor_id), address)
+            address = worker.connection and worker.connection.address
+            reference = None if target is None else target.reference
+            call = worker.process.run.remote(self._weights.reference, reference, address)
         else:
             assert worker.connection is not None
-            assert self._snapshot is not None
-            call = self._transport.call(worker.connection, self._snapshot, self._new_target(actor_id))
+            target_snapshot = None if target is None else target.snapshot
+            call = self._transport.call(worker.connection, self._weights.snapshot, target_snapshot)
         self._calls[call] = actor_id
 
     def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
         if self._evaluator is None:
             self._evaluator = self._start_evaluator()
-        weights = self._weights() if snapshot is self._snapshot else ray.put(snapshot)
-        self._calls[self._evaluator.run.remote(weights, policy)] = None
+        published = self._weights
+        reference = published.reference if published and published.snapshot is snapshot else ray.put(snapshot)
+        self._calls[self._evaluator.run.remote(reference, policy)] = None
 
     def drop_evaluations(self) -> None:
         self._calls = {call: actor_id for call, actor_id in self._calls.items() if actor_id is not None}
@@ -225,7 +239,9 @@ class RayExecutor:
     def replace_evaluator(self) -> None:
         # Its further calls would each end with its death again.
         self.drop_evaluations()
-        self._end_evaluator()
+        if self._evaluator is not None:
+            ray.kill(self._evaluator, no_restart=True)
+        self._evaluator = None
 
     def state(self) -> None:
         return None
@@ -236,7 +252,7 @@ class RayExecutor:
     def close(self) -> None:
         for worker in self._workers.values():
             self._end(worker)
-        self._end_evaluator()
+        self.replace_evaluator()
         self._transport.close()
         self._workers, self._calls = {}, {}
 
@@ -297,38 +313,9 @@ class RayExecutor:
         lost = isinstance(error, RayActorError) and self._cluster.has_lost(self._workers[actor_id].node)
         return failed._replace(node_lost=lost)
 
-    def _weights(self) -> ray.ObjectRef:
-        """The published snapshot as an object."""
-        if self._snapshot_object is None:
-            assert self._snapshot is not None, "publish comes before dispatch"
-            self._snapshot_object = ray.put(self._snapshot)
-        return self._snapshot_object
-
-    def _new_target(self, actor_id: int) -> WeightSnapshot | None:
-        """The target network, or None if this actor has received it: it keeps the one that it has."""
-        if self._target is None or self._target_versions.get(actor_id) == self._target.version:
-            return None
-        # An actor takes its calls in order: the target of an earlier call has arrived when this one begins.
-        self._target_versions[actor_id] = self._target.version
-        return self._target
-
-    def _new_target_weights(self, actor_id: int) -> ray.ObjectRef | None:
-        """The same as an object."""
-        target = self._new_target(actor_id)
-        if target is None:
-            return None
-        if self._target_object is None:
-            self._target_object = ray.put(target)
-        return self._target_object
-
     def _start_evaluator(self) -> Any:
         # It takes no core from the actors' count: between evaluations it sleeps.
         return ray.remote(num_cpus=0, **PROCESS_OPTIONS)(EvaluatorProcess).remote(self._config, self._spec)
-
-    def _end_evaluator(self) -> None:
-        if self._evaluator is not None:
-            ray.kill(self._evaluator, no_restart=True)
-        self._evaluator = None
 
     def _end(self, worker: WorkerHandle) -> None:
         # Processes that an aggregator has started end with it.
@@ -338,20 +325,12 @@ class RayExecutor:
 
 
 def failure_reason(error: RayError, call: str = "its rollout") -> str:
-    """The reason why a process or a call failed, in one line, with the place of an exception."""
+    """The reason why a process or a call failed, in one line."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, CallFailedError):
         return f"{call} raised: {error.cause}"
     reason = last_line(error)
     if not isinstance(error, RayActorError):
-        return f"{call} raised: {reason}{_innermost_frame(str(error))}"
+        return f"{call} raised: {reason}"
     # Ray appends a paragraph of possible causes, the same each time.
     detail = reason.partition(" Some common causes")[0].partition("Worker exit detail: ")
     return f"its process died: {detail[2] or detail[0]}"
-
-
-def _innermost_frame(traceback: str) -> str:
-    frames = _FRAME.findall(traceback)
-    if not frames:
-        return ""
-    file, line, function = frames[-1]
-    return f" ({Path(file).name}:{line}, in {function})"

@@ -31,6 +31,7 @@ from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation, place, placement_lines
+from launch.on_ray.prometheus import RayMetrics
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
@@ -128,32 +129,24 @@ class LearnerProcess:
         # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
         early = None if start.resume else executor_from(0)
         try:
-            return self._session_with(start, executor_from if early is None else lambda _: early)
+            prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
+            from launch.run.session import TrainingSession
+
+            prometheus: OpenTracker = partial(RayMetrics, start.folder.name)
+            return TrainingSession(
+                config,
+                spec,
+                start.folder,
+                executor_from if early is None else lambda _: early,
+                resume=start.resume,
+                after=start.death,
+                trackers={} if config.address == "local" else {"Ray's metrics": prometheus},
+                started=start.started,
+            )
         except BaseException:
             if early is not None:
                 early.close()
             raise
-
-    def _session_with(self, start: LearnerStart, make_executor: Callable[[int], Executor]) -> "TrainingSession":
-        prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
-        from launch.run.session import TrainingSession
-
-        config = start.config
-        trackers: dict[str, OpenTracker] = {}
-        if config.address != "local":
-            from launch.on_ray.prometheus import RayMetrics
-
-            trackers["Ray's metrics"] = partial(RayMetrics, start.folder.name)
-        return TrainingSession(
-            config,
-            start.spec,
-            start.folder,
-            make_executor,
-            resume=start.resume,
-            after=start.death,
-            trackers=trackers,
-            started=start.started,
-        )
 
     def run(self) -> Summary:
         return self._made().run()
@@ -252,22 +245,21 @@ def sent_folder(folder: Path) -> SentFolder:
 def _place_again(config: RunConfig, say: Callable[[str], None], stop: StopRequest) -> Placement:
     """Wait until the nodes have room for the run, and plan its placement."""
     shown = ""
-    while True:
-        if stop.asked:
-            raise KeyboardInterrupt
+    while not stop.asked:
         nodes = cluster_nodes()
         try:
             placement = place(config, nodes)
         except ConfigurationError as error:
             if str(error) != shown:
-                say(f"waiting for nodes: {error}")
                 shown = str(error)
+                say(f"waiting for nodes: {shown}")
             # Ray sends no event when a node joins, and `stop` has none on purpose.
             time.sleep(VIEW_SECONDS)
             continue
         for line in placement_lines(placement, nodes):
             say(line)
         return placement
+    raise KeyboardInterrupt
 
 
 class RemoteLearner:

@@ -29,7 +29,7 @@ against 0.01 ms with shared memory, and that process limits the number of actors
 
 import mmap
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -52,7 +52,7 @@ Answer = GradientReport | AggregatedReport | ChildEvent | Heartbeat | None
 class VectorAddress(NamedTuple):
     """Location of a shared vector: open in process `pid` of `machine` under the number `descriptor`."""
 
-    machine: str
+    machine: str | None
     pid: int
     descriptor: int
     size: int
@@ -61,7 +61,7 @@ class VectorAddress(NamedTuple):
 class ChannelAddress(NamedTuple):
     """Location of the far end of a channel: open in process `pid` of `machine` under these two numbers."""
 
-    machine: str
+    machine: str | None
     pid: int
     reads: int
     writes: int
@@ -91,23 +91,15 @@ class LocalTransport:
     """The executor's side: connections to actors of this machine, and the weights that they read."""
 
     def __init__(self) -> None:
-        # Written when the first call needs them: a version that no local actor reads costs nothing.
-        self._weights: tuple[Weights, SharedVector] | None = None
-        self._target: tuple[Weights, SharedVector] | None = None
-        self._weight_vectors, self._target_vectors = VectorPool(), VectorPool()
+        self._weights, self._targets = _SharedSnapshots(), _SharedSnapshots()
         self._calls: list[LocalCall] = []
 
-    def publish(self) -> None:
-        """Take the weights of the next call as new."""
-        self._weights = None
-
-    def publish_target(self) -> None:
-        """Take the target network of the next call as new."""
-        self._target = None
-
     def offer(self) -> "LocalConnection | None":
-        """A connection for one actor of this machine to accept; None if the transport is not available."""
-        if not is_available():
+        """A connection for one actor of this machine to accept; None if the transport is not available.
+
+        It needs files without a name, and a view of the open files of other processes: Linux has both.
+        """
+        if not hasattr(os, "memfd_create") or machine_id() is None:
             return None
         try:
             return LocalConnection()
@@ -118,22 +110,16 @@ class LocalTransport:
     def call(
         self, connection: "LocalConnection", snapshot: WeightSnapshot, target: WeightSnapshot | None
     ) -> "LocalCall":
-        """Send a call to an actor that has accepted `connection`. The weights are those published last."""
-        if self._weights is None:
-            vector = self._weight_vectors.free(snapshot.parameters.size, [call.weights for call in self._calls])
-            self._weights = _write(snapshot, vector)
-        weights, vector = self._weights
-        target_weights, target_vector = None, None
+        """Send a call to an actor that has accepted `connection`."""
+        in_use = {vector for call in self._calls for vector in call.vectors}
+        weights, *read = self._weights.shared(snapshot, in_use)
+        target_weights = None
         if target is not None:
-            if self._target is None:
-                unused = self._target_vectors.free(target.parameters.size, [call.target for call in self._calls])
-                self._target = _write(target, unused)
-            target_weights, target_vector = self._target
-        reply_in = connection.replies.free(
-            snapshot.parameters.size, [call.reply_in for call in self._calls if call.connection is connection]
-        )
+            target_weights, vector = self._targets.shared(target, in_use)
+            read.append(vector)
+        reply_in = connection.replies.free(snapshot.parameters.size, in_use)
         # Its vectors stay reserved until the report is received: the actor reads weights in place during the rollout.
-        call = LocalCall(connection, vector, target_vector, reply_in)
+        call = LocalCall(connection, reply_in, (*read, reply_in))
         self._calls.append(call)
         connection.near.send(Request(weights, target_weights, reply_in.address))
         return call
@@ -158,8 +144,26 @@ class LocalTransport:
 
     def close(self) -> None:
         """Close the files of the weights. Connections are closed by `disconnect`."""
-        self._weight_vectors.close()
-        self._target_vectors.close()
+        self._weights.vectors.close()
+        self._targets.vectors.close()
+
+
+class _SharedSnapshots:
+    """The newest snapshot in shared memory. A version that no call needs is not written: that would cost a copy."""
+
+    def __init__(self) -> None:
+        self.vectors = VectorPool()
+        self._snapshot: WeightSnapshot | None = None
+        self._shared: tuple[Weights, SharedVector]
+
+    def shared(self, snapshot: WeightSnapshot, in_use: "Set[SharedVector]") -> "tuple[Weights, SharedVector]":
+        """The snapshot, which must not change, written to a vector that is not in use."""
+        if snapshot is not self._snapshot:
+            vector = self.vectors.free(snapshot.parameters.size, in_use)
+            vector.values[...] = snapshot.parameters
+            weights = Weights(snapshot.version, vector.address, snapshot.frames, snapshot.reward_factor)
+            self._snapshot, self._shared = snapshot, (weights, vector)
+        return self._shared
 
 
 class LocalConnection:
@@ -185,7 +189,7 @@ class LocalConnection:
             os.close(writes)
             raise
         self.near = Channel(reads, writes)
-        self.address = ChannelAddress(_this_machine(), os.getpid(), self._far_reads, self._far_writes)
+        self.address = ChannelAddress(machine_id(), os.getpid(), self._far_reads, self._far_writes)
         self.replies = VectorPool()
         self._far_open = True
 
@@ -204,12 +208,11 @@ class LocalConnection:
 
 @dataclass(eq=False)
 class LocalCall:
-    """A call in flight, compared by identity. No other call may use its vectors until it has ended."""
+    """A call in flight, compared by identity. No other call may write to its vectors until it has ended."""
 
     connection: LocalConnection
-    weights: "SharedVector"
-    target: "SharedVector | None"
     reply_in: "SharedVector"
+    vectors: "tuple[SharedVector, ...]"
 
 
 def ended_calls(calls: Sequence[LocalCall], seconds: float) -> set[LocalCall]:
@@ -297,7 +300,7 @@ def open_channel(address: ChannelAddress) -> Channel | None:
     return None
 
 
-def _open_file(machine: str, pid: int, descriptor: int, kind: str, flags: int) -> int | None:
+def _open_file(machine: str | None, pid: int, descriptor: int, kind: str, flags: int) -> int | None:
     """Open a file that another process has open; None if it cannot be reached from this process."""
     path = f"{PROCESSES}/{pid}/fd/{descriptor}"
     with suppress(OSError):
@@ -318,7 +321,7 @@ class SharedVector:
         except OSError:
             os.close(self._descriptor)
             raise
-        self.address = VectorAddress(_this_machine(), os.getpid(), self._descriptor, size)
+        self.address = VectorAddress(machine_id(), os.getpid(), self._descriptor, size)
 
     def close(self) -> None:
         """Close the file. The memory stays as long as a process maps it."""
@@ -331,11 +334,10 @@ class VectorPool:
     def __init__(self) -> None:
         self._vectors: list[SharedVector] = []
 
-    def free(self, size: int, in_use: Iterable[SharedVector | None]) -> SharedVector:
+    def free(self, size: int, in_use: Set[SharedVector]) -> SharedVector:
         """A vector of `size` elements that is not in use, new if necessary."""
-        used = {id(vector) for vector in in_use}
         for vector in self._vectors:
-            if id(vector) not in used:
+            if vector not in in_use:
                 return vector
         self._vectors.append(SharedVector(size))
         return self._vectors[-1]
@@ -345,11 +347,6 @@ class VectorPool:
         for vector in self._vectors:
             vector.close()
         self._vectors = []
-
-
-def is_available() -> bool:
-    """Whether this system has files without a name and shows the open files of other processes: Linux does."""
-    return hasattr(os, "memfd_create") and machine_id() is not None
 
 
 def attach(address: VectorAddress) -> Float32Array | None:
@@ -366,17 +363,6 @@ def attach(address: VectorAddress) -> Float32Array | None:
         os.close(descriptor)
 
 
-def _this_machine() -> str:
-    machine = machine_id()
-    assert machine is not None, "the transport is used where it is available"
-    return machine
-
-
 def _map(descriptor: int, size: int) -> Float32Array:
     # A mapping starts at a page, so TensorFlow takes the array without a copy, see `shared.graph.Graph`.
     return np.frombuffer(mmap.mmap(descriptor, size * _ELEMENT_BYTES), np.float32)
-
-
-def _write(snapshot: WeightSnapshot, vector: SharedVector) -> tuple[Weights, SharedVector]:
-    vector.values[...] = snapshot.parameters
-    return Weights(snapshot.version, vector.address, snapshot.frames, snapshot.reward_factor), vector

@@ -129,14 +129,21 @@ class ChaosRun:
     def wait_until_gone(self) -> None:
         wait_for(lambda: not self.processes(), "the end", shown=self.processes, seconds=self.deadline_seconds)
 
-    def damage_newest_checkpoint(self) -> int:
-        """The update that it was of. The one before it is there."""
+    def resume_without_newest_checkpoint(self, *arguments: str) -> None:
+        """Kill the driver, damage the newest checkpoint, resume from the one before it, and stop by SIGTERM."""
+        self.kill_driver()
         newest = self.checkpoints()[-1]
         data = self.path / "checkpoints" / f"update-{newest}.data-00000-of-00001"
         damaged = bytearray(data.read_bytes())
         damaged[len(damaged) // 2] ^= 0xFF
         data.write_bytes(damaged)
-        return newest
+        self.start("--resume", str(self.path), *arguments)
+        self.wait_for(lambda: f"update-{newest} is damaged and was passed over" in self.log(), "the damaged checkpoint")
+        self.wait_for_progress()
+        self.driver.send_signal(signal.SIGTERM)
+        output = self.wait_for_end()
+        assert self.driver.returncode == 130, output
+        assert "Traceback" not in output
 
 
 def is_stopped(pid: int) -> bool:

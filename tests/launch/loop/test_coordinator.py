@@ -66,19 +66,6 @@ def test_a_stop_waits_for_evaluations_until_they_are_given_up(cartpole: RunConfi
     assert list(events) == []
 
 
-def test_given_up_evaluations_leave_no_rollout_behind(cartpole: RunConfig) -> None:
-    executor, learner, coordinator = make(cartpole, actors=2)
-    executor.completions += [report(0, 1, 0), report(0, 2, 1), report(1, 1, 0)]
-    events = coordinator.run()
-    next(events)
-    coordinator.evaluate("sampled")
-    coordinator.evaluate("greedy")
-    coordinator.stop()
-    coordinator.give_up_evaluations()
-    assert [type(event) for event in events] == [Outcome, Outcome]
-    assert learner.account.ledger.sampled == 3
-
-
 def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunConfig) -> None:
     executor, _, coordinator = make(cartpole, actors=1)
     result = EvaluationResult(1, np.zeros(2, np.float32), EpisodeStats(np.ones(1), np.ones(1, np.int64)))

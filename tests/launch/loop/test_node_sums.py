@@ -12,7 +12,6 @@ from reports import gradient_report
 
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.coordinator import Coordinator
-from launch.loop.executor import Failed, Joined, Replaced
 from learner.learner import Learner, Outcome
 from shared.config import LearnerConfig, MethodConfig, OptimizerConfig, RunConfig, SupervisionConfig
 from shared.layout import ParameterLayout
@@ -33,7 +32,6 @@ class Parts:
         self._asked: deque[tuple[int, WeightSnapshot, WeightSnapshot | None]] = deque()
         self._snapshot: WeightSnapshot | None = None
         self._targets: dict[int, WeightSnapshot] = {}
-        self.waiting: dict[int, Part] = {}
         self.published: list[int] = []
 
     @property
@@ -59,31 +57,13 @@ class Parts:
         # Never the latest call: others would wait for ever.
         self._asked.rotate(-int(self._order.integers(max(1, len(self._asked) - 1))))
         actor_id, snapshot, target = self._asked.popleft()
-        result = self.parts[actor_id](snapshot, target)
-        return result if isinstance(result, Failed) else result._replace(actor_id=actor_id)
-
-    def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
-        return False
-
-    def rollouts_under_way(self, actor_id: int) -> int:
-        return 1 + sum(asked[0] == actor_id for asked in self._asked)
+        return self.parts[actor_id](snapshot, target)._replace(actor_id=actor_id)
 
     def free_slots(self) -> int:
-        return len(self.waiting)
+        return 0
 
     def draining(self) -> Sequence[int]:
         return ()
-
-    def remove(self, actor_id: int) -> None:
-        del self.parts[actor_id]
-        self._asked = deque(asked for asked in self._asked if asked[0] != actor_id)
-
-    def add(self) -> int | None:
-        if not self.waiting:
-            return None
-        actor_id, part = self.waiting.popitem()
-        self.parts[actor_id] = part
-        return actor_id
 
 
 class Player:
@@ -194,42 +174,3 @@ def test_sums_of_nodes_equal_those_of_numpy_to_the_bit(
     for node in nodes.nodes.values():
         assert sorted(set(node.published)) == node.published
     assert max(learner.account.lag_counts) > 1
-
-
-def test_changes_on_a_node_are_counted_once_and_the_sums_go_on(cartpole: RunConfig) -> None:
-    """An actor dies, and then a node, in whose place another one joins."""
-    nodes = Nodes()
-    learner = Learner(settings(cartpole, "sum", K), LAYOUT, np.ones(LAYOUT.size, np.float32))
-    coordinator = Coordinator(learner, nodes.top, calls_per_actor=1, supervision=SUPERVISION, clock=nodes.clock)  # type: ignore[arg-type]
-    events = coordinator.run()
-
-    def until(kind: type) -> Any:
-        for event in events:
-            learner.account.ledger.check()
-            if isinstance(event, kind):
-                return event
-        raise AssertionError("the loop ended")
-
-    def failing(failed: Failed) -> Part:
-        return lambda _snapshot, _target: failed
-
-    until(Outcome)
-    node = nodes.nodes[1000]
-    node.waiting[1009] = Player(1009, nodes.made, 1)
-    node.parts[1001] = failing(Failed(1001, "its process died"))
-    assert until(Failed).actor_id == 1001
-    assert until(Replaced) == Replaced(Failed(1001, "its process died"), 1009)
-    assert coordinator.actor_restarts == 1
-    assert coordinator.rollouts_lost > 0
-
-    nodes.top.parts[2000] = failing(Failed(2000, "its node died", node_lost=True))
-    assert until(Failed).actor_id == 2000
-    nodes.top.waiting[3000] = nodes.node(3000)
-    nodes.clock.now += 5.0
-    assert until(Joined) == Joined(3000)
-    assert coordinator.actor_restarts == 1, "an actor that is lost with its node is no restart"
-    while not 3000 < until(Outcome).report.actor_id < 4000:
-        pass
-    assert learner.version > 3
-    assert all(len(taken.reports) == K for taken in nodes.taken)
-    assert learner.account.ledger.gradients_applied == K * learner.version

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.loop.trace import EventTrace, TraceEvent, TraceWriter
+from launch.loop.trace import TraceEvent, TraceWriter, read_trace
 from shared.errors import ConfigurationError
 
 
@@ -23,7 +23,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     for arrival in order:
         writer.add(arrival)
     writer.close()
-    read = EventTrace(str(tmp_path / "order.txt"))
+    read = read_trace(str(tmp_path / "order.txt"))
     assert read.actor_ids == [0, 1]
     assert read.events == order
 
@@ -44,4 +44,4 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_another_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "order.txt").write_bytes(content)
     with pytest.raises(ConfigurationError, match=message):
-        EventTrace(str(tmp_path / "order.txt"))
+        read_trace(str(tmp_path / "order.txt"))

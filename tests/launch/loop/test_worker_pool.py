@@ -219,21 +219,10 @@ def test_an_evaluator_that_dies_is_replaced_and_the_evaluation_can_be_requested_
     coordinator.evaluate("sampled")
     assert next(events) == Replaced(Failed(None, "gone"), None)
     assert "replace evaluator" in executor.tape
+    assert coordinator.evaluations_under_way == 0
     asked_before = WeightSnapshot(7, np.zeros(2, np.float32))
     assert coordinator.evaluate("sampled", asked_before) is asked_before
     assert executor.tape[-1] == "evaluate 7 sampled"
-
-
-def test_an_evaluator_that_died_is_waited_for_no_more(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=1)
-    executor.completions += [report(0, 1, 0), Failed(None, "gone"), report(0, 2, 1)]
-    events = coordinator.run()
-    next(events)
-    coordinator.evaluate("sampled")
-    assert isinstance(next(events), Replaced)
-    assert coordinator.evaluations_under_way == 0
-    coordinator.stop()
-    assert [type(event) for event in events] == [Outcome]
 
 
 def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunConfig) -> None:
@@ -287,16 +276,6 @@ def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
     assert next(events) is None
     executor.places, executor.clock.now = 2, 10.0
     assert next(events) == Replaced(Failed(0, "it raised"), 2)
-
-
-def test_the_rollouts_lost_with_an_aggregator_are_counted(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2)
-    executor.completions += [Failed(1, "gone")]
-    events = coordinator.run()
-    # And the call that starts it: as a node has more rollouts under way than calls.
-    executor.under_way[1] = 6
-    assert next(events) == Failed(1, "gone")
-    assert coordinator.rollouts_lost == 7
 
 
 def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:

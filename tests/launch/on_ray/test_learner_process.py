@@ -98,10 +98,6 @@ class Learners:
             stop=stop,
         )
 
-    def checkpoint(self) -> None:
-        (self._folder / "checkpoints").mkdir()
-        (self._folder / "checkpoints" / "update-10.index").touch()
-
 
 Make = Callable[..., Learners]
 
@@ -112,9 +108,12 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     return partial(Learners, monkeypatch, tmp_path)
 
 
-def test_a_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_come(cartpole: RunConfig, make: Make) -> None:
+def test_a_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_come(
+    cartpole: RunConfig, make: Make, tmp_path: Path
+) -> None:
     learners = make((120, DIED), (150, DIED), (900, SUMMARY))
-    learners.checkpoint()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "update-10.index").touch()
     assert learners.run(cartpole) == SUMMARY
     reason = "its process died: killed by SIGKILL"
     assert learners.starts == [(False, None), (True, (reason, 120)), (True, (reason, 150))]
@@ -130,40 +129,36 @@ def test_without_a_checkpoint_the_next_learner_begins_anew(cartpole: RunConfig, 
     assert [resume for resume, _ in learners.starts] == [False, False]
 
 
-def test_no_more_learners_are_started_than_may_be(cartpole: RunConfig, make: Make) -> None:
-    learners = make(*[(5, DIED)] * 4)
-    with pytest.raises(ray.exceptions.RayActorError):
-        learners.run(cartpole)
-    assert (len(learners.starts), len(learners.said)) == (4, 3)
+def raised(cause: Exception) -> Exception:
+    """What Ray raises for an error of a learner whose process lives."""
+    return ray.exceptions.RayTaskError("run", f"raised: {cause}", cause).as_instanceof_cause()
 
 
-def test_who_has_asked_the_run_to_stop_gets_no_other_learner(cartpole: RunConfig, make: Make) -> None:
-    learners = make((5, DIED))
-    with pytest.raises(ray.exceptions.RayActorError):
-        learners.run(cartpole, interrupt=True)
-    assert len(learners.starts) == 1
+@pytest.mark.parametrize(
+    ("ends", "interrupt", "starts", "error"),
+    [
+        pytest.param([DIED] * 4, False, 4, ray.exceptions.RayActorError, id="no more than may be"),
+        pytest.param([DIED], True, 1, ray.exceptions.RayActorError, id="none after a stop"),
+        pytest.param([raised(FileNotFoundError("no file"))], False, 1, ray.exceptions.RayError, id="none that raised"),
+    ],
+)
+def test_a_learner_that_is_not_followed_by_another_is_an_error(
+    ends: list[Exception], interrupt: bool, starts: int, error: type[Exception], cartpole: RunConfig, make: Make
+) -> None:
+    learners = make(*[(5, end) for end in ends])
+    with pytest.raises(error):
+        learners.run(cartpole, interrupt=interrupt)
+    assert (len(learners.starts), len(learners.said)) == (starts, starts - 1)
 
 
 def test_only_the_first_learner_can_say_that_the_run_cannot_start(cartpole: RunConfig, make: Make) -> None:
-    cannot = ray.exceptions.RayTaskError(
-        "run", "raised: no such game", ConfigurationError("no such game")
-    ).as_instanceof_cause()
-    learners = make((0, cannot))
-    with pytest.raises(ConfigurationError) as raised:
-        learners.run(cartpole)
-    assert not isinstance(raised.value, ray.exceptions.RayError)
+    cannot = raised(ConfigurationError("no such game"))
+    with pytest.raises(ConfigurationError) as error:
+        make((0, cannot)).run(cartpole)
+    assert not isinstance(error.value, ray.exceptions.RayError)
     # A later one: there is something to keep, so it is a failure of the run.
-    learners = make((120, DIED), (120, cannot))
     with pytest.raises(ray.exceptions.RayError, match="no such game"):
-        learners.run(cartpole)
-
-
-def test_a_learner_that_raises_is_not_started_again(cartpole: RunConfig, make: Make) -> None:
-    missing = ray.exceptions.RayTaskError("run", "raised: no file", FileNotFoundError("no file")).as_instanceof_cause()
-    learners = make((0, missing))
-    with pytest.raises(ray.exceptions.RayError, match="no file"):
-        learners.run(cartpole)
-    assert len(learners.starts) == 1
+        make((120, DIED), (120, cannot)).run(cartpole)
 
 
 def test_a_run_that_waits_for_nodes_can_be_stopped(
@@ -262,8 +257,7 @@ class Elsewhere:
 def test_what_a_run_that_failed_elsewhere_has_saved_is_copied_before_its_error_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = ray.exceptions.RayTaskError("run", "raised: it stops", TrainingStoppedError("it stops"))
-    elsewhere = Elsewhere({"summary.json": b"{}"}, failed.as_instanceof_cause())
+    elsewhere = Elsewhere({"summary.json": b"{}"}, raised(TrainingStoppedError("it stops")))
     monkeypatch.setattr(learner_process, "ray", elsewhere)
     watched = RemoteLearner(elsewhere, tmp_path, print, copies=True)
     with pytest.raises(TrainingStoppedError):
@@ -293,15 +287,8 @@ def test_a_copy_that_cannot_be_written_ends_no_run_and_is_whole_when_it_can(
 
 def test_a_learner_elsewhere_gets_what_it_resumes_from_and_no_films(tmp_path: Path) -> None:
     """Films and events are gigabytes in a long run."""
-    for name in (
-        "config.json",
-        "metrics.jsonl",
-        "best.npz",
-        "checkpoints/update-10.index",
-        "videos/update-10.gif",
-        "events.out.tfevents.1.host",
-    ):
+    sent = {"config.json", "metrics.jsonl", "best.npz", "checkpoints/update-10.index"}
+    for name in sent | {"videos/update-10.gif", "events.out.tfevents.1.host"}:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    sent = sent_folder(tmp_path)
-    assert set(sent.files.files) == {"config.json", "metrics.jsonl", "best.npz", "checkpoints/update-10.index"}
+    assert set(sent_folder(tmp_path).files.files) == sent

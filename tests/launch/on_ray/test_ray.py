@@ -23,7 +23,6 @@ from launch.on_ray.cluster import check_address
 from shared.errors import ConfigurationError
 
 SMALL = f"train cartpole --actor.environments 4 --actor.unroll-length 10 {UNTIL_FRAMES}"
-LSTM = "--network.recurrent lstm"
 _started: list[subprocess.Popen] = []
 
 
@@ -134,25 +133,6 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
 def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--address {address}: "):
         check_address(address)
-
-
-@pytest.mark.slow
-def test_gradients_added_by_node_keep_their_account(tmp_path: Path) -> None:
-    """Four actors, K = 4: an update takes in one message, and every gradient is counted, of reused rollouts too."""
-    settings = SMALL.replace("every-frames 0", "every-frames 6000").replace("at-return None", "at-return 501")
-    settings = settings.replace("measure training", "measure evaluation")
-    settings += " --actors 4 --learner.gradients-per-update 4 --aggregation node --total-frames 12000"
-    settings += f" --actor.epochs 2 --actor.minibatches 2 {LSTM}"
-    run = tmp_path / "run"
-    process = start(f"{settings} --log-every-seconds 0.5", run)
-    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 0, output
-    assert "aggregation:  by node" in output
-    summary = account_of(run)
-    assert summary["gradients_applied"] == 4 * summary["updates"]
-    # What was under way at the end made its report; no update is left half.
-    assert sum(summary["agent_steps_dropped"].values()) == 0
-    assert max(row["actors_alive"] for row in rows(run)) == 4
 
 
 @pytest.mark.slow
