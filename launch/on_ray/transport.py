@@ -11,16 +11,8 @@ later call goes through a pair of pipes, and the vectors of weights and gradient
 No other file knows of this. It is available where `/proc` shows the open files of other processes (Linux). Neither
 pipes nor memory have a name: they disappear with the last process that has them, however it ended.
 
-Why both exist: agent steps per CPU second of all processes of a run, with this transport in proportion to Ray's calls
-alone. Three rounds in turn of 2 actors on 2 cores that other work shared; median (all):
-
-    pong, 32 × 32 (the preset)         1.07  (1.05 1.10 1.10 1.04)
-    cartpole, 8 × 32 (the preset)      1.16  (1.22 1.13 1.16)
-    cartpole, 16 × 8                   1.68  (2.27 1.32 1.68)
-    cartpole, 1 × 8                    2.06  (1.46 2.06 2.48)
-
-On the same machine with no other work, `tributary bench throughput atari --seconds 8`, one run each: 2,378 agent steps
-per second with them (0.90 of the bound under load), 2,001 without (0.81).
+Why both exist: with this transport a run of 2 actors on 2 cores made 1.07 (pong, 32 × 32), 1.16 (cartpole, 8 × 32) and
+2.06 (cartpole, 1 × 8) times the agent steps per CPU second of one with Ray's calls alone; medians of three.
 
 A call through Ray costs about 0.6 ms of CPU in each of both processes, a call through a pipe 0.04 ms. Pipes without
 shared memory are no alternative: a vector of 677,000 parameters each way costs the learner's process 4.9 ms a gradient,

@@ -120,9 +120,9 @@ class Clock:
 
 
 def make(config: RunConfig, actors: int, calls: int = 1, clock: Clock | None = None, **supervision):
-    """An executor, a learner and the coordinator between them, with these settings of supervision."""
+    """An executor, the events of a coordinator of it, the coordinator and its learner; `supervision` are settings."""
     executor = HandDrivenExecutor(actors, clock=clock)
     learner = Learner(config, LAYOUT, np.zeros(2, np.float32))
     settings = SupervisionConfig(**supervision)
     coordinator = Coordinator(learner, executor, calls_per_actor=calls, supervision=settings, clock=executor.clock)
-    return executor, learner, coordinator
+    return executor, coordinator.run(), coordinator, learner

@@ -9,9 +9,8 @@ from shared.types import EpisodeStats, EvaluationResult
 
 
 def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole: RunConfig) -> None:
-    executor, learner, coordinator = make(cartpole, actors=3)
+    executor, events, _, learner = make(cartpole, actors=3)
     executor.completions += [report(2, 1, 0), report(2, 2, 1), report(0, 1, 0)]
-    events = coordinator.run()
     outcomes = [next(events) for _ in range(3)]
     assert executor.tape == [
         *("publish 0", "dispatch 0", "dispatch 1", "dispatch 2"),
@@ -22,16 +21,15 @@ def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole
 
 
 def test_a_second_call_is_queued_per_actor(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2, calls=2)
+    executor, events, *_ = make(cartpole, actors=2, calls=2)
     executor.completions += [report(0, 1, 0)]
-    next(coordinator.run())
+    next(events)
     assert executor.tape[:5] == ["publish 0", "dispatch 0", "dispatch 1", "dispatch 0", "dispatch 1"]
 
 
 def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: RunConfig) -> None:
-    executor, learner, coordinator = make(cartpole, actors=2)
+    executor, events, coordinator, learner = make(cartpole, actors=2)
     executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1)]
-    events = coordinator.run()
     next(events)
     coordinator.stop()
     sent = len(executor.tape)
@@ -41,9 +39,8 @@ def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: 
 
 
 def test_rollouts_that_a_clean_stop_does_not_wait_for_are_counted(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2)
+    executor, events, coordinator, _ = make(cartpole, actors=2)
     executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1)]
-    events = coordinator.run()
     next(events)
     coordinator.stop()
     # Actor 1 stands for three, of which two play on after the call has ended.
@@ -53,9 +50,8 @@ def test_rollouts_that_a_clean_stop_does_not_wait_for_are_counted(cartpole: RunC
 
 
 def test_a_stop_waits_for_evaluations_until_they_are_given_up(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=1)
+    executor, events, coordinator, _ = make(cartpole, actors=1)
     executor.completions += [report(0, 1, 0), None, report(0, 2, 1), None]
-    events = coordinator.run()
     next(events)
     coordinator.evaluate("sampled")
     coordinator.stop()
@@ -67,10 +63,9 @@ def test_a_stop_waits_for_evaluations_until_they_are_given_up(cartpole: RunConfi
 
 
 def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=1)
+    executor, events, coordinator, _ = make(cartpole, actors=1)
     result = EvaluationResult(1, np.zeros(2, np.float32), EpisodeStats(np.ones(1), np.ones(1, np.int64)))
     executor.completions += [report(0, 1, 0), report(0, 2, 1), result]
-    events = coordinator.run()
     next(events)
     coordinator.evaluate("sampled")
     assert isinstance(next(events), Outcome)

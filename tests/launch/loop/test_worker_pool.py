@@ -13,9 +13,8 @@ from shared.types import AggregatedReport, GradientReport, StageSeconds, WeightS
 
 
 def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2, max_restarts=1)
+    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=1)
     executor.completions += [Failed(1, "gone"), Failed(2, "gone too")]
-    events = coordinator.run()
     assert next(events) == Failed(1, "gone")
     assert next(events) == Replaced(Failed(1, "gone"), 2)
     assert executor.tape[-3:] == ["remove 1", "add 2", "dispatch 2"]
@@ -26,30 +25,27 @@ def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
 
 @pytest.mark.parametrize("within", [False, True])
 def test_an_actor_that_dies_while_the_run_stops_does_not_fail_it(cartpole: RunConfig, within: bool) -> None:
-    executor, _, coordinator = make(cartpole, actors=2, max_restarts=0)
+    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=0)
     failed = Failed(1, "gone")
     executor.completions += [report(0, 1, 0), ChildEvent(1, failed) if within else failed, report(0, 2, 1)]
-    events = coordinator.run()
     next(events)
     coordinator.stop()
     assert failed in list(events)
 
 
 def test_an_actor_that_cannot_be_made_stops_a_run_without_reports(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2)
+    executor, events, *_ = make(cartpole, actors=2)
     executor.completions += [Failed(1, "does not know its environment", not_made=True)]
     with pytest.raises(ConfigurationError, match="actor 1 does not know its environment"):
-        next(coordinator.run())
+        next(events)
     # One that comes later is replaced like any other: the environment can be made, as others have shown.
-    executor, _, coordinator = make(cartpole, actors=2)
+    executor, events, *_ = make(cartpole, actors=2)
     executor.completions += [report(0, 1, 0), Failed(1, "has no memory", not_made=True)]
-    events = coordinator.run()
     assert [type(next(events)) for _ in range(3)] == [Outcome, Failed, Replaced]
 
 
 def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, 2, max_restarts=1, start_seconds=1e9)
-    events = coordinator.run()
+    executor, events, *_ = make(cartpole, 2, max_restarts=1, start_seconds=1e9)
     for actor_id in (0, 1):
         executor.clock.now += 601.0
         executor.completions.append(Failed(actor_id, "gone"))
@@ -58,8 +54,7 @@ def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> 
 
 
 def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=1, max_restarts=9)
-    events = coordinator.run()
+    executor, events, *_ = make(cartpole, actors=1, max_restarts=9)
     waited = []
     for actor_id in range(4):
         executor.completions.append(Failed(actor_id, "gone"))
@@ -81,8 +76,7 @@ def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: R
 def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
     reported: bool, cartpole: RunConfig
 ) -> None:
-    executor, _, coordinator = make(cartpole, actors=2, max_restarts=9)
-    events = coordinator.run()
+    executor, events, *_ = make(cartpole, actors=2, max_restarts=9)
     if reported:
         executor.completions.append(report(0, 1, 0))
         assert isinstance(next(events), Outcome)
@@ -102,8 +96,7 @@ def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
 
 
 def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, 2, hang_seconds=5.0, start_seconds=60.0)
-    events = coordinator.run()
+    executor, events, *_ = make(cartpole, 2, hang_seconds=5.0, start_seconds=60.0)
     sequence = 0
 
     def reports_until(stop: float) -> list:
@@ -142,8 +135,7 @@ def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
 
 
 def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
-    events = coordinator.run()
+    executor, events, *_ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
     # A process starts for 20 s, then plays for 40; a call that only differentiates teaches nothing about the next one.
     for sequence, (seconds, worked) in enumerate([(60.0, 40.0), (0.1, 0.1), (45.0, 45.0), (45.0, 45.0)], 1):
         executor.clock.now += seconds
@@ -157,8 +149,7 @@ def test_an_actor_whose_rollouts_are_longer_than_hang_seconds_does_not_hang(cart
 
 
 def test_a_sum_may_take_as_long_as_its_busiest_actor(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
-    events = coordinator.run()
+    executor, events, *_ = make(cartpole, 1, hang_seconds=30.0, start_seconds=180.0)
     parts = tuple(working(sequence, 8.0, actor_id) for sequence, actor_id in [(1, 7), (2, 7), (3, 8), (4, 7)])
     executor.completions.append(AggregatedReport(0, np.zeros(2, np.float32), parts, (True,) * 4))
     assert all(isinstance(next(events), Outcome) for _ in parts)
@@ -179,8 +170,7 @@ def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunCon
             return self.now
 
     clock = GoingClock()
-    executor, _, coordinator = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
-    events = coordinator.run()
+    executor, events, *_ = make(cartpole, 1, clock=clock, hang_seconds=5.0, start_seconds=60.0)
     executor.completions.append(report(0, 1, 0))
     assert isinstance(next(events), Outcome)
     clock.now += 61.0
@@ -189,10 +179,9 @@ def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunCon
 
 
 def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, 1, start_seconds=10.0)
+    executor, events, *_ = make(cartpole, 1, start_seconds=10.0)
     executor.completed_unseen = {0}
     executor.completions += [None, None, report(0, 1, 0)]
-    events = coordinator.run()
     assert next(events) is None, "it was asked for a rollout now, at 0 s"
     executor.clock.now = 1_000.0
     assert next(events) is None
@@ -200,11 +189,10 @@ def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConf
 
 
 def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig) -> None:
-    executor, learner, coordinator = make(cartpole, actors=1, max_non_finite=2)
+    executor, events, _, learner = make(cartpole, actors=1, max_non_finite=2)
     bad = np.full(2, np.nan, np.float32)
     executor.completions += [report(0, 1, 0)._replace(gradient=bad), report(0, 2, 0)]
     executor.completions += [report(0, n, 0)._replace(gradient=bad) for n in (3, 4, 5)]
-    events = coordinator.run()
     assert [next(events).dropped for _ in range(4)] == ["non_finite", None, "non_finite", "non_finite"]
     with pytest.raises(TrainingStoppedError, match=r"--supervision\.max-non-finite 2"):
         next(events)
@@ -212,9 +200,8 @@ def test_too_many_gradients_that_are_not_finite_stop_the_run(cartpole: RunConfig
 
 
 def test_an_evaluator_that_dies_is_replaced_and_the_evaluation_can_be_requested_again(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=1)
+    executor, events, coordinator, _ = make(cartpole, actors=1)
     executor.completions += [report(0, 1, 0), Failed(None, "gone")]
-    events = coordinator.run()
     next(events)
     coordinator.evaluate("sampled")
     assert next(events) == Replaced(Failed(None, "gone"), None)
@@ -226,9 +213,8 @@ def test_an_evaluator_that_dies_is_replaced_and_the_evaluation_can_be_requested_
 
 
 def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=1)
+    executor, events, coordinator, _ = make(cartpole, actors=1)
     executor.completions += [report(0, 1, 0), report(0, 2, 1)]
-    events = coordinator.run()
     assert isinstance(next(events), Outcome)
     executor.wanted, executor.clock.now = 2, 5.0
     assert next(events) == Joined(1)
@@ -237,10 +223,9 @@ def test_an_actor_joins_in_a_free_slot_and_counts_as_no_restart(cartpole: RunCon
 
 
 def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) -> None:
-    executor, learner, coordinator = make(cartpole, actors=2, calls=2)
+    executor, events, coordinator, learner = make(cartpole, actors=2, calls=2)
     executor.wanted, executor.going = 1, [1]
     executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1), report(1, 2, 1)]
-    events = coordinator.run()
     executor.clock.now = 5.0
     seen = [next(events) for _ in range(5)]
     assert seen[-1] == Drained(1)
@@ -252,11 +237,10 @@ def test_an_actor_on_a_draining_node_makes_its_last_report(cartpole: RunConfig) 
 
 
 def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_others(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2, max_restarts=0)
+    executor, events, coordinator, _ = make(cartpole, actors=2, max_restarts=0)
     executor.wanted = 0
     executor.completions += [Failed(0, "its node died", node_lost=True), Failed(1, "its node died", node_lost=True)]
     executor.completions += [None, None]
-    events = coordinator.run()
     assert [next(events) for _ in range(4)][2:] == [None, None]
     assert coordinator.rollouts_lost == 2
     executor.wanted, executor.clock.now = 1, 9.0
@@ -267,10 +251,9 @@ def test_actors_lost_with_their_node_are_no_restarts_and_the_run_waits_for_other
 
 
 def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2)
+    executor, events, *_ = make(cartpole, actors=2)
     executor.places, executor.wanted = 1, 2
     executor.completions += [Failed(0, "it raised"), None, None]
-    events = coordinator.run()
     assert isinstance(next(events), Failed)
     executor.clock.now = 5.0
     assert next(events) is None
@@ -279,10 +262,9 @@ def test_a_replacement_waits_for_a_free_slot(cartpole: RunConfig) -> None:
 
 
 def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, actors=2, calls=2, max_restarts=1)
+    executor, events, coordinator, _ = make(cartpole, actors=2, calls=2, max_restarts=1)
     lost, replaced = Failed(1_000_001, "gone"), Replaced(Failed(1_000_001, "gone"), 1_000_009)
     executor.completions += [ChildEvent(1, lost, 1), ChildEvent(1, replaced)]
-    events = coordinator.run()
     assert [next(events), next(events)] == [lost, replaced]
     assert executor.actor_ids == [0, 1]
     assert executor.tape[-2:] == ["dispatch 1", "dispatch 1"]
@@ -296,9 +278,8 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
 def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(
     cartpole: RunConfig,
 ) -> None:
-    executor, _, coordinator = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
+    executor, events, *_ = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
     executor.completions += [report(0, 1, 0)]
-    events = coordinator.run()
     assert isinstance(next(events), Outcome)
     for _ in range(3):
         executor.clock.now += 4.0
@@ -315,9 +296,8 @@ def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(
 
 @pytest.mark.parametrize("draining", [False, True])
 def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, draining: bool) -> None:
-    executor, _, coordinator = make(cartpole, 1)
+    executor, events, coordinator, _ = make(cartpole, 1)
     executor.completions += [report(0, 1, 0)]
-    events = coordinator.run()
     assert isinstance(next(events), Outcome)
     if draining:
         executor.going, executor.wanted = [0], 0
@@ -341,9 +321,8 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
 
 
 def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: RunConfig) -> None:
-    executor, _, coordinator = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
+    executor, events, *_ = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
     executor.completions += [report(0, 1, 0), ChildEvent(0, Failed(7, "gone")), None, report(0, 2, 1)]
-    events = coordinator.run()
     next(events)
     next(events)
     executor.clock.now = 59.0
