@@ -96,24 +96,18 @@ _import_own_packages()
 
 # Imported when they are first used: the command line starts here, too, and prints its help at once.
 _HOMES = {
-    "ConfigurationError": "shared.errors",
-    "Episodes": "launch.run.events",
-    "Evaluated": "launch.run.events",
-    "Message": "launch.run.events",
-    "Picture": "launch.python.run",
-    "Progressed": "launch.run.events",
-    "Row": "launch.run.events",
-    "Run": "launch.python.run",
-    "Saved": "launch.run.events",
-    "Started": "launch.run.events",
-    "Stopped": "launch.run.events",
-    "TrainingFailedError": "launch.train",
-    "Weights": "launch.run.events",
-    "register_explorer": "shared.registry",
-    "register_method": "shared.registry",
-    "register_network": "shared.registry",
-    "register_schedule": "shared.registry",
-}
+    name: module
+    for module, names in {
+        "launch.python.run": ("Picture", "Run"),
+        "launch.run.events": (
+            "Episodes", "Evaluated", "Message", "Progressed", "Row", "Saved", "Started", "Stopped", "Weights",
+        ),
+        "launch.train": ("TrainingFailedError",),
+        "shared.errors": ("ConfigurationError",),
+        "shared.registry": ("register_explorer", "register_method", "register_network", "register_schedule"),
+    }.items()
+    for name in names
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -183,9 +177,7 @@ def train(
         KeyboardInterrupt: there was one. The run is saved.
         Exception: what `on_row` or `on_event` raised. The run is saved.
     """
-    named = {"seed": seed, "total_frames": total_frames}
-    where = {"config": config, "run_dir": run_dir, "name": name, "resume": resume, "start_from": start_from}
-    training = _training(preset, settings, named, where, on_row, on_event, progress, trust_imports)
+    training = _training(**locals())
     training.follow()
     return training.wait()
 
@@ -214,9 +206,7 @@ def start(
     Raises:
         ConfigurationError: see `train`.
     """
-    named = {"seed": seed, "total_frames": total_frames}
-    where = {"config": config, "run_dir": run_dir, "name": name, "resume": resume, "start_from": start_from}
-    training = _training(preset, settings, named, where, on_row, on_event, progress, trust_imports)
+    training = _training(**locals())
     training.start()
     return training
 
@@ -293,17 +283,19 @@ def evaluate(
 
 def _training(
     preset: str | None,
+    seed: int | None,
+    total_frames: int | None,
     settings: Mapping[str, Any] | None,
-    named: dict[str, int | None],
-    where: dict[str, Any],
     on_row: OnRow | None,
     on_event: OnEvent | None,
     progress: bool,
     trust_imports: bool,
+    **where: Any,
 ) -> Training:
     # It imports the library, which loading an agent does without.
     from launch.python.training import Training, resolved_run
 
+    named = {"seed": seed, "total_frames": total_frames}
     changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}
     run = resolved_run(preset, changed, trust_imports=trust_imports, **where)
     return Training(run, where["run_dir"], on_row, on_event, progress=progress, trust_imports=trust_imports)

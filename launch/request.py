@@ -257,15 +257,15 @@ def _of_preset(request: TrainRequest, file: ConfigFile | None) -> tuple[str, Run
             check_imports(config.environment, request.modules, "config", str(file.path))
         return request.preset or file.preset or DEFAULT_PRESET, config
     if file is not None:
-        import_modules(file.modules)
+        import_modules(modules_of(file.settings))
     preset = request.preset or (file and file.preset)
-    preset = preset or preset_of_environment(request.environment_id or (file and file.environment_id))
+    preset = preset or preset_of_environment(request.environment_id or (file and file.settings.get("environment.id")))
     return preset, PRESETS[preset].config
 
 
-def preset_of_environment(environment_id: str | None) -> str:
+def preset_of_environment(environment_id: object) -> str:
     """The preset for an environment, or the default."""
-    fitting = None if environment_id is None else preset_for(environment_id)
+    fitting = None if environment_id is None else preset_for(str(environment_id))
     return fitting or DEFAULT_PRESET
 
 

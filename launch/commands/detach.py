@@ -18,6 +18,7 @@ from launch.run.folder import holder_of
 from launch.run.status import RunPath, is_resumable
 from shared.errors import setting_error
 
+# The lock of another process can only be looked at: nothing announces that it is taken or released.
 _POLL_SECONDS = 0.1
 
 
@@ -55,18 +56,17 @@ def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several
             start_new_session=True,
             env=module_environment(),
         )
-    while process.poll() is None and ((holder := holder_of(folder)) is None or holder.pid != process.pid):
-        time.sleep(_POLL_SECONDS)
+    while (holder := holder_of(folder)) is None or holder.pid != process.pid:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_SECONDS)
+            break
     printed = log.read_bytes()[begins:].decode(errors="replace")
-    if process.returncode:
+    if process.returncode is not None:
+        # A mistake, or nothing to do, or done within a poll.
         print(printed, end="")
-        if new and not folder.exists():
+        if process.returncode != EXIT_DONE and new and not folder.exists():
             log.unlink()
         return process.returncode
-    if process.returncode == EXIT_DONE:
-        # Nothing to do, or done within a poll.
-        print(printed, end="")
-        return EXIT_DONE
     print(f"running:      {folder} (process {process.pid}); its output goes to {log}")
     print(f"look at it:   tributary attach {'latest' if several else quoted(folder)}; tributary runs")
     print(f"end it:       tributary stop {quoted(folder)}")

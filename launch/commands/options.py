@@ -40,9 +40,6 @@ def request_of(arguments: PresetArguments, typed: dict[str, Any], **more: Any) -
 def parse_with_preset(command: type[_Preset], title: str, words: Sequence[str]) -> tuple[_Preset, str] | None:
     """The arguments of `tributary TITLE [PRESET] [SETTINGS]` with the settings of a run, completed as those of
     `tributary train`, and the name of the preset. None: help was printed.
-
-    Raises:
-        ConfigurationError: a preset, a file or a setting is wrong.
     """
     arguments, typed = parse(command, title, words)
     request = request_of(arguments, typed)

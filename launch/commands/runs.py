@@ -19,6 +19,7 @@ from launch.run.metrics import NewLines, progress_of
 from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status
 from shared.errors import ConfigurationError
 
+# The files of another process, maybe of another machine, can only be looked at.
 _POLL_SECONDS = 0.5
 _MOST_SHOWN = 20
 _HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")

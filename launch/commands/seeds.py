@@ -38,8 +38,6 @@ from shared.errors import ConfigurationError, setting_error
 _POLL_SECONDS = 0.5
 # The width of a log, which no terminal shows.
 _LOG_COLUMNS = 200
-
-
 _EXIT_CODES = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
 
 
@@ -62,21 +60,13 @@ class PlannedRun(NamedTuple):
 
 
 def check_side_by_side(side_by_side: int) -> None:
-    """Check the number of runs at a time.
-
-    Raises:
-        ConfigurationError: it is below 1.
-    """
+    """Check the number of runs at a time."""
     if side_by_side < 1:
         raise setting_error("side_by_side", side_by_side, "must be at least 1")
 
 
 def left_to_do(run: PlannedRun) -> PlannedRun | None:
-    """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended.
-
-    Raises:
-        ConfigurationError: its folder is in use.
-    """
+    """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended."""
     folder = RunFolder(run.folder)
     if not folder.settings_file.is_file():
         return run
@@ -95,9 +85,6 @@ def train_in_turn(runs: Sequence[PlannedRun], side_by_side: int, console: Consol
     of them unless an interrupt came.
 
     Each is trained in a driver process. A run alone is shown on the console; side by side each has a log.
-
-    Raises:
-        ConfigurationError: one could not start; the others under way have ended.
     """
     if not runs:
         return []
@@ -167,11 +154,7 @@ def result_code(result: Result) -> int:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """`1,2,3` or `1-10` as a list.
-
-    Raises:
-        ConfigurationError: it is neither, or names a seed twice.
-    """
+    """`1,2,3` or `1-10` as a list."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -191,9 +174,6 @@ def train_seeds(
 
     Each is trained in `folder`/seed-N. With `run.several` those that are not done go on. `json` is a further file for
     the summary.
-
-    Raises:
-        ConfigurationError: the folder is in use, or no run could start.
     """
     check_side_by_side(side_by_side)
     config, start_from, preset = _for_each(run.config, side_by_side), run.start_from, run.preset
@@ -264,13 +244,9 @@ def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
         file = folder / f"seed-{seed}" / "summary.json"
         runs[str(seed)] = read_object(file) if file.is_file() else {"status": "not run"}
     done = [run for run in runs.values() if run["status"] != "not run"]
-    figures = {
-        "mean_return_100": [run["mean_return_100"] for run in done],
-        "evaluation_mean_return": [run["evaluation"]["mean_return"] for run in done if run["evaluation"]],
-        "frames": [run["frames"] for run in done],
-        "wall_seconds": [run["wall_seconds"] for run in done],
-        "agent_steps_per_second": [run["agent_steps_per_second"] for run in done],
-    }
+    names = ("mean_return_100", "frames", "wall_seconds", "agent_steps_per_second")
+    figures = {name: [run[name] for run in done] for name in names}
+    figures["evaluation_mean_return"] = [run["evaluation"]["mean_return"] for run in done if run["evaluation"]]
     spread = {}
     for name, values in figures.items():
         known = [value for value in values if value is not None]

@@ -48,9 +48,6 @@ def preset_for(environment_id: str) -> str | None:
     """The preset of an environment; for an environment without one, `atari`, `images` or `vectors`.
 
     None for an id that is not registered, which is an error when the environment is made.
-
-    Raises:
-        ConfigurationError: the module that the id names cannot be imported.
     """
     # Not at the top: help and the list of presets do without Gymnasium, a tenth of a second.
     from actors.environments import environment_spec

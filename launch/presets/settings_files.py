@@ -1,4 +1,7 @@
-"""Settings in files and dictionaries, changes of a preset or of other settings, and the settings of old run folders."""
+"""Settings in files and dictionaries, changes of a preset or of other settings, and the settings of old run folders.
+
+All functions raise a ConfigurationError about unknown names and invalid values.
+"""
 
 import json
 import math
@@ -84,27 +87,8 @@ class ConfigFile(NamedTuple):
     preset: str | None
     whole: bool
 
-    @property
-    def environment_id(self) -> str | None:
-        """The environment of the file, or None."""
-        found = self.settings.get("environment.id")
-        return None if found is None else str(found)
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules of the file's environment.
-
-        Raises:
-            ConfigurationError: invalid names of modules.
-        """
-        return modules_of(self.settings)
-
     def over(self, base: RunConfig) -> RunConfig:
-        """The settings of the file, and those of `base` for the rest.
-
-        Raises:
-            ConfigurationError: invalid values.
-        """
+        """The settings of the file, and those of `base` for the rest."""
         try:
             return with_settings(RunConfig() if self.whole else base, self.settings)
         except ConfigurationError as error:
@@ -112,11 +96,7 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(path: Path) -> ConfigFile:
-    """Read a run's config.json, or TOML.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or names an unknown preset or setting.
-    """
+    """Read a run's config.json, or TOML."""
     whole = path.suffix == ".json"
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -143,11 +123,7 @@ def read_config_file(path: Path) -> ConfigFile:
 
 
 def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings of an old config.json without the removed ones.
-
-    Raises:
-        ConfigurationError: a removed setting has another value than its default.
-    """
+    """Nested settings of an old config.json without the removed ones."""
     kept: dict[str, Any] = {}
     for key, value in settings.items():
         name = prefix + key
@@ -178,11 +154,7 @@ def _is_without_effect(name: str, value: Any) -> bool:
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """`config` with changed settings, by full names such as `optimizer.learning_rate`, or in nested mappings.
-
-    Raises:
-        ConfigurationError: unknown names or invalid values.
-    """
+    """`config` with changed settings, by full names such as `optimizer.learning_rate`, or in nested mappings."""
     sections: dict[str, dict[str, Any]] = {}
     for name, value in named(settings).items():
         section, _, field = name.rpartition(".")
@@ -193,11 +165,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
 
 
 def modules_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modules that settings by full names give their environment.
-
-    Raises:
-        ConfigurationError: invalid names of modules.
-    """
+    """The modules that settings by full names give their environment."""
     names = {"environment.id", "environment.imports"} & settings.keys()
     return with_settings(RunConfig(), {name: settings[name] for name in names}).environment.modules
 
@@ -206,9 +174,6 @@ def chosen_in_toml(settings: Mapping[str, Any], base: RunConfig) -> list[str]:
     """The names of settings by which a TOML file changes `base`, except to their defaults.
 
     The others are no choice of the user: `tributary config` writes all settings into a file.
-
-    Raises:
-        ConfigurationError: see `with_settings`.
     """
     changed, default = with_settings(base, settings), RunConfig()
     values = {name: [attrgetter(name)(config) for config in (changed, base, default)] for name in named(settings)}
@@ -227,11 +192,7 @@ def set_of_one_run(config: RunConfig) -> list[str]:
 
 
 def named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings by their full names.
-
-    Raises:
-        ConfigurationError: unknown names.
-    """
+    """Nested settings by their full names."""
     return dict(_flat(settings, ""))
 
 

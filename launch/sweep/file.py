@@ -88,11 +88,7 @@ class Sweep(msgspec.Struct, frozen=True):
 
 
 def check_tune(purpose: str, *others: str) -> None:
-    """Check that Ray Tune is installed, and the packages `others`.
-
-    Raises:
-        ConfigurationError: one is not installed.
-    """
+    """Check that Ray Tune is installed, and the packages `others`."""
     for package in (*_TUNE_PACKAGES, *others):
         if find_spec(package) is None:
             raise ConfigurationError(f"{purpose} needs {package}: pip install 'tributary-rl[tune]'")
@@ -105,11 +101,7 @@ def cores_of(config: RunConfig) -> float:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read and check the file of a sweep.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or has an error; the message begins with its path.
-    """
+    """Read and check the file of a sweep."""
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

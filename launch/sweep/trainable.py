@@ -28,6 +28,7 @@ from launch.train import TrainingFailedError
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
+# The lock of another process can only be looked at.
 _POLL_SECONDS = 0.2
 # The process of an earlier try of a trial saves its run after Tune has started the next one.
 _SAVING_SECONDS = 120.0
@@ -66,11 +67,7 @@ class RunTrainable(tune.Trainable):
         return tune.PlacementGroupFactory([{"CPU": cores_of(wanted)}])
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigurationError: they are invalid.
-        """
+        """Check the settings."""
         # Tune has changed to the trial's directory, and the user's modules are elsewhere.
         folders = [*filter(None, [os.environ.get("PYTHONPATH")]), *self.paths]
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
@@ -227,11 +224,7 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
 def run_trainable(
     base: RunConfig, preset: str, *, kind: type[RunTrainable] = RunTrainable, runs: Path | None = None
 ) -> type[RunTrainable]:
-    """A trainable with these settings, which Tune's change.
-
-    Raises:
-        ConfigurationError: a setting belongs to a single run, or leaves the cores of a trial open.
-    """
+    """A trainable with these settings, which Tune's change."""
     for name in set_of_one_run(base):
         raise setting_error(name, getattr(base, name), "is of one run, and a Tuner has several")
     if not isinstance(base.actors, int):

@@ -14,11 +14,7 @@ def agents() -> list[str]:
 
 
 def agent_folder(name: str) -> Path:
-    """The folder of zoo:NAME.
-
-    Raises:
-        ConfigurationError: there is no such agent.
-    """
+    """The folder of zoo:NAME."""
     if name not in agents():
         raise ConfigurationError(f"{name}: no such agent ships; there are {', '.join(agents())}")
     return FOLDER / name.removeprefix(PREFIX)
