@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from launch.presets import PRESETS, preset_for
 from launch.presets.settings_files import chosen_in_toml, named, set_of_one_run, with_settings
 from launch.run.status import may_change
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, one_line
+from shared.errors import ConfigurationError, one_line, setting_error
 
 # Modules of the extra `tune`; Ray's own modules exist without it, and cannot be imported.
 _TUNE_PACKAGES = ("pandas", "pyarrow", "tensorboardX")
@@ -45,7 +45,7 @@ class Asha(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `reduction_factor` times as many frames; the best 1/`reduction_factor` of the trials at a rung continue."""
 
     grace_frames: int
-    reduction_factor: int = 3
+    reduction_factor: Annotated[int, msgspec.Meta(ge=2)] = 3
 
 
 class Pbt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class Pbt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     interval_frames: int
     mutable: tuple[str, ...] | None = None
-    quantile: float = 0.25
+    quantile: Annotated[float, msgspec.Meta(gt=0.0, le=0.5)] = 0.25
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,6 +94,16 @@ def check_tune(purpose: str, *others: str) -> None:
             raise ConfigurationError(f"{purpose} needs {package}: pip install 'tributary-rl[tune]'")
 
 
+def check_trials(base: RunConfig) -> None:
+    """Refuse settings that several trials cannot share."""
+    for name in set_of_one_run(base):
+        raise setting_error(name, getattr(base, name), "is of one run, and a search has several")
+    if not isinstance(base.actors, int):
+        raise setting_error("actors", base.actors, "set a number, the cores that a trial takes")
+    if base.address != "local":
+        raise setting_error("address", base.address, "each trial is on one node: tributary sweep FILE --address")
+
+
 def cores_of(config: RunConfig) -> float:
     """The cores that a trial reserves: those of its actors."""
     assert isinstance(config.actors, int)
@@ -129,12 +139,7 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
     # All trials play all their frames unless the file sets a return: trials that stop at one have equal scores.
     unstopped = replace(PRESETS[preset].config, stop_at_return=None, stop_measure="training")
     base = with_settings(unstopped, settings)
-    for name in set_of_one_run(base):
-        raise ConfigurationError(f"{name} is of one run, and a sweep has several")
-    if not isinstance(base.actors, int):
-        raise ConfigurationError(f"actors {base.actors}: set a number, the cores that a trial takes")
-    if base.address != "local":
-        raise ConfigurationError("address is for the sweep: tributary sweep FILE --address; each trial is on one node")
+    check_trials(base)
     space = {name: _part_of_space(name, values, base) for name, values in _flat(plan.space, "")}
     check_effects(base, [*chosen_in_toml(settings, unstopped), *space], searched=space)
     _check(plan, base, space)
@@ -192,18 +197,16 @@ def _check(plan: Plan, base: RunConfig, space: Space) -> None:
         raise ConfigurationError(f"[sweep] trials {plan.trials}: must be a number, 1 or more")
     if plan.maximise == "evaluation" and not base.evaluation.every_frames:
         raise ConfigurationError('[sweep] maximise = "evaluation" needs evaluation.every_frames above 0')
-    _check_asha(plan.asha, base)
+    for name, frames in (
+        ("asha.grace_frames", None if plan.asha is None else plan.asha.grace_frames),
+        ("pbt.interval_frames", None if plan.pbt is None else plan.pbt.interval_frames),
+    ):
+        if frames is not None and not 0 < frames < base.total_frames:
+            raise ConfigurationError(
+                f"[sweep] {name} {frames}: must be above 0 and below total_frames {base.total_frames}"
+            )
     if plan.pbt is not None:
         _check_pbt(plan, plan.pbt, base, space)
-
-
-def _check_asha(asha: Asha | None, base: RunConfig) -> None:
-    if asha is not None and not 0 < asha.grace_frames < base.total_frames:
-        raise ConfigurationError(
-            f"[sweep] asha.grace_frames {asha.grace_frames}: must be above 0 and below total_frames {base.total_frames}"
-        )
-    if asha is not None and asha.reduction_factor < 2:
-        raise ConfigurationError(f"[sweep] asha.reduction_factor {asha.reduction_factor}: must be at least 2")
 
 
 def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space) -> None:
@@ -213,13 +216,6 @@ def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space) -> None:
         raise ConfigurationError('[sweep] pbt: its trials start together: use search = "random" or "grid"')
     if _trials(plan, space) < 2:
         raise ConfigurationError(f"[sweep] trials {_trials(plan, space)}: pbt compares trials, and needs 2 or more")
-    if not 0 < pbt.interval_frames < base.total_frames:
-        raise ConfigurationError(
-            f"[sweep] pbt.interval_frames {pbt.interval_frames}: must be above 0 and below total_frames "
-            f"{base.total_frames}"
-        )
-    if not 0.0 < pbt.quantile <= 0.5:
-        raise ConfigurationError(f"[sweep] pbt.quantile {pbt.quantile}: must be above 0 and at most 0.5")
     for name in pbt.mutable or ():
         if name not in space:
             raise ConfigurationError(f"[sweep] pbt.mutable {name}: is not in [sweep.space]{nearest(name, space)}")

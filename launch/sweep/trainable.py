@@ -17,16 +17,16 @@ from ray import tune
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
 from launch.machine import worker_path
-from launch.presets.settings_files import named, set_of_one_run, with_settings
+from launch.presets.settings_files import named, with_settings
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.events import Event, Row
 from launch.run.folder import RunFolder, holder_of, last_row, read_object, read_summary
 from launch.run.saving import apply_changes, changes_since
 from launch.run.status import reached_limit
-from launch.sweep.file import cores_of
+from launch.sweep.file import check_trials, cores_of
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError
 
 # The lock of another process can only be looked at.
 _POLL_SECONDS = 0.2
@@ -225,12 +225,7 @@ def run_trainable(
     base: RunConfig, preset: str, *, kind: type[RunTrainable] = RunTrainable, runs: Path | None = None
 ) -> type[RunTrainable]:
     """A trainable with these settings, which Tune's change."""
-    for name in set_of_one_run(base):
-        raise setting_error(name, getattr(base, name), "is of one run, and a Tuner has several")
-    if not isinstance(base.actors, int):
-        raise setting_error("actors", base.actors, "set a number, the cores that a trial takes")
-    if base.address != "local":
-        raise setting_error("address", base.address, "leave it out: Tune places trials, each on one node")
+    check_trials(base)
     # So that a checkpoint of Tune's has no weights that are older than the last row.
     checkpoint = replace(base.checkpoint, every_seconds=min(base.checkpoint.every_seconds, base.log_every_seconds))
     attributes = {
