@@ -20,7 +20,7 @@ from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.request import ResolvedRun, TrainRequest, complete
 from launch.run.folder import RunFolder, read_summary
 from launch.run.status import default_run_dir
-from launch.train import Result, TrainingFailedError, train
+from launch.train import TrainingFailedError, train
 from shared.errors import setting_error
 
 _SUBMIT = "ray job submit -- tributary train ... --address auto"
@@ -75,65 +75,51 @@ def train_line(arguments: Sequence[str]) -> int:
     if parsed.detach:
         return _detach(arguments, parsed, resolved)
     folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
+    check_json_file(parsed.json)
     if parsed.seeds is None and resolved.several is None:
         return _train(parsed, resolved, folder)
-    check_json_file(parsed.json)
     seeds = resolved.several.seeds if resolved.several is not None else parse_seeds(parsed.seeds or "")
     return train_seeds(
-        resolved,
-        seeds,
-        folder,
-        side_by_side=parsed.side_by_side,
-        trust_imports=parsed.trust_imports,
-        json=parsed.json,
-    )
+        resolved, seeds, folder,
+        side_by_side=parsed.side_by_side, trust_imports=parsed.trust_imports, json=parsed.json,
+    )  # fmt: skip
 
 
 def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> int:
-    check_json_file(arguments.json)
+    """Train in this process, which a second Ctrl-C ends, with the events on the console. Returns the exit code."""
     console = Console()
-    try:
-        with Interrupts() as interrupts:
-            result = _train_shown(resolved, folder, console, interrupts, trust_imports=arguments.trust_imports)
-    except StoppedBeforeTrainingError:
-        print_line(console, "stopped before training began: there is nothing to save")
-        return EXIT_INTERRUPTED
-    except TrainingFailedError as error:
-        print_line(console, f"training failed: {error}")
-        print_line(console, f"run folder:   {folder.absolute()}")
-        summary = read_summary(RunFolder(folder))
-        # One of another status is of an earlier session: nothing was left to write this one's.
-        if arguments.json is not None and summary.get("status") == "failed":
-            write_json(arguments.json, summary)
-        return EXIT_FAILED
+    with Interrupts() as interrupts:
+        try:
+            with Display(resolved.config, console) as display:
+                result = train(
+                    resolved.config,
+                    folder,
+                    display.show,
+                    preset=resolved.preset,
+                    resume=resolved.resume is not None,
+                    start_from=resolved.start_from,
+                    trust_imports=arguments.trust_imports,
+                    stop=interrupts,
+                )
+        except StoppedBeforeTrainingError:
+            print_line(console, "stopped before training began: there is nothing to save")
+            return EXIT_INTERRUPTED
+        except KeyboardInterrupt:
+            if interrupts.interrupted:
+                # The interpreter would wait for a thread that trains.
+                os._exit(EXIT_INTERRUPTED)
+            raise
+        except TrainingFailedError as error:
+            print_line(console, f"training failed: {error}")
+            print_line(console, f"run folder:   {folder.absolute()}")
+            summary = read_summary(RunFolder(folder))
+            # One of another status is of an earlier session: nothing was left to write this one's.
+            if arguments.json is not None and summary.get("status") == "failed":
+                write_json(arguments.json, summary)
+            return EXIT_FAILED
     if arguments.json is not None:
         write_json(arguments.json, result.summary)
     return result_code(result)
-
-
-def _train_shown(
-    resolved: ResolvedRun, folder: Path, console: Console, interrupts: Interrupts, *, trust_imports: bool
-) -> Result:
-    """Train in this process, which a second Ctrl-C ends, with the events on the console. Raises what `train` does."""
-    try:
-        with Display(resolved.config, console) as display:
-            return train(
-                resolved.config,
-                folder,
-                display.show,
-                preset=resolved.preset,
-                resume=resolved.resume is not None,
-                start_from=resolved.start_from,
-                trust_imports=trust_imports,
-                stop=interrupts,
-            )
-    except StoppedBeforeTrainingError:
-        raise
-    except KeyboardInterrupt:
-        if interrupts.interrupted:
-            # The interpreter would wait for a thread that trains.
-            os._exit(EXIT_INTERRUPTED)
-        raise
 
 
 def _fits(preset: str, request: TrainRequest) -> bool:

@@ -92,7 +92,7 @@ class Agent:
         if size > count:
             observations, before = _padded(observations, size), tuple(_padded(part, size) for part in before)
         acted = (policy.greedy if deterministic else policy.act)(observations, before)
-        actions = self._environment.actions(acted.actions[:count])
+        actions = self._environment.adapter.actions(acted.actions[:count])
         return (actions[0] if one else actions), (*(part[:count] for part in acted.state), *stacks)
 
     def environment(self, render_mode: str | None = None) -> gymnasium.Env:
@@ -105,7 +105,7 @@ class Agent:
             render_mode: as `gymnasium.make` takes it; rgb_array or human for Atari. Mesa's drawing of MuJoCo crashes in
                 a process with TensorFlow; `tributary record` draws in another process.
         """
-        return self._environment.make_single(render_mode)
+        return self._environment.adapter.make_single(render_mode)
 
     def _new_policy(self, size: int) -> "Policy":
         """A policy for batches of one size: exploration has a state per environment."""
@@ -147,31 +147,25 @@ class Batch(NamedTuple):
 
 
 class EnvironmentSide:
-    """Converts observations from the environment's spaces to the network's, and actions back."""
+    """Converts observations from the environment's spaces to the network's; `adapter` converts actions back."""
 
     def __init__(self, config: EnvironmentConfig, spec: EnvironmentSpec) -> None:
         # One environment, for its spaces only: no processes of its own.
         config = replace(config, vectorization="sync")
         self._id, self._spec = config.id, spec
-        self._adapter = adapter_of(config)
-        vector = self._adapter.make_vector(1)
+        self.adapter = adapter_of(config)
+        vector = self.adapter.make_vector(1)
         self._mask_key, space = config.action_mask, vector.single_observation_space
         self._space = space.spaces[0] if spec.masked and isinstance(space, Tuple) else space
         vector.close()
-        self._frames = self._adapter.frames()
+        self._frames = self.adapter.frames()
         # The environment's observations equal the network's except for the dtype.
         self._same = isinstance(self._space, Box) and self._space.shape == spec.observation_shape
 
     def batch(self, observation: Any, stacks: State | None = None, mask: Any = None) -> Batch:
-        """Convert an observation or a batch, in the environment's form or in the network's.
+        """Convert an observation or a batch, in the environment's form or in the network's, as `Agent.act` takes it.
 
-        Args:
-            observation: see `Agent.act`.
-            stacks: of the last call, if single images are given; None at the start of episodes.
-            mask: see `Agent.act`.
-
-        Raises:
-            ValueError: the shape differs, or values do not fit the dtype; or the mask is missing or not usable.
+        `stacks` are those of the last call, if single images are given.
         """
         batch = self._batch(observation, stacks)
         if not self._spec.masked:
@@ -206,14 +200,6 @@ class EnvironmentSide:
             rows = np.pad(rows.reshape(len(rows), -1), ((0, 0), (0, self._spec.actions.size)))
         return Batch(rows, one)
 
-    def make_single(self, render_mode: str | None) -> gymnasium.Env:
-        """See `Agent.environment`."""
-        return self._adapter.make_single(render_mode)
-
-    def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """Actions [B, …] as the environment's `step` takes them."""
-        return self._adapter.actions(actions)
-
     def _single_images(self, frames: Frames, observation: Any) -> bool:
         """Whether images have the shape of single ones. A batch that looks like one stack is one."""
         path, image = _images(frames.space)[0]
@@ -237,7 +223,7 @@ class EnvironmentSide:
 
     def _converted(self, parts: Any, count: int, one: bool) -> Batch:
         to = np.empty((count, *self._spec.row_shape), self._spec.observation_dtype)
-        return Batch(self._adapter.observations((parts, 0) if self._spec.masked else parts, to), one)
+        return Batch(self.adapter.observations((parts, 0) if self._spec.masked else parts, to), one)
 
 
 def _images(space: gymnasium.Space, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space]]:

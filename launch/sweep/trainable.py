@@ -108,7 +108,7 @@ class RunTrainable(tune.Trainable):
 
         The trial's own folder is kept if the copy is an older state of it.
         """
-        self._stop()
+        self.cleanup()
         saved_by = Path(checkpoint, _SAVED_BY)
         own = saved_by.is_file() and saved_by.read_text(encoding="utf-8") == self.trial_id
         if not (own and self.folder.has_checkpoint):
@@ -120,7 +120,10 @@ class RunTrainable(tune.Trainable):
 
     def cleanup(self) -> None:
         """Stop and save the run."""
-        self._stop()
+        if self._thread is not None:
+            self._request.asked = True
+            self._thread.join()
+        self._thread = None
 
     def _begin(self) -> None:
         self._wait_until_free()
@@ -170,12 +173,6 @@ class RunTrainable(tune.Trainable):
                 self._wanted, {name: found[name] for name in searched if name in found}
             )
         return False
-
-    def _stop(self) -> None:
-        if self._thread is not None:
-            self._request.ask("the sweep")
-            self._thread.join()
-        self._thread = None
 
     def _wait_until_free(self) -> None:
         deadline = time.monotonic() + _SAVING_SECONDS

@@ -49,10 +49,8 @@ def typed(line: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("300k", 300_000),
         ("300K", 300_000),
         ("40m", 40_000_000),
-        ("40M", 40_000_000),
         ("2.5k", 2_500),
         ("1e6", 1_000_000),
         ("1.5e3", 1_500),
@@ -62,11 +60,11 @@ def typed(line: str) -> dict[str, Any]:
         ("-5", -5),
     ],
 )
-@pytest.mark.parametrize("join", [" ", "="])
-def test_counts_may_be_written_short(text: str, count: int, join: str) -> None:
-    line = f"--steps{join}{text} --limit{join}{text} --sizes{join}{text} 32"
-    assert own(line) == Arguments(steps=count, limit=count, sizes=(count, 32))
-    assert typed(f"--total-frames{join}{text}") == typed(f"--frames{join}{text}") == {"total_frames": count}
+def test_counts_may_be_written_short(text: str, count: int) -> None:
+    for join in (" ", "="):
+        line = f"--steps{join}{text} --limit{join}{text} --sizes{join}{text} 32"
+        assert own(line) == Arguments(steps=count, limit=count, sizes=(count, 32))
+        assert typed(f"--total-frames{join}{text}") == typed(f"--frames{join}{text}") == {"total_frames": count}
 
 
 @pytest.mark.parametrize("text", ["1.5", "2.0005k", "1,00", "1,0000", "k", "many", "1e-3", "1.5e0", "10g", "", "1e999"])

@@ -1,4 +1,4 @@
-"""Mistakes cost one line and exit code 2, before any worker starts."""
+"""The command line from end to end: its exit codes, its files, its help."""
 
 import json
 import os
@@ -104,16 +104,6 @@ def test_a_replay_that_does_not_fit_is_one_line_and_saved(tmp_path: Path, capsys
     assert json.loads((tmp_path / "result.json").read_text()) == summary
     assert mistake in (run / "log.txt").read_text()
     assert main(["train", "--resume", str(run), "--total-frames", "100"]) == 0
-
-
-def test_a_settings_file_survives_a_round_trip(tmp_path: Path) -> None:
-    config = replace(PRESETS["pong"].config, actors=3, stop_after_seconds=5.0)
-    folder = RunFolder(tmp_path)
-    folder.write_config(config)
-    assert folder.read_config() == config
-    (tmp_path / "config.json").write_text('{"seed": "x"}')
-    with pytest.raises(ConfigurationError, match=r"config\.json cannot be read"):
-        folder.read_config()
 
 
 def test_cores_are_divided_on_purpose() -> None:

@@ -253,7 +253,10 @@ def test_an_atari_game_is_the_one_of_training_and_takes_screens() -> None:
     side = EnvironmentSide(
         replace(agent.config.environment, max_noops=0, fire_on_reset=False), spec_of(Path("zoo:pong"))
     )
-    still, screens = side.make_single(None), gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0)
+    still, screens = (
+        side.adapter.make_single(None),
+        gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0),
+    )
     seen, stacks = still.reset(seed=1)[0], None
     screen = screens.reset(seed=1)[0]
     for t in range(30):
@@ -262,7 +265,7 @@ def test_an_atari_game_is_the_one_of_training_and_takes_screens() -> None:
         assert np.mean(given.observations[0] != seen) <= (0.01 if t else 0.0)
         seen, screen = still.step(2)[0], screens.step(2)[0]
     with pytest.raises(ValueError, match="render_mode ansi: must be rgb_array, human or None"):
-        side.make_single("ansi")
+        side.adapter.make_single("ansi")
 
 
 def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
