@@ -34,45 +34,46 @@ SHORT_NAMES = {
 OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
 """Settings of a single run, which no other run inherits."""
 
-REMOVED_SETTINGS: dict[str, tuple[Any, str]] = {
-    "learner.shards": (1, "0.2"),
-    "learner.staleness": ("none", "0.2"),
-    "learner.staleness_versions": (64, "0.2"),
-    "learner.compensation": (2.0, "0.2"),
-    "learner.compensation_decay": (0.95, "0.2"),
-    "learner.target_policy_lag": (None, "0.2"),
-    "learner.gradients_per_update_bounds": ([1, 1024], "0.2"),
-    "learner.learning_rate_scaling": ("square_root", "0.2"),
-    "learner.tuned_gradients_per_update": (1, "0.2"),
-    "nodes_per_group": (None, "0.2"),
-    "nodes": ([], "0.2"),
-    "method.double_q": (False, "0.2"),
-    "method.error": ("squared", "0.2"),
-    "exploration.initial_epsilon": (1.0, "0.2"),
-    "exploration.final_epsilon_probabilities": ([0.4, 0.3, 0.3], "0.2"),
-    "optimizer.exponential_rate": (0.96, "0.2"),
-    "optimizer.exponential_updates": (10_000, "0.2"),
-    "optimizer.exponential_staircase": (False, "0.2"),
-    "optimizer.centred": (False, "0.2"),
-    "optimizer.momentum": (0.0, "0.2"),
-    "optimizer.beta_1": (0.9, "0.2"),
-    "optimizer.beta_2": (0.999, "0.2"),
-    "network.recurrent_units": (256, "0.2"),
-    "network.precision": ("float32", "0.2"),
-    "actor.environment_threads": (1, "0.2"),
-    "actor.tensorflow_threads": (1, "0.2"),
-    "actor.device": ("cpu", "0.2"),
-    "actor.gpus": (0.25, "0.2"),
-    "supervision.restart_window_seconds": (600.0, "0.2"),
-    "supervision.hang_factor": (20.0, "0.2"),
-    "supervision.max_learner_restarts": (3, "0.2"),
-    "supervision.backoff_seconds": (1.0, "0.2"),
-    "transfer.shared_memory": (True, "0.2"),
-    "transfer.precision": ("float32", "0.2"),
-    "tracking.name": (None, "0.2"),
+REMOVED_IN = "0.2"
+REMOVED_SETTINGS: dict[str, Any] = {
+    "learner.shards": 1,
+    "learner.staleness": "none",
+    "learner.staleness_versions": 64,
+    "learner.compensation": 2.0,
+    "learner.compensation_decay": 0.95,
+    "learner.target_policy_lag": None,
+    "learner.gradients_per_update_bounds": [1, 1024],
+    "learner.learning_rate_scaling": "square_root",
+    "learner.tuned_gradients_per_update": 1,
+    "nodes_per_group": None,
+    "nodes": [],
+    "method.double_q": False,
+    "method.error": "squared",
+    "exploration.initial_epsilon": 1.0,
+    "exploration.final_epsilon_probabilities": [0.4, 0.3, 0.3],
+    "optimizer.exponential_rate": 0.96,
+    "optimizer.exponential_updates": 10_000,
+    "optimizer.exponential_staircase": False,
+    "optimizer.centred": False,
+    "optimizer.momentum": 0.0,
+    "optimizer.beta_1": 0.9,
+    "optimizer.beta_2": 0.999,
+    "network.recurrent_units": 256,
+    "network.precision": "float32",
+    "actor.environment_threads": 1,
+    "actor.tensorflow_threads": 1,
+    "actor.device": "cpu",
+    "actor.gpus": 0.25,
+    "supervision.restart_window_seconds": 600.0,
+    "supervision.hang_factor": 20.0,
+    "supervision.max_learner_restarts": 3,
+    "supervision.backoff_seconds": 1.0,
+    "transfer.shared_memory": True,
+    "transfer.precision": "float32",
+    "tracking.name": None,
 }
-"""Default of each removed setting, and the version that removed it."""
-_REMOVED_VALUES = {("aggregation", "group"): "0.2", ("optimizer.schedule", "exponential"): "0.2"}
+"""Default of each setting that version `REMOVED_IN` removed."""
+_REMOVED_VALUES = (("aggregation", "group"), ("optimizer.schedule", "exponential"))
 
 
 class ConfigFile(NamedTuple):
@@ -128,10 +129,10 @@ def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, 
     for key, value in settings.items():
         name = prefix + key
         if name in REMOVED_SETTINGS:
-            default, version = REMOVED_SETTINGS[name]
+            default = REMOVED_SETTINGS[name]
             found = list(value) if isinstance(value, tuple) else value
             if found != default and not _is_without_effect(name, found):
-                problem = f"this setting was removed in version {version}; only its default {default} is still read"
+                problem = f"this setting was removed in version {REMOVED_IN}; only its default {default} is still read"
                 raise setting_error(name, value, problem)
         elif isinstance(value, Mapping):
             group = without_removed(value, f"{name}.")
@@ -139,8 +140,7 @@ def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, 
             if group or not value:
                 kept[key] = group
         elif isinstance(value, str) and (name, value) in _REMOVED_VALUES:
-            version = _REMOVED_VALUES[name, value]
-            raise setting_error(name, value, f"this value was removed in version {version}; see docs/settings.md")
+            raise setting_error(name, value, f"this value was removed in version {REMOVED_IN}; see docs/settings.md")
         else:
             kept[key] = value
     return kept
