@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actors.environments import AtariAdapter, EnvironmentSpec, adapter_of, environment_spec
-from actors.environments.spaces import is_bound
 from launch.loop.trace import read_trace
 from launch.machine import ThreadBudget
 from launch.output import check_can_be_written, quoted
@@ -24,6 +22,9 @@ from shared.errors import ConfigurationError, place, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
 from shared.schedules import scheduled
 
+if TYPE_CHECKING:
+    from actors.environments import EnvironmentSpec
+
 
 def check_effects(config: RunConfig, names: Iterable[str], searched: Collection[str] = ()) -> None:
     """Check that settings have an effect in this run, by what is declared beside them.
@@ -34,6 +35,9 @@ def check_effects(config: RunConfig, names: Iterable[str], searched: Collection[
     Raises:
         ConfigurationError: one has none, or the environment that decides on it cannot be made.
     """
+    # Help, which imports this module, does without Gymnasium.
+    from actors.environments import environment_spec
+
     spec = cache(lambda: environment_spec(config.environment))
     own = _sections_of_own_classes(config)
     for name in names:
@@ -63,8 +67,10 @@ def check_schedules(config: RunConfig) -> None:
                 raise setting_error(setting, name, problem)
 
 
-def _has(config: RunConfig, needed: For, spec: Callable[[], EnvironmentSpec]) -> bool:
+def _has(config: RunConfig, needed: For, spec: Callable[[], "EnvironmentSpec"]) -> bool:
     if needed.setting == "environment.id":
+        from actors.environments import AtariAdapter, adapter_of
+
         return {
             "images": spec().images,
             "continuous actions": spec().actions.continuous,
@@ -109,7 +115,7 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
             raise setting_error("actors", budget.actors, f"{config.replay_arrivals} is of a run with {recorded}")
 
 
-def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
+def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     """Check, without importing TensorFlow, that network and method can take what the environment gives."""
     network = config.network
     config.check_names()
@@ -140,7 +146,7 @@ def check_network(config: RunConfig, spec: EnvironmentSpec) -> None:
         )
 
 
-def _check_scaling(config: RunConfig, spec: EnvironmentSpec) -> None:
+def _check_scaling(config: RunConfig, spec: "EnvironmentSpec") -> None:
     scaling = config.network.observation_scaling
     if scaling == "none":
         return
@@ -151,6 +157,8 @@ def _check_scaling(config: RunConfig, spec: EnvironmentSpec) -> None:
             "network.observation_scaling", scaling, f"is for mlp, and {config.network.name} is none{images}"
         )
     if scaling == "bounds":
+        from actors.environments.spaces import is_bound
+
         assert spec.observation_bounds is not None
         low, high = np.array(spec.observation_bounds)
         unbounded = np.flatnonzero(~(is_bound(low) & is_bound(high) & (low < high))).tolist()
@@ -162,7 +170,7 @@ def _check_scaling(config: RunConfig, spec: EnvironmentSpec) -> None:
             )
 
 
-def _observations(spec: EnvironmentSpec) -> str:
+def _observations(spec: "EnvironmentSpec") -> str:
     if spec.parts is None:
         return f"observations of shape {spec.observation_shape}"
     images = ", ".join(f"{image.name} {image.shape}" for image in spec.parts.images)
@@ -203,7 +211,9 @@ _OF_TASK = (
 _OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "actor.minibatches")
 
 
-def check_checkpoint(config: RunConfig, spec: EnvironmentSpec, folder: RunFolder, budget: ThreadBudget | None) -> None:
+def check_checkpoint(
+    config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder, budget: ThreadBudget | None
+) -> None:
     """Check that the newest checkpoint fits the task, network, method, optimizer and actors that the settings make."""
     before = folder.read_settings()
     _check_unchanged(

@@ -11,9 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from actors.environments import EnvironmentSpec, environment_spec, measure_observation_mean
 from launch.checks import check_arrivals, check_checkpoint, check_network, check_video
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, children_outlive_hangups
 from launch.machine import ThreadBudget, budget_for, thread_budget, usable_cores
@@ -29,6 +28,9 @@ from launch.run.trackers import check_trackers
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error
+
+if TYPE_CHECKING:
+    from actors.environments import EnvironmentSpec
 
 OnEvent = Callable[[Event], object]
 
@@ -153,7 +155,7 @@ class _Run(NamedTuple):
     """A run that was checked. `budget` is None on a cluster, where the placement decides. `started`: `time.time()`."""
 
     config: RunConfig
-    spec: EnvironmentSpec
+    spec: "EnvironmentSpec"
     folder: RunFolder
     preset: str
     resume: bool
@@ -174,6 +176,9 @@ def _prepare(
     trust_imports: bool,
 ) -> _Run | Result:
     """Check all that can be checked before a worker starts. A Result: the run has nothing left to do."""
+    # Help, which imports this module, does without Gymnasium.
+    from actors.environments import environment_spec
+
     started = time.time()
     spec = environment_spec(config.environment, trial=True)
     check_network(config, spec)
@@ -213,10 +218,12 @@ def _prepare(
     return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
 
 
-def _spec_of(run: _Run) -> EnvironmentSpec:
+def _spec_of(run: _Run) -> "EnvironmentSpec":
     """The spec with the mean observation of a new run, if its network subtracts one."""
     if run.resume or run.first is not None or not centres_observations(run.config, run.spec):
         return run.spec
+    from actors.environments import measure_observation_mean
+
     mean = measure_observation_mean(run.config.environment, run.config.seed, threads=usable_cores())
     return replace(run.spec, observation_mean=mean)
 

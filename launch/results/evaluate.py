@@ -14,7 +14,6 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from launch.arguments import Operand
 from launch.machine import usable_cores
 from launch.output import (
@@ -38,6 +37,7 @@ from shared.seeds import SEEDS_ARE, Purpose
 from shared.types import EvaluationResult, WeightSnapshot, info_means, standard_error
 
 if TYPE_CHECKING:
+    from actors.environments import EnvironmentSpec
     from actors.evaluator import Evaluator
     from actors.policy import Policy
 
@@ -67,8 +67,10 @@ class PlayArguments:
     json: Path | None = None
     """File to write the returns to, with protocol and seeds."""
 
-    def settings(self, folder: RunFolder) -> tuple[RunConfig, EnvironmentSpec]:
+    def settings(self, folder: RunFolder) -> tuple[RunConfig, "EnvironmentSpec"]:
         """The settings of a run with this seed, protocol and policy, and the spec of its network."""
+        from actors.environments import environment_spec
+
         config = folder.read_config("run", trust_imports=self.trust_imports)
         spec = folder.with_observation_mean(config, environment_spec(config.environment))
         policy = config.evaluation.policy if self.policy == "as-trained" else self.policy
@@ -81,7 +83,7 @@ class PlayArguments:
         return config, spec
 
     def description(
-        self, config: RunConfig, spec: EnvironmentSpec, version: int, source: str, purpose: Purpose
+        self, config: RunConfig, spec: "EnvironmentSpec", version: int, source: str, purpose: Purpose
     ) -> dict[str, Any]:
         """The conditions of the episodes, as --json has them. `source` describes the weights."""
         return {
@@ -159,7 +161,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
 
 
 def load_policy(
-    folder: RunFolder, config: RunConfig, spec: EnvironmentSpec, weights: WeightsName, seed: int = 0
+    folder: RunFolder, config: RunConfig, spec: "EnvironmentSpec", weights: WeightsName, seed: int = 0
 ) -> tuple["Policy", WeightSnapshot, str]:
     """A policy with weights of a run, these weights, and a description of their source. Imports TensorFlow."""
     prepare_tensorflow(1, gpu=False)
@@ -225,6 +227,8 @@ def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> Environmen
     Raises:
         ConfigurationError: the environment has no such protocol.
     """
+    from actors.environments import adapter_of
+
     if protocol == "training":
         return config
     changes = adapter_of(config).protocols.get(protocol)
@@ -233,8 +237,10 @@ def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> Environmen
     return replace(config, **changes)
 
 
-def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: EnvironmentSpec) -> dict[str, Any]:
+def describe_protocol(config: EnvironmentConfig, protocol: ProtocolName, spec: "EnvironmentSpec") -> dict[str, Any]:
     """All conditions of a score besides weights and seed."""
+    from actors.environments import adapter_of
+
     shared = {"name": protocol, "returns": "unclipped, of whole episodes"}
     return shared | adapter_of(config).score_protocol(spec)
 

@@ -17,14 +17,13 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from actors.environments import EnvironmentSpec, adapter_of
 from launch import zoo
 from launch.machine import machine_id
 from launch.output import finite, from_json, make_folder, provenance, quoted, write_json
@@ -34,6 +33,9 @@ from shared.errors import ConfigurationError, setting_error
 from shared.layout import ParameterLayout
 from shared.seeds import ACTOR_SEEDS_ARE, SEEDS_ARE, Purpose
 from shared.types import WeightSnapshot
+
+if TYPE_CHECKING:
+    from actors.environments import EnvironmentSpec
 
 WeightsName = Literal["auto", "best", "latest"]
 
@@ -114,7 +116,7 @@ class RunFolder:
                 f"{quoted(self.name)}",
             )
 
-    def create(self, config: RunConfig, spec: EnvironmentSpec, manifest: dict[str, Any]) -> None:
+    def create(self, config: RunConfig, spec: "EnvironmentSpec", manifest: dict[str, Any]) -> None:
         """Make the folder and write the files that are known before training."""
         self.check_free()
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
@@ -135,7 +137,7 @@ class RunFolder:
             with suppress(OSError):
                 folder.rmdir()
 
-    def with_observation_mean(self, config: RunConfig, spec: EnvironmentSpec) -> EnvironmentSpec:
+    def with_observation_mean(self, config: RunConfig, spec: "EnvironmentSpec") -> "EnvironmentSpec":
         """Complete a spec with the mean observation of this run, if its network subtracts one.
 
         Raises:
@@ -219,7 +221,7 @@ def check_imports(environment: EnvironmentConfig, named_modules: Collection[str]
         )
 
 
-def centres_observations(config: RunConfig, spec: EnvironmentSpec) -> bool:
+def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
     return spec.images and config.network.centre_observations
 
 
@@ -387,11 +389,14 @@ def best_score(folder: RunFolder, *, otherwise: tuple[float | None, str]) -> tup
 # ---- Manifest, summary and rows
 
 
-def manifest(config: RunConfig, spec: EnvironmentSpec, preset: str, thread_plan: str) -> dict[str, Any]:
+def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_plan: str) -> dict[str, Any]:
     """The content of manifest.json: versions, hardware, seeds, and the environment's protocol.
 
     `preset` is the name of the preset that the settings started from, and `thread_plan` the threads of each process.
     """
+    # Help, which imports this module, does without Gymnasium.
+    from actors.environments import adapter_of
+
     environment = config.environment
     protocol: dict[str, Any] = {
         "id": environment.id,

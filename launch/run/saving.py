@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actors.environments import EnvironmentSpec, environment_spec
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import finite, quoted
 from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, write_weights
@@ -27,6 +26,7 @@ from shared.types import Float32Array, Video, WeightSnapshot
 if TYPE_CHECKING:
     import fsspec
 
+    from actors.environments import EnvironmentSpec
     from learner.learner import Learner
 
 # Files for this machine only.
@@ -265,7 +265,7 @@ class FirstWeights(NamedTuple):
     agent_steps: int
     snapshot: WeightSnapshot
     layout: ParameterLayout
-    spec: EnvironmentSpec
+    spec: "EnvironmentSpec"
 
     @property
     def manifest_entry(self) -> dict[str, Any]:
@@ -276,13 +276,16 @@ class FirstWeights(NamedTuple):
 
 
 def weights_to_start_from(
-    config: RunConfig, spec: EnvironmentSpec, other: RunFolder, *, trust_imports: bool = False
+    config: RunConfig, spec: "EnvironmentSpec", other: RunFolder, *, trust_imports: bool = False
 ) -> FirstWeights:
     """The best weights of another run, for a new run with these settings.
 
     Raises:
         ConfigurationError: it has none or another network, or names modules that the user has not permitted.
     """
+    # Help, which imports this module, does without Gymnasium.
+    from actors.environments import environment_spec
+
     # The user has permitted the modules of the new run already.
     modules = config.environment.modules
     before = other.read_config("start_from", trust_imports=trust_imports, named_modules=modules)
@@ -307,7 +310,7 @@ def weights_to_start_from(
     return FirstWeights(other.name, source, agent_steps_learned(other), snapshot, layout, spec)
 
 
-def _in_and_out(spec: EnvironmentSpec) -> str:
+def _in_and_out(spec: "EnvironmentSpec") -> str:
     actions = f"{spec.actions.size} of them"
     if spec.actions.shape:
         kind = "a vector of {size}" if spec.actions.continuous else "choices among {choices}"
