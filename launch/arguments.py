@@ -77,6 +77,31 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> tuple[_C
     """
     own, operands, of_run = fields_of(command)
     options = {**of_run, **own}
+    values, loose = _read_options(options, title, words)
+    for word in loose:
+        if dashed := _SHORT_OPTION.fullmatch(word):
+            raise _unknown(word, dashed[1].replace("-", "_"), options, title)
+    defaults = {field.name: field.default for field in fields(command)}  # type: ignore[arg-type]
+    for name, kind in operands.items():
+        if get_origin(get_args(kind)[0]) is tuple:
+            values[name] = tuple(_read(name, _element(kind), word) for word in loose)
+            loose = []
+        elif loose:
+            values[name] = _read(name, kind, loose.pop(0))
+        elif defaults[name] is MISSING:
+            raise ConfigurationError(f"{name.upper()}: is missing; see tributary {title} --help")
+    if loose:
+        raise ConfigurationError(f"{loose[0]}: is one word too many; see tributary {title} --help")
+    settings = {name: values.pop(name) for name in of_run if name in values and name not in own}
+    if "config" in values:
+        values["config_file"] = values.pop("config")
+    # Before an environment of the user changes to another folder.
+    files = {name: values[name].absolute() for name in ("json", "output") if values.get(name) is not None}
+    return command(**values | files), settings
+
+
+def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The values of options of these types, and the words that belong to none."""
     values: dict[str, Any] = {}
     loose: list[str] = []
     left = deque(word for word in words if word not in HELP)
@@ -116,26 +141,7 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> tuple[_C
             values[name] = tuple(_read(name, _element(options[name]), text) for text in following(attached))
         else:
             values[name] = _read(name, options[name], _one(name, attached, left))
-    for word in loose:
-        if dashed := _SHORT_OPTION.fullmatch(word):
-            raise _unknown(word, dashed[1].replace("-", "_"), options, title)
-    defaults = {field.name: field.default for field in fields(command)}  # type: ignore[arg-type]
-    for name, kind in operands.items():
-        if get_origin(get_args(kind)[0]) is tuple:
-            values[name] = tuple(_read(name, _element(kind), word) for word in loose)
-            loose = []
-        elif loose:
-            values[name] = _read(name, kind, loose.pop(0))
-        elif defaults[name] is MISSING:
-            raise ConfigurationError(f"{name.upper()}: is missing; see tributary {title} --help")
-    if loose:
-        raise ConfigurationError(f"{loose[0]}: is not the value of an option; see tributary {title} --help")
-    settings = {name: values.pop(name) for name in of_run if name in values and name not in own}
-    if "config" in values:
-        values["config_file"] = values.pop("config")
-    # Before an environment of the user changes to another folder.
-    files = {name: values[name].absolute() for name in ("json", "output") if values.get(name) is not None}
-    return command(**values | files), settings
+    return values, loose
 
 
 def option_name(name: str) -> str:

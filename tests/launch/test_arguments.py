@@ -112,7 +112,7 @@ def test_a_mistake_names_the_option_the_value_and_the_remedy(line: str, message:
     ("line", "message"),
     [
         ("", "RUN: is missing; see tributary test --help"),
-        ("a b", "b: is not the value of an option; see tributary test --help"),
+        ("a b", "b: is one word too many; see tributary test --help"),
         ("a --polcy=x", "--polcy: there is no such option; did you mean --policy?"),
         ("a --seed 3", "--seed: there is no such option; there are --policy"),
     ],

@@ -11,7 +11,7 @@ MISTAKES = {
     "evaluate zoo:pong --polcy greedy": "--polcy: there is no such option; did you mean --policy?",
     "runs --sort size": "--sort size: must be time, name or return",
     "train cartpole --optimizer.name adamw": "--optimizer.name adamw: must be rmsprop, adam or sgd",
-    "train pong extra": "extra: is not the value of an option",
+    "train pong extra": "extra: is one word too many",
     "bench learning pong --compare": "--compare: its value is missing",
     "sweep no-such.toml --trials 3": "--trials: there is no such option; there are --output, --address, --json",
     "train pnog": "unknown preset pnog, did you mean pong?",
