@@ -13,6 +13,7 @@ from rich.text import Text
 
 from launch.output import duration, number, print_line, quoted
 from launch.run.events import Event, Message, Progress, Progressed, Started, Stopped
+from launch.run.status import trust_option
 from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
 
@@ -38,7 +39,8 @@ class Display:
         self._console = console
         self._live: Live | None = None
         self._last_line = -_PLAIN_LINE_SECONDS
-        self._reported = self._failed = self._own_modules = False
+        self._reported = self._failed = False
+        self._trust = ""
 
     def __enter__(self) -> "Display":
         return self
@@ -54,14 +56,14 @@ class Display:
             case Message(text):
                 self.message(text)
             case Started(actors=actors, config=config):
-                self._own_modules = bool(config.environment.modules)
+                self._trust = trust_option(config)
                 self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}…")
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
                 self.__exit__()
                 folder = _typed(Path(event.folder))
-                for line in summary_lines(event.summary, folder, own_modules=self._own_modules):
+                for line in summary_lines(event.summary, folder, self._trust):
                     self.message(line)
 
     def wait_for(self, text: str) -> None:
@@ -182,13 +184,10 @@ def _typed(folder: Path) -> str:
     return quoted(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
-def summary_lines(summary: dict[str, Any], run: str, *, own_modules: bool = False) -> list[str]:
+def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
     """The last lines of a run: its result, its folder, and the commands for what comes next.
 
-    Args:
-        summary: of the run.
-        run: its folder, as the shell reads it.
-        own_modules: whether the run imports modules of the user.
+    `run` is its folder as the shell reads it, and `trust` its `trust_option`.
     """
     evaluation = summary["evaluation"]
     # Runs of older versions count the start-up as training.
@@ -205,8 +204,6 @@ def summary_lines(summary: dict[str, Any], run: str, *, own_modules: bool = Fals
     ]
     if evaluation is not None:
         lines.append(f"last evaluation: {evaluation_line(evaluation)}")
-    # Without it a command does not run the code of modules that only the run names.
-    trust = " --trust-imports" if own_modules else ""
     first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
     if first is not None and first != confirmed:
         lines.append(f"first crossing of the mark: {_crossing(first)}")

@@ -16,7 +16,7 @@ from launch.commands.display import Display, summary_lines
 from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, number, print_line, quoted, write_json
 from launch.run.folder import read_summary
 from launch.run.metrics import NewLines, progress_of
-from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status
+from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status, trust_option
 from shared.errors import ConfigurationError
 
 # The files of another process, maybe of another machine, can only be looked at.
@@ -64,13 +64,8 @@ def list_runs(arguments: RunsArguments) -> int:
     check_json_file(arguments.json)
     folder = arguments.folder
     console = Console()
-    if not folder.is_dir():
-        if folder != RunsArguments.folder:
-            raise ConfigurationError(f"{folder}: there is no such folder")
-        print_line(console, "no runs below runs/ yet; tributary train begins one")
-        if arguments.json is not None:
-            write_json(arguments.json, {"runs": [], "left_out": []})
-        return EXIT_DONE
+    if not folder.is_dir() and folder != RunsArguments.folder:
+        raise ConfigurationError(f"{folder}: there is no such folder")
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
     found, left_out = [], []
@@ -86,9 +81,10 @@ def list_runs(arguments: RunsArguments) -> int:
     shown = [run for i, run in enumerate(found) if arguments.all or i < _MOST_SHOWN or run.running]
     if shown:
         console.print(runs_table(shown, folder, console), highlight=False)
-    left = len(found) - len(shown)
-    if left or not found:
-        print_line(console, f"{left} more: --all" if left else f"no runs in {folder}")
+    if len(found) > len(shown):
+        print_line(console, f"{len(found) - len(shown)} more: --all")
+    elif not found:
+        print_line(console, f"no runs below {folder}/; tributary train begins one")
     if arguments.json is not None:
         write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
     return EXIT_DONE
@@ -109,8 +105,7 @@ def attach(arguments: AttachArguments) -> int:
     if run.status == DIED:
         print_line(console, f"its process ended without a summary: tributary train --resume {quoted(path)} goes on")
         return EXIT_FAILED
-    own_modules = bool(run.config.environment.modules)
-    for line in summary_lines(read_summary(run.folder), quoted(path), own_modules=own_modules):
+    for line in summary_lines(read_summary(run.folder), quoted(path), trust_option(run.config)):
         print_line(console, line)
     return EXIT_FAILED if run.status == "failed" else EXIT_DONE
 
