@@ -142,8 +142,10 @@ def _sweep(settings: dict[str, Any]) -> Sweep:
     check_trials(base)
     space = {name: _part_of_space(name, values, base) for name, values in _flat(plan.space, "")}
     check_effects(base, [*chosen_in_toml(settings, unstopped), *space], searched=space)
-    _check(plan, base, space)
-    return Sweep(preset, base, plan, space, _trials(plan, space))
+    lists = [part for part in space.values() if isinstance(part, list)]
+    trials = math.prod(map(len, lists)) if plan.search == "grid" else plan.trials or 0
+    _check(plan, base, space, trials)
+    return Sweep(preset, base, plan, space, trials)
 
 
 def _completed(plan: Plan) -> Plan:
@@ -184,7 +186,7 @@ def _part_of_space(name: str, values: Any, base: RunConfig) -> list[Value] | Ran
     return msgspec.structs.replace(span, whole=whole)
 
 
-def _check(plan: Plan, base: RunConfig, space: Space) -> None:
+def _check(plan: Plan, base: RunConfig, space: Space, trials: int) -> None:
     if not space:
         raise ConfigurationError("[sweep.space] names no setting to search")
     ranges = [name for name, part in space.items() if isinstance(part, Range)]
@@ -193,7 +195,7 @@ def _check(plan: Plan, base: RunConfig, space: Space) -> None:
             f"{ranges[0]} has a range: give it a list" if ranges else "trials follows from the lists: leave it out"
         )
         raise ConfigurationError(f'[sweep] search = "grid": {problem}')
-    if plan.search != "grid" and (plan.trials is None or plan.trials < 1):
+    if plan.search != "grid" and trials < 1:
         raise ConfigurationError(f"[sweep] trials {plan.trials}: must be a number, 1 or more")
     if plan.maximise == "evaluation" and not base.evaluation.every_frames:
         raise ConfigurationError('[sweep] maximise = "evaluation" needs evaluation.every_frames above 0')
@@ -206,16 +208,16 @@ def _check(plan: Plan, base: RunConfig, space: Space) -> None:
                 f"[sweep] {name} {frames}: must be above 0 and below total_frames {base.total_frames}"
             )
     if plan.pbt is not None:
-        _check_pbt(plan, plan.pbt, base, space)
+        _check_pbt(plan, plan.pbt, base, space, trials)
 
 
-def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space) -> None:
+def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space, trials: int) -> None:
     if plan.asha is not None:
         raise ConfigurationError("[sweep] asha and pbt: one of them decides which trials continue; leave one out")
     if plan.search == "optuna":
         raise ConfigurationError('[sweep] pbt: its trials start together: use search = "random" or "grid"')
-    if _trials(plan, space) < 2:
-        raise ConfigurationError(f"[sweep] trials {_trials(plan, space)}: pbt compares trials, and needs 2 or more")
+    if trials < 2:
+        raise ConfigurationError(f"[sweep] trials {trials}: pbt compares trials, and needs 2 or more")
     for name in pbt.mutable or ():
         if name not in space:
             raise ConfigurationError(f"[sweep] pbt.mutable {name}: is not in [sweep.space]{nearest(name, space)}")
@@ -227,8 +229,3 @@ def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space) -> None:
             )
     if base.checkpoint.exact:
         raise ConfigurationError("checkpoint.exact true: with pbt a trial changes its settings; leave it out")
-
-
-def _trials(plan: Plan, space: Space) -> int:
-    lists = [part for part in space.values() if isinstance(part, list)]
-    return math.prod(map(len, lists)) if plan.search == "grid" else plan.trials or 0

@@ -162,11 +162,8 @@ def _scheduler(sweep: Sweep) -> TrialScheduler | None:
 def _within_space(space: Space, settings: Settings) -> Settings:
     """Settings that Tune multiplied by 0.8 or 1.2, kept in their ranges."""
     ranges = {name: part for name, part in space.items() if isinstance(part, Range)}
-    return {**settings, **{name: _clipped(settings[name], part) for name, part in ranges.items()}}
-
-
-def _clipped(value: Any, part: Range) -> Value:
-    return min(max(value, part.low), part.high)
+    tried: dict[str, Any] = dict(settings)
+    return tried | {name: min(max(tried[name], part.low), part.high) for name, part in ranges.items()}
 
 
 def _trial_name(trial: Any, *, first: int) -> str:
