@@ -8,6 +8,7 @@ summary.json             written at the end
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import socket
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from launch import zoo
 from launch.machine import machine_id
-from launch.output import finite, from_json, make_folder, provenance, quoted, write_json
+from launch.output import from_json, make_folder, provenance, quoted, write_json
 from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, setting_error
@@ -374,16 +375,17 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
     return WeightSnapshot(version, parameters), source
 
 
-def best_score(folder: RunFolder, *, otherwise: tuple[float | None, str]) -> tuple[float | None, str]:
-    """The mean return of a run's best weights, and its measure: training or evaluation; `otherwise` if unreadable.
+def best_score(folder: RunFolder) -> tuple[bool, float] | None:
+    """Whether a run's best weights are those of an evaluation, and their mean return.
 
-    The mean is None where it is not finite, as in files of older versions.
+    None if the file is missing or damaged, or the mean is not finite, as in files of older versions.
     """
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
-            return finite(float(best["mean_return"])), str(best["measure"])
+            score = str(best["measure"]) == "evaluation", float(best["mean_return"])
     except _DAMAGE:
-        return otherwise
+        return None
+    return score if math.isfinite(score[1]) else None
 
 
 # ---- Manifest, summary and rows

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from launch.loop.worker_pool import TrainingStoppedError
-from launch.output import finite, quoted
-from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights, write_weights
+from launch.output import quoted
+from launch.run.folder import RunFolder, agent_steps_learned, best_score, load_weights
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error, typed_line
@@ -48,27 +48,21 @@ class Stamp(NamedTuple):
         return self.inode == now.inode and self.size < now.size
 
 
-class Tail(NamedTuple):
-    """Bytes that were appended to a file of `size` bytes."""
-
-    size: int
-    added: bytes
-
-
 class Changes(NamedTuple):
-    """Changes of a folder, by relative path: whole files, tails of files that grew, and the stamps of all files."""
+    """Changes of a folder, by relative path: whole files, the ends of files that grew after their size before, and the
+    stamps of all files."""
 
     files: dict[str, bytes]
-    tails: dict[str, Tail]
+    tails: dict[str, tuple[int, bytes]]
     stamps: dict[str, Stamp]
 
 
 def changes_since(
     folder: Path, known: dict[str, Stamp], *, tails: bool = False, leave_out: re.Pattern[str] | None = None
 ) -> Changes:
-    """The changes of a folder since it had the stamps `known`. With `tails`, of files that grew only the new ends.
+    """The changes of a folder since it had the stamps `known`, without the files whose relative path is `leave_out`.
 
-    Files whose relative path matches `leave_out` are ignored.
+    With `tails`, of files that grew only the new ends.
     """
     changes = Changes({}, {}, {})
     for path in _files(folder):
@@ -82,7 +76,7 @@ def changes_since(
                 stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
                 if before is not None and tails and _ADDED_TO.fullmatch(path.name) and before.grew_to(stamp):
                     file.seek(before.size)
-                    changes.tails[name] = Tail(before.size, file.read(stamp.size - before.size))
+                    changes.tails[name] = before.size, file.read(stamp.size - before.size)
                 elif before != stamp:
                     # No further than the stamp: rows that are added meanwhile come with the next changes.
                     changes.files[name] = file.read(stamp.size)
@@ -107,11 +101,11 @@ def apply_changes(folder: Path, changes: Changes) -> None:
     A name outside of the folder is a ValueError, and nothing was written.
     """
     paths = {name: path_within(folder, name) for name in (*changes.tails, *changes.files)}
-    for name, tail in changes.tails.items():
+    for name, (size, added) in changes.tails.items():
         with paths[name].open("r+b") as file:
             # An earlier attempt may have written a part.
-            file.seek(tail.size)
-            file.write(tail.added)
+            file.seek(size)
+            file.write(added)
     for name, content in changes.files.items():
         path = paths[name]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,33 +133,33 @@ _WITH_BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 class RemoteCopy:
     """The copy of a run folder at an fsspec URL (s3://…, gs://…, file://…), updated in a thread of its own.
 
-    fsspec's `rsync` compares sizes by default, and so misses a file of the same size with other content.
+    fsspec's `rsync` compares sizes by default, and so misses a file of the same size with other content. An update that
+    fails is logged as a warning.
     """
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, url: str, log: Callable[[str], None]) -> None:
+        self._folder, self._url, self._log = folder, url, log
         self._files, self._root = _open(url)
         self._stamps: dict[str, Stamp] = {}
         self._thread = ThreadPoolExecutor(1)
         self._under_way: Future[None] | None = None
 
-    def start(self) -> str | None:
-        """Start an update, unless one is under way. Returns the error of the last update, if it had one."""
-        if self._under_way is not None and not self._under_way.done():
-            return None
-        failure = self._failure()
-        self._under_way = self._thread.submit(self._push)
-        return failure
+    def start(self) -> None:
+        """Start an update, unless one is under way."""
+        if self._under_way is None or self._under_way.done():
+            self._under_way = self._thread.submit(self._update)
 
-    def finish(self) -> str | None:
-        """Update the copy once more and wait for it. Returns the error, if there was one."""
-        self._under_way = self._thread.submit(self._push)
+    def finish(self) -> None:
+        """Update the copy once more, and wait for it."""
+        self._thread.submit(self._update)
         self._thread.shutdown()
-        return self._failure()
 
-    def _failure(self) -> str | None:
-        error = None if self._under_way is None else self._under_way.exception()
-        return None if error is None else typed_line(error)
+    def _update(self) -> None:
+        try:
+            self._push()
+        # Each kind of storage has its own errors, which have no class in common.
+        except Exception as error:
+            self._log(f"warning: the copy at {self._url} could not be brought up to date: {typed_line(error)}")
 
     def _push(self) -> None:
         changes = changes_since(self._folder, self._stamps)
@@ -251,13 +245,9 @@ def _make_folder(files: "fsspec.AbstractFileSystem", path: str) -> None:
 
 
 class FirstWeights(NamedTuple):
-    """The weights that a new run starts from.
+    """The weights that a new run starts from: those of another run, with its name and its mean observation in `spec`.
 
-    Attributes:
-        run: name of the other run.
-        source: description of the weights.
-        agent_steps: that the weights have learned from; see `agent_steps_learned`.
-        spec: of the environment, with the mean observation of the other run.
+    `source` describes the weights, `agent_steps` see `agent_steps_learned`.
     """
 
     run: str
@@ -266,13 +256,6 @@ class FirstWeights(NamedTuple):
     snapshot: WeightSnapshot
     layout: ParameterLayout
     spec: "EnvironmentSpec"
-
-    @property
-    def manifest_entry(self) -> dict[str, Any]:
-        return {"run": self.run, "weights": self.source, "agent_steps": self.agent_steps}
-
-    def write(self, folder: RunFolder) -> None:
-        write_weights(folder.first_weights, self.snapshot, self.layout, self.source)
 
 
 def weights_to_start_from(
@@ -318,17 +301,15 @@ def _in_and_out(spec: "EnvironmentSpec") -> str:
     return f"observations of shape {spec.observation_shape} and as actions {actions}"
 
 
-_Log = Callable[[str], None]
-
-
 class BestWeights:
-    """best.npz: the weights with the highest mean return. Any evaluation outranks the mean return of training."""
+    """best.npz: the weights with the highest mean return. Any evaluation outranks the mean return of training.
 
-    def __init__(self, folder: RunFolder, log: _Log) -> None:
-        self._folder = folder
-        self._log = log
-        self._mean_return: float | None = None
-        self._measure = "training"
+    A resumed run has to beat those in the file, which may be newer than its checkpoint.
+    """
+
+    def __init__(self, folder: RunFolder, log: Callable[[str], None]) -> None:
+        self._file, self._log = folder.best_weights, log
+        self._best = best_score(folder)
 
     def keep_if_best(
         self, version: int, parameters: Float32Array, mean: float | None, measure: str, *, surely: bool = False
@@ -339,43 +320,23 @@ class BestWeights:
         """
         if mean is None or not math.isfinite(mean):
             return
-        if self._mean_return is not None and not surely:
-            best = self._measure == "evaluation", self._mean_return
-            if (measure == "evaluation", mean) <= best:
-                return
-        part = self._folder.best_weights.with_suffix(".part.npz")
+        score = measure == "evaluation", mean
+        if self._best is not None and score <= self._best and not surely:
+            return
+        part = self._file.with_suffix(".part.npz")
         try:
             np.savez(part, version=version, parameters=parameters, mean_return=mean, measure=measure)
-            part.replace(self._folder.best_weights)
+            part.replace(self._file)
             # After the file: weights that could not be written are not the best ones.
-            self._mean_return, self._measure = mean, measure
+            self._best = score
         except OSError as error:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
             self._log(f"warning: the best weights could not be written: {error.strerror}; training goes on")
 
-    def read_score(self) -> None:
-        """Take the score from the file, which may be newer than the checkpoint of a learner that died."""
-        kept = self._mean_return, self._measure
-        self._mean_return, self._measure = best_score(self._folder, otherwise=kept)
-
-    def state(self) -> dict[str, Any]:
-        return {"best_return": self._mean_return, "best_measure": self._measure}
-
-    def restore(self, state: dict[str, Any], *, evaluates: bool) -> None:
-        """The inverse of `state`. `evaluates`: the run has regular evaluations.
-
-        Checkpoints of older versions have no measure: these kept the best of the evaluations, if there were any.
-        """
-        self._mean_return = finite(state.get("best_return"))
-        self._measure = state.get("best_measure", "evaluation" if evaluates else "training")
-
 
 class Saving:
-    """The checkpoints of a run, its best weights, videos and remote copy. Files that cannot be written are warnings.
-
-    `save_state` and `restore_state` see `Checkpoints`.
-    """
+    """The checkpoints of a run, its best weights, videos and remote copy. Files that cannot be written are warnings."""
 
     def __init__(
         self,
@@ -384,23 +345,20 @@ class Saving:
         learner: "Learner",
         save_state: Callable[[], dict[str, Any]],
         restore_state: Callable[[dict[str, Any]], None],
-        log: _Log,
+        log: Callable[[str], None],
     ) -> None:
         from learner.checkpoint import Checkpoints
 
-        self._config = config
-        self._folder = folder
-        self._learner = learner
-        self._log = log
+        self._config, self._folder, self._learner, self._log = config, folder, learner, log
         self.best = BestWeights(folder, log)
         self._checkpoints = Checkpoints(
             folder.checkpoints, config.checkpoint.keep, learner.variables(), save_state, restore_state
         )
-        self._copy = RemoteCopy(folder.path, config.storage) if config.storage is not None else None
+        self._copy = None if config.storage is None else RemoteCopy(folder.path, config.storage, log)
         self.count_from(0.0)
 
     def restore(self) -> None:
-        """Restore the newest checkpoint that can be read, and log a message about those that cannot."""
+        """Restore the newest checkpoint that can be read, and log those that cannot."""
         for message in self._checkpoints.restore():
             self._log(message)
 
@@ -410,7 +368,6 @@ class Saving:
         self._saved_version, self._saved_frames = self._learner.version, self._learner.account.frames
 
     def is_due(self, seconds: float) -> bool:
-        """Whether a checkpoint is due, `seconds` of training after the start of the run."""
         due, learner = self._config.checkpoint, self._learner
         frames = learner.account.frames
         return (
@@ -450,7 +407,7 @@ class Saving:
                 learner.version, learner.snapshot().parameters, learner.account.mean_return, "training"
             )
         if self._copy is not None:
-            self._warn_if_not_copied(self._copy.start())
+            self._copy.start()
         return written
 
     def keep_video(self, version: int, video: Video) -> None:
@@ -463,8 +420,4 @@ class Saving:
 
     def finish_copy(self) -> None:
         if self._copy is not None:
-            self._warn_if_not_copied(self._copy.finish())
-
-    def _warn_if_not_copied(self, failure: str | None) -> None:
-        if failure is not None:
-            self._log(f"warning: the copy at {self._config.storage} could not be brought up to date: {failure}")
+            self._copy.finish()

@@ -155,7 +155,6 @@ class TrainingSession:
         self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._log)
         if resume:
             self._resume()
-        self._saving.best.read_score()
         if after is not None:
             self._account_for(after)
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
@@ -445,7 +444,6 @@ class TrainingSession:
         return {
             **self.learner.state(),
             **asdict(self._counts()),
-            **self._saving.best.state(),
             **self._returns.state(exact=self._exact),
             **self._evaluations.state(exact=self._exact),
             # The states of the actors, with the calls under way.
@@ -457,7 +455,6 @@ class TrainingSession:
         self.learner.restore_state(state)
         self._earlier = RunCounts.restored(state)
         self._saved_executor = state["executor"] if self._exact else None
-        self._saving.best.restore(state, evaluates=bool(self._config.evaluation.every_frames))
         # A new executor has no evaluations under way, and all of its environments are in their first episodes.
         goes_on = self._saved_executor is not None and state.get("evaluations") is not None
         self._returns.restore(state, exact=goes_on)
