@@ -119,11 +119,14 @@ def train(
 
 
 class _Listener:
-    """The caller's `on_event`. Once training has begun, its first exception stops the run and is kept in `error`."""
+    """The caller's `on_event`. Once training has begun, its first exception stops the run and is kept in `error`.
+
+    `progressed` is whether the run has taken in a report.
+    """
 
     def __init__(self, on_event: OnEvent, stop: StopRequest) -> None:
         self._on_event, self.stop = on_event, stop
-        self.training = False
+        self.training = self.progressed = False
         self.error: BaseException | None = None
 
     def __call__(self, event: Event) -> None:
@@ -203,11 +206,10 @@ def _prepare(
         spec = folder.with_observation_mean(config, spec)
         check_checkpoint(config, spec, folder, budget)
         summary = read_summary(folder)
-        reached = reached_limit(config, summary)
+        reached, ended = reached_limit(config, summary), why_it_goes_on(config, summary)
         if reached is not None:
             listener.message(reached)
             return Result(folder.path, summary, trained=False)
-        ended = why_it_goes_on(config, summary)
         if ended is not None:
             listener.message(ended)
     else:
@@ -240,7 +242,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
     run = run._replace(spec=_spec_of(run))
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
-    with _opened_folder(run, budget) as kept:
+    with _opened_folder(run, budget):
         prepare_tensorflow(1, gpu=False)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
@@ -281,7 +283,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
                     done, _ = futures.wait([result], _VIEW_SECONDS)
                     return result.result() if done else None
 
-                return _watch(run.listener, kept, wait, session.view, session.interrupt)
+                return _watch(run.listener, wait, session.view, session.interrupt)
         except (TrainingStoppedError, EnvironmentFailedError) as error:
             raise TrainingFailedError(str(error)) from error
         finally:
@@ -293,13 +295,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
     import ray
 
     from launch.loop.worker_pool import TrainingStoppedError
-    from launch.on_ray.cluster import (
-        check_nodes,
-        cluster_nodes,
-        connect,
-        machines_requested,
-        takes_gpu_here,
-    )
+    from launch.on_ray.cluster import check_nodes, cluster_nodes, connect, machines_requested, takes_gpu_here
     from launch.on_ray.learner_process import run_learners
 
     config, budget, listener = run.config, run.budget, run.listener
@@ -323,12 +319,12 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                 listener.message(line)
             if not run.resume:
                 # Actors that join later take the same rollouts: what learns must not change with the nodes.
-                run = run._replace(config=_shared_by_actors(run.config, placement.total_actors, listener))
-                config = run.config
+                config = _shared_by_actors(config, placement.total_actors, listener)
+                run = run._replace(config=config)
             budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
         else:
             takes_gpu_here(config)
-        with _opened_folder(run, budget) as kept, machines_requested(config):
+        with _opened_folder(run, budget), machines_requested(config):
             if config.learner.gradients_per_update > 1:
                 level, why = aggregation(config, placement, budget.actors)
                 listener.message(f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
@@ -343,7 +339,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                     placement,
                     resume=run.resume,
                     started=run.started,
-                    watch=partial(_watch, listener, kept),
+                    watch=partial(_watch, listener),
                     say=listener.message,
                     stop=listener.stop,
                 )
@@ -363,7 +359,6 @@ def _start(run: _Run, budget: ThreadBudget) -> None:
 
 def _watch(
     listener: _Listener,
-    has_progressed: Callable[[], None],
     wait: Callable[[], dict[str, Any] | None],
     view: Callable[[bool], View],
     interrupt: Callable[[], None],
@@ -373,8 +368,7 @@ def _watch(
     def look() -> None:
         weights, listener.stop.weights = listener.stop.weights, False
         seen = view(weights)
-        if seen.progress.agent_steps_per_second:
-            has_progressed()
+        listener.progressed |= seen.progress.agent_steps_per_second > 0
         for event in seen.events:
             listener(event)
         listener(Progressed(seen.progress))
@@ -395,10 +389,9 @@ def _watch(
             if listener.stop.asked and not passed_on:
                 passed_on = True
                 interrupt()
-                by, then = f"stopped by {listener.stop.reason}: ", ""
-                if not listener.stop.reason:
-                    by, then = "", "; Ctrl-C again leaves at once"
-                listener.message(f"{by}finishing the gradients under way and saving{then}")
+                reason, finishing = listener.stop.reason, "finishing the gradients under way and saving"
+                how = f"stopped by {reason}: {finishing}" if reason else f"{finishing}; Ctrl-C again leaves at once"
+                listener.message(how)
         except StoppedBeforeTrainingError:
             raise
         except KeyboardInterrupt as error:
@@ -406,19 +399,13 @@ def _watch(
 
 
 @contextmanager
-def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[Callable[[], None]]:
+def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     """Create the run's folder, or take over that of a resumed run, and hold its lock.
 
-    Yields a function to call when the run has taken in a report. A resumed run that ends with an error before that
-    leaves the settings of its folder as they were, and a new one that cannot start leaves no folder.
+    A resumed run that ends with an error before it has progressed leaves the settings of its folder as they were, and a
+    new one that cannot start leaves no folder.
     """
     folder, config, first, listener = run.folder, run.config, run.first, run.listener
-    progressed = False
-
-    def has_progressed() -> None:
-        nonlocal progressed
-        progressed = True
-
     if not run.resume:
         made = manifest(config, run.spec, run.preset, budget.describe())
         if first is not None:
@@ -439,9 +426,9 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[Callable[[], Non
             if warning is not None:
                 listener.message(f"warning: {warning}")
         try:
-            yield has_progressed
+            yield
         except BaseException as error:
-            if settings_before is not None and not progressed:
+            if settings_before is not None and not listener.progressed:
                 folder.settings_file.write_bytes(settings_before)
             if settings_before is None and isinstance(error, ConfigurationError | StoppedBeforeTrainingError):
                 folder.discard()

@@ -32,7 +32,6 @@ def lag_mean(counts: Counter[int]) -> float:
 
 def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
     """Mean, 95th percentile and maximum of the policy lag in updates, from numbers of gradients by lag."""
-    # From counts, and not from a list of lags: a run has millions of gradients.
     needed, seen = 0.95 * counts.total(), 0
     for lag in sorted(counts):
         seen += counts[lag]
@@ -49,7 +48,6 @@ class JsonLines:
 
     def __init__(self, folder: Path) -> None:
         file = folder / "metrics.jsonl"
-        # A killed process may have left half a line, and the next row would be joined to it.
         drop_half_line(file)
         # Without a buffer: a killed process loses no row that it has written.
         self._file = file.open("ab", buffering=0)
@@ -244,26 +242,26 @@ class Metrics:
 
 
 class MissingInfo:
-    """Finds names of `--environment.log-info` that are no number at the end of any episode."""
+    """Warns of names of `--environment.log-info` that are no number at the end of any episode."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], log: Callable[[str], None]) -> None:
         # Episodes so far, for the names that no episode has given yet.
-        self._episodes = dict.fromkeys(names, 0)
+        self._episodes, self._log = dict.fromkeys(names, 0), log
 
     def add(self, info: Mapping[str, npt.NDArray[np.float64]]) -> None:
         """Add the numbers of episodes that have ended, by name."""
-        for name, values in info.items():
-            if name in self._episodes:
-                self._episodes[name] += len(values)
-                if not np.isnan(values).all():
-                    del self._episodes[name]
+        for name in info.keys() & self._episodes.keys():
+            self._episodes[name] += len(info[name])
+            if not np.isnan(info[name]).all():
+                del self._episodes[name]
+        self.warn(_SILENT_EPISODES)
 
-    def warnings(self, least: int = _SILENT_EPISODES) -> list[str]:
-        """A warning for each name without a number in at least `least` episodes, once."""
-        silent = {name: episodes for name, episodes in self._episodes.items() if episodes >= least}
-        for name in silent:
-            del self._episodes[name]
-        return [f"warning: {missing_info(name, episodes)}" for name, episodes in silent.items()]
+    def warn(self, least: int = 1) -> None:
+        """Log each name without a number in at least `least` episodes, once."""
+        for name, episodes in list(self._episodes.items()):
+            if episodes >= least:
+                del self._episodes[name]
+                self._log(f"warning: {missing_info(name, episodes)}")
 
 
 def missing_info(name: str, episodes: int) -> str:
@@ -301,14 +299,8 @@ class Reporting:
         self._every_seconds = config.log_every_seconds
         self._every_frames = config.log_every_frames or max(1, config.total_frames // _ROWS_OF_A_RUN)
         self._view_seconds = min(RATE_SECONDS, self._every_seconds)
-        self._metrics = metrics
-        self._progress = progress
-        self._messages, self._log = messages, messages.log
-        # None after the message, and for a rate that does not reach 0 before the end.
-        self._annealing_frames = config.annealing_frames if _anneals_early(config) else None
-        self._rows = JsonLines(folder.path)
-        self._rows_fail = False
-        self._on_row = on_row
+        self._metrics, self._progress, self._messages, self._on_row = metrics, progress, messages, on_row
+        self._rows, self._rows_fail = JsonLines(folder.path), False
         self._logged_seconds, self._logged_frames = 0.0, 0
         self.latest = Progress()
 
@@ -331,8 +323,7 @@ class Reporting:
         row = self._progress()
         # A row is a view, too, unless both its interval and the time since the last view are short.
         since = min(self.latest.elapsed_seconds, self._logged_seconds)
-        is_view = last or row.elapsed_seconds - since >= self._view_seconds
-        if is_view:
+        if last or row.elapsed_seconds - since >= self._view_seconds:
             self.latest = row
         self._logged_seconds, self._logged_frames = row.elapsed_seconds, row.frames
         line = to_json(row_values(row)).encode() + b"\n"
@@ -342,7 +333,7 @@ class Reporting:
         except OSError as error:
             # One message for each time that the disk is full, not for each row.
             if not self._rows_fail:
-                self._log(f"warning: metrics could not be written: {error.strerror}; training goes on")
+                self._messages.log(f"warning: metrics could not be written: {error.strerror}; training goes on")
             self._rows_fail = True
         episodes = self._metrics.episodes(row.frames)
         if episodes.returns:
@@ -350,17 +341,11 @@ class Reporting:
         # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
         self._messages.emit(Row(from_json(line.decode())))
         # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
-        if is_view or row.evaluations:
+        if row is self.latest or row.evaluations:
             self._on_row(row)
         dead_network = self._metrics.next_interval(row)
         if dead_network is not None:
-            self._log(f"warning: {dead_network}")
-        if self._annealing_frames is not None and row.frames >= self._annealing_frames:
-            self._log(
-                f"warning: the learning rate has reached 0 (--optimizer.annealing-frames {self._annealing_frames:,}): "
-                f"the rest of the run changes no weights"
-            )
-            self._annealing_frames = None
+            self._messages.log(f"warning: {dead_network}")
 
     def write_last_row(self) -> None:
         """Write the last row, unless its interval is empty and has no rates, and close metrics.jsonl."""
@@ -369,15 +354,11 @@ class Reporting:
         self._rows.close()
 
 
-def _anneals_early(config: RunConfig) -> bool:
-    return config.annealing_frames < config.total_frames and scheduled(1.0, config.optimizer.schedule, 1, 1) == 0.0
-
-
 def annealing_warning(config: RunConfig) -> str | None:
     """A warning for a run whose learning rate reaches 0 before its end; None for other runs."""
-    if not _anneals_early(config):
-        return None
     idle = config.total_frames - config.annealing_frames
+    if idle <= 0 or scheduled(1.0, config.optimizer.schedule, 1, 1) != 0.0:
+        return None
     return (
         f"--optimizer.annealing-frames {config.annealing_frames:,} is before --total-frames {config.total_frames:,}: "
         f"the learning rate is 0 in the last {idle:,} frames, and nothing is learned in them"

@@ -14,7 +14,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -39,37 +39,6 @@ from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
 from shared.types import EvaluationResult
-
-
-class TraceRecording:
-    """The trace that --record-arrivals writes. A file that fails is a warning, and training goes on.
-
-    `actor_ids` are the ids of the first actors.
-    """
-
-    def __init__(self, file: str, actor_ids: Sequence[int], log: Callable[[str], None]) -> None:
-        self._file = file
-        self._log = log
-        self._writer: TraceWriter | None = TraceWriter(Path(file), actor_ids)
-
-    def add(self, event: Event | None) -> None:
-        """Write an event of the loop, if it comes from outside of the learner."""
-        from_outside = trace_event(event)
-        if self._writer is None or from_outside is None:
-            return
-        try:
-            self._writer.add(from_outside)
-        except OSError as error:
-            # A trace with a gap cannot be replayed beyond it.
-            self._writer = None
-            self._log(
-                f"warning: {self._file} could not be written: {error.strerror}; the order is kept up to here, and "
-                f"training goes on"
-            )
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
 
 def trace_event(event: Event | None) -> TraceEvent | None:
@@ -129,7 +98,8 @@ class TrainingSession:
         self._resumed = resume
         self._folder = RunFolder(folder)
         self._messages = Messages(self._folder.log)
-        self._log = self._messages.log
+        # Logs a line. Thread-safe.
+        self.log = self._messages.log
         policy = Policy(config, spec)
         if self._folder.first_weights.is_file():
             initial = read_weights(self._folder.first_weights, policy.layout)[0].parameters
@@ -138,9 +108,8 @@ class TrainingSession:
         self.learner = Learner(config, policy.layout, initial)
         self._earlier = RunCounts()
         self._saved_executor: dict[str, Any] | None = None
-        self._target: ReturnTarget | None = None
-        if config.stop_at_return is not None:
-            self._target = ReturnTarget(config.stop_at_return, config.stop_measure)
+        goal = config.stop_at_return
+        self._target = None if goal is None else ReturnTarget(goal, config.stop_measure)
         self._stopping = StoppingRules(config, self._target)
         self._returns = TrainingReturns()
         # The trace drives a replay, never the clock: every wait is over at once, and the limit on deaths is off.
@@ -151,14 +120,20 @@ class TrainingSession:
             supervision = replace(supervision, max_restarts=sys.maxsize)
             clock = itertools.count(0.0, 3600.0).__next__
             backoff = lambda _failures: 0.0  # noqa: E731
-        self._evaluations = Evaluations(config.evaluation, self._target, self._log, backoff)
-        self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self._log)
+        self._evaluations = Evaluations(config.evaluation, self._target, self.log, backoff)
+        self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self.log)
         if resume:
-            self._resume()
+            self._saving.restore()
+            dropped = self.learner.fit_unfinished_update()
+            if dropped:
+                self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
         if after is not None:
             self._account_for(after)
+        # An exact resume keeps the ids of the actors, and with them their seeds.
+        saved = self._saved_executor
+        first_id = self.learner.next_actor_id if saved is None else min(map(int, saved["actors"]))
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
-        self._executor = make_executor(self._first_actor_id())
+        self._executor = make_executor(first_id)
         self._coordinator = Coordinator(
             self.learner,
             self._executor,
@@ -170,19 +145,19 @@ class TrainingSession:
         self._awaited: set[int] | None = set(self._executor.actor_ids) if config.executor == "ray" else None
         self._first_logged = False
         if self._awaited is not None:
-            self._log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
-        if self._saved_executor is not None:
-            self._coordinator.resume(self._executor.restore(self._saved_executor))
+            self.log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
+        if saved is not None:
+            self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner, self._evaluations.last, config.actor)
         openers = tracker_openers(folder, config) | dict(trackers or {})
-        self._trackers = Trackers(openers, self._log)
+        self._trackers = Trackers(openers, self.log)
         self._reporting = Reporting(
             config, self._folder, self._metrics, self._progress, self._trackers.write, self._messages
         )
-        self._trace: TraceRecording | None = None
+        self._trace: TraceWriter | None = None
         if config.record_arrivals is not None and not resume:
-            self._trace = TraceRecording(config.record_arrivals, self._executor.actor_ids, self._log)
-        self._missing_info = MissingInfo(config.environment.log_info)
+            self._trace = TraceWriter(Path(config.record_arrivals), self._executor.actor_ids)
+        self._missing_info = MissingInfo(config.environment.log_info, self.log)
         self._dropped_reports: Counter[str] = Counter()
         self._weights_requested = False
         # True after a resume of a run that has logged it.
@@ -202,10 +177,6 @@ class TrainingSession:
         """Let the run stop at its next check, and save."""
         self._stopping.interrupt()
 
-    def log(self, line: str) -> None:
-        """Log a line in the thread of `run`."""
-        self._log(line)
-
     def view(self, weights: bool = False) -> View:
         """The present progress, and the events since the last view. With `weights` a later one has the weights."""
         self._weights_requested |= weights
@@ -224,13 +195,17 @@ class TrainingSession:
                 self._save()
             self._loop()
         except (TrainingStoppedError, EnvironmentFailedError) as error:
-            self._log(str(error))
+            self.log(str(error))
             failure = error
             raise
         finally:
             # The row counts the living actors, so it comes before their end.
-            self._log_last()
-            self._end_actors()
+            self._reporting.write_last_row()
+            try:
+                self._executor.close()
+            # Environments of users raise anything in `close`, and the run is still to be saved.
+            except Exception as error:
+                self.log(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
             summary = self._finish(failure)
         return summary
 
@@ -238,8 +213,7 @@ class TrainingSession:
         self._reporting.count_from(self.elapsed_seconds)
         self._saving.count_from(self.elapsed_seconds)
         for event in self._coordinator.run():
-            if self._trace is not None:
-                self._trace.add(event)
+            self._record(event)
             self._take(event)
             self._returns.update(len(self.learner.account.recent_returns), self._executor.actors)
             now = self.elapsed_seconds
@@ -252,7 +226,9 @@ class TrainingSession:
             self._reporting.report_if_due(now, self.learner.account.frames)
             if self._weights_requested:
                 self._weights_requested = False
-                self._send_weights()
+                snapshot, layout = self.learner.snapshot(), self.learner.layout
+                shapes = dict(zip(layout.names, layout.shapes, strict=True))
+                self._messages.emit(Weights(snapshot.version, snapshot.frames, shapes, snapshot.parameters.tobytes()))
             self._stop_if_due()
             if self._ends_at_once():
                 break
@@ -260,6 +236,21 @@ class TrainingSession:
         if self._trace is not None:
             self._trace.close()
         self._stopping.loop_ended()
+
+    def _record(self, event: Event | None) -> None:
+        """Write an event to the trace, if it comes from outside of the learner."""
+        from_outside = trace_event(event)
+        if self._trace is None or from_outside is None:
+            return
+        try:
+            self._trace.add(from_outside)
+        except OSError as error:
+            # A trace with a gap cannot be replayed beyond it.
+            self._trace = None
+            self.log(
+                f"warning: {self._config.record_arrivals} could not be written: {error.strerror}; the order is kept up "
+                f"to here, and training goes on"
+            )
 
     def _ends_at_once(self) -> bool:
         """Whether the loop ends without the calls under way."""
@@ -281,7 +272,7 @@ class TrainingSession:
             self._coordinator.stop()
             self._metrics.drains = True
             if self._coordinator.evaluations_under_way and self._config.executor == "ray":
-                self._log("waiting for the evaluation under way; Ctrl-C ends the run without it")
+                self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
         # The checkpoint of an exact run contains the evaluation under way.
         if self._stopping.interrupted and not self._exact:
             self._coordinator.give_up_evaluations()
@@ -293,7 +284,7 @@ class TrainingSession:
             case EvaluationResult():
                 self._take_evaluation(event)
             case Failed() | Replaced() | Joined() | Drained():
-                self._log(change_message(event))
+                self.log(change_message(event))
                 if isinstance(event, Replaced) and event.replacement_id is None:
                     self._evaluations.evaluator_died(self.elapsed_seconds)
 
@@ -305,24 +296,19 @@ class TrainingSession:
             returns = report.episodes.returns
             finite = returns[np.isfinite(returns)].tolist()
             self._returns.add(report.actor_id, finite, report.unfinished_environments)
-            self._log_first_non_finite_return()
+            if self.learner.account.non_finite_returns and not self._non_finite_return_logged:
+                self._non_finite_return_logged = True
+                self.log(
+                    "warning: the return of an episode is not finite; such returns are counted (non_finite_returns in "
+                    "summary.json), and are in no mean return"
+                )
             self._missing_info.add(report.episodes.info)
-            for warning in self._missing_info.warnings():
-                self._log(warning)
         if outcome.dropped is not None:
             self._dropped_reports[outcome.dropped] += 1
             count = self._dropped_reports[outcome.dropped]
             message = dropped_message(outcome.dropped, count, report.actor_id)
             if message is not None:
-                self._log(f"{message}: {report.non_finite}" if report.non_finite else message)
-
-    def _log_first_non_finite_return(self) -> None:
-        if self.learner.account.non_finite_returns and not self._non_finite_return_logged:
-            self._non_finite_return_logged = True
-            self._log(
-                "warning: the return of an episode is not finite; such returns are counted (non_finite_returns in "
-                "summary.json), and are in no mean return"
-            )
+                self.log(f"{message}: {report.non_finite}" if report.non_finite else message)
 
     def _log_first(self, actor_id: int) -> None:
         """Log the first report of the first actor, and that of the last one."""
@@ -332,9 +318,9 @@ class TrainingSession:
         self._awaited = others or None
         if not self._first_logged:
             self._first_logged = True
-            self._log(f"start-up: {self._startup_seconds():.1f} s until actor {actor_id} was at work, the first one")
+            self.log(f"start-up: {self._startup_seconds():.1f} s until actor {actor_id} was at work, the first one")
         if not others:
-            self._log("actors: all are at work")
+            self.log("actors: all are at work")
 
     def _take_evaluation(self, result: EvaluationResult) -> None:
         point, confirmed = self._evaluations.receive(
@@ -346,7 +332,7 @@ class TrainingSession:
             self._saving.keep_video(result.version, result.video)
             self._trackers.write_video(result.video, point["frames"])
         if result.video_error is not None:
-            self._log(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
+            self.log(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result.
         self._saving.best.keep_if_best(
             result.version, result.parameters, point["mean_return"], "evaluation", surely=confirmed
@@ -369,33 +355,14 @@ class TrainingSession:
         if self._saving.save(window_counts=self._returns.last_count):
             self._messages.emit(Saved(self.learner.version))
 
-    def _send_weights(self) -> None:
-        snapshot, layout = self.learner.snapshot(), self.learner.layout
-        shapes = dict(zip(layout.names, layout.shapes, strict=True))
-        self._messages.emit(Weights(snapshot.version, snapshot.frames, shapes, snapshot.parameters.tobytes()))
-
-    def _log_last(self) -> None:
-        try:
-            self._reporting.write_last_row()
-        except OSError as error:
-            self._log(f"warning: the last row could not be written: {error.strerror}")
-
-    def _end_actors(self) -> None:
-        try:
-            self._executor.close()
-        # Environments of users raise anything in `close`, and the run is still to be saved.
-        except Exception as error:
-            self._log(f"warning: the actors could not be ended: {typed_line(error)}; the run is saved")
-
     def _finish(self, failure: Exception | None) -> dict[str, Any]:
-        for warning in self._missing_info.warnings(least=1):
-            self._log(warning)
+        self._missing_info.warn()
         try:
             self._save()
         except TrainingStoppedError as error:
             # `run` has logged the same failure already.
             if str(error) != str(failure):
-                self._log(str(error))
+                self.log(str(error))
             failure = error
         self._stopping.saved_last(failed=failure is not None)
         summary = run_summary(
@@ -410,34 +377,22 @@ class TrainingSession:
         try:
             write_json(self._folder.summary, summary)
         except OSError as error:
-            self._log(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
+            self.log(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
         # After the summary: a tracker that hangs takes all of its time to close.
         self._trackers.close()
         self._saving.finish_copy()
         return summary
 
-    def _resume(self) -> None:
-        self._saving.restore()
-        dropped = self.learner.fit_unfinished_update()
-        if dropped:
-            self._log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
-
     def _account_for(self, death: LearnerDeath) -> None:
         """Count the agent steps that the dead learner had sampled after its last checkpoint."""
         lost = max(0, death.agent_steps_seen - self.learner.account.ledger.sampled)
         self._earlier += RunCounts(learner_restarts=1, agent_steps_lost=lost)
-        self._log(
+        self.log(
             f"learner: {death.reason}; the run goes on from its checkpoint of update {self.learner.version}, and plays "
             f"{lost:,} agent steps again"
         )
         if self._config.record_arrivals is not None:
-            self._log(f"warning: {self._config.record_arrivals} has the order of arrivals up to here, and no further")
-
-    def _first_actor_id(self) -> int:
-        if self._saved_executor is None:
-            return self.learner.next_actor_id
-        # An exact resume keeps the ids of the actors, and with them their seeds.
-        return min(map(int, self._saved_executor["actors"]))
+            self.log(f"warning: {self._config.record_arrivals} has the order of arrivals up to here, and no further")
 
     def _state(self) -> dict[str, Any]:
         """The plain values in a checkpoint, beside the learner's variables."""

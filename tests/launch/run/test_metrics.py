@@ -183,17 +183,10 @@ def test_presets_learn_until_they_end(name: str) -> None:
     assert longer.annealing_frames >= longer.total_frames
 
 
-def test_a_rate_that_ends_before_the_run_is_warned_of_and_logged_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    line = f"train cartpole --executor inline --actors 1 --total-frames 2000 --log-every-seconds 0.01 {UNTIL_FRAMES}"
-    assert main(f"{line} --optimizer.annealing-frames 1000 --run-dir {folder}".split()) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "--optimizer.annealing-frames 1,000 is before --total-frames 2,000" in shown
-    assert (folder / "log.txt").read_text().count("the learning rate has reached 0") == 1
-
-
-def test_a_rate_that_is_constant_or_ends_with_the_run_is_not_warned_of() -> None:
+def test_a_rate_that_ends_before_the_run_is_warned_of() -> None:
+    early = replace(PRESETS["pong"].config, optimizer=OptimizerConfig(annealing_frames=1_000), total_frames=2_000)
+    warning = annealing_warning(early)
+    assert warning is not None
+    assert warning.startswith("--optimizer.annealing-frames 1,000 is before --total-frames 2,000: the learning rate is")
     for optimizer in (OptimizerConfig(schedule="constant", annealing_frames=1_000), OptimizerConfig()):
         assert annealing_warning(replace(PRESETS["pong"].config, optimizer=optimizer)) is None

@@ -16,25 +16,20 @@ from launch.cli import main
 from launch.loop.executor import Completion, Failed
 from launch.loop.inline import InlineExecutor, ReplayExecutor
 from launch.loop.trace import TraceWriter
-from launch.run.session import TraceRecording
 from shared.config import ActorConfig, EvaluationConfig, RunConfig, SupervisionConfig
 
-FAILED = Failed(1, "it died")
 
-
-def test_a_file_that_can_be_written_no_more_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_can_be_written_no_more_is_one_warning(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    said: list[str] = []
-    file = tmp_path / "order.txt"
-    record = TraceRecording(str(file), [0, 1], said.append)
     monkeypatch.setattr(TraceWriter, "add", full_disk)
-    record.add(FAILED)
-    monkeypatch.undo()
-    record.add(FAILED)
-    record.close()
-    assert said == [
+    file = tmp_path / "order.txt"
+    run = session(replace(cartpole, total_frames=200, record_arrivals=str(file)), tmp_path / "run", actors=2)
+    assert run.run()["status"] == "frames_reached"
+    assert [message for message in run.view().messages if message.startswith("warning")] == [
         f"warning: {file} could not be written: No space left on device; the order is kept up to here, and training "
         f"goes on"
     ]
