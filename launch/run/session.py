@@ -364,7 +364,8 @@ class TrainingSession:
             if str(error) != str(failure):
                 self.log(str(error))
             failure = error
-        self._stopping.saved_last(failed=failure is not None)
+        if failure is not None or self._stopping.running:
+            self._stopping.status = "failed"
         summary = run_summary(
             self._stopping.status,
             self.learner,

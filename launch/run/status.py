@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -77,9 +77,6 @@ def _started(file: Path) -> int:
 # ---- Summary
 
 
-_NEWER_COUNTS = ("messages", "startup_seconds")
-
-
 @dataclass(frozen=True)
 class RunCounts:
     """Counts over all processes of a run. The names are keys of a checkpoint.
@@ -88,9 +85,6 @@ class RunCounts:
         elapsed_seconds: seconds of training, from the beginning of the first rollout.
         startup_seconds: seconds from the start or the resume of the run to the first rollout, of all starts.
         messages: control messages to the learner, one for each report or sum of reports.
-        actor_restarts: actors that were replaced.
-        rollouts_lost: rollouts of actors that died.
-        learner_restarts: learner processes that were replaced.
         agent_steps_lost: agent steps of dead learners after their last checkpoint.
     """
 
@@ -103,20 +97,16 @@ class RunCounts:
     agent_steps_lost: int = 0
 
     def __add__(self, other: "RunCounts") -> "RunCounts":
-        others = asdict(other)
-        return RunCounts(**{name: count + others[name] for name, count in asdict(self).items()})
+        return RunCounts(**{name: count + getattr(other, name) for name, count in asdict(self).items()})
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> "RunCounts":
         """The counts among the plain values of a checkpoint. Older versions have no messages and start-up seconds."""
-        return cls(**{name: state[name] for name in asdict(cls()) if name not in _NEWER_COUNTS or name in state})
+        return cls(**{field.name: state[field.name] for field in fields(cls) if field.name in state})
 
 
 class LearnerDeath(NamedTuple):
-    """The death of a learner process that another one replaces.
-
-    `agent_steps_seen` are the agent steps that it was last known to have sampled.
-    """
+    """The death of a learner process, and the agent steps that it was last known to have sampled."""
 
     reason: str
     agent_steps_seen: int
@@ -134,32 +124,32 @@ def run_summary(
 ) -> dict[str, Any]:
     """The content of summary.json. `evaluation` is the entry of the last evaluation."""
     first, confirmed = (None, None) if target is None else (target.first, target.confirmed)
-    ledger = learner.account.ledger
+    account, ledger = learner.account, learner.account.ledger
     # 0 for a run that was stopped before its first rollout.
     seconds = max(counts.elapsed_seconds, 1e-9)
-    lag_mean, lag_p95, lag_max = lag_summary(learner.account.lag_counts)
+    lag_mean, lag_p95, lag_max = lag_summary(account.lag_counts)
     summary = {
         "status": status,
         "agent_steps_sampled": ledger.sampled,
         "agent_steps_applied": ledger.applied,
         # With gradients that no update will apply: sampled = applied + dropped holds at the end.
         "agent_steps_dropped": ledger.dropped_if_it_ends(),
-        "frames": learner.account.frames,
+        "frames": account.frames,
         "updates": ledger.updates,
         "gradients_applied": ledger.gradients_applied,
         "gradients_dropped": ledger.gradients_dropped_if_it_ends(),
         "messages": counts.messages,
         "agent_steps_per_second": ledger.sampled / seconds,
-        "frames_per_second": learner.account.frames / seconds,
+        "frames_per_second": account.frames / seconds,
         "policy_lag_mean": lag_mean,
         "policy_lag_p95": lag_p95,
         "policy_lag_max": lag_max,
-        "mean_return_100": learner.account.mean_return,
+        "mean_return_100": account.mean_return,
         "mean_return_first_100": returns.untrained,
         "first_crossing": None if first is None else first._asdict(),
         "confirmed_crossing": None if confirmed is None else confirmed._asdict(),
-        "episodes": learner.account.episodes,
-        "non_finite_returns": learner.account.non_finite_returns,
+        "episodes": account.episodes,
+        "non_finite_returns": account.non_finite_returns,
         "target_updates": learner.target_updates,
         "evaluation": evaluation,
         "actor_restarts": counts.actor_restarts,

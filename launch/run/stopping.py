@@ -221,21 +221,15 @@ class StoppingRules:
         return not self.running
 
     def loop_ended(self) -> None:
-        """Set the status of a replay whose trace has ended."""
-        if self.running and self._replays:
-            self.status = "arrivals_replayed"
-
-    def saved_last(self, *, failed: bool) -> None:
-        """Set the final status. A run that no rule has stopped has failed, too."""
-        if failed or self.running:
-            self.status = "failed"
+        """Set the status of a run whose loop has ended: without a rule only a replay ends, with its trace."""
+        if self.running:
+            self.status = "arrivals_replayed" if self._replays else "failed"
 
 
 def collapsed_episodes(returns: npt.NDArray[np.float64], untrained: float | None) -> int | None:
     """The number of episodes with a return closer to that of untrained play than to the median of `returns`.
 
-    A mean hides such lost episodes in a slightly lower number. None if the return of untrained play is unknown, or not
-    below the median.
+    None if the return of untrained play is unknown, or not below the median.
     """
     median = float(np.median(returns))
     # A NaN is above nothing.
@@ -257,8 +251,6 @@ Evaluate = Callable[[EvaluationPolicy, WeightSnapshot | None], WeightSnapshot]
 
 
 class EvaluationRequest(NamedTuple):
-    """An evaluation of the weights of a point, with a policy."""
-
     at: TrainingPoint
     policy: EvaluationPolicy
 
@@ -277,10 +269,7 @@ class Evaluations:
         log: Callable[[str], None],
         backoff: Callable[[int], float] = backoff_seconds,
     ) -> None:
-        self._config = config
-        self._backoff = backoff
-        self._target = target
-        self._log = log
+        self._config, self._target, self._log, self._backoff = config, target, log, backoff
         self._since_frames = 0
         self._under_way: list[EvaluationRequest] = []
         self._confirming: tuple[EvaluationRequest, WeightSnapshot] | None = None
@@ -320,16 +309,10 @@ class Evaluations:
         return bool(every) and not busy and frames - self._since_frames >= every
 
     def receive(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> tuple[dict, bool]:
-        """Log a result and compare it with the target.
+        """Log a result and compare it with the target, after `episodes` training episodes.
 
-        Args:
-            result: of an evaluation that was requested.
-            episodes: number of training episodes that have ended by now.
-            untrained: mean return of untrained play; see `TrainingReturns`.
-
-        Returns:
-            The evaluation in a row of metrics.jsonl, which is its entry and the frames, agent steps and seconds of its
-            weights; and whether it confirms the target.
+        Returns the evaluation in a row of metrics.jsonl, which is its entry and the frames, agent steps and seconds of
+        its weights; and whether it confirms the target. `untrained`: see `TrainingReturns`.
         """
         self.last = entry = evaluation_entry(result, untrained)
         self._log(f"evaluation of update {result.version}: {evaluation_line(entry)}")
@@ -344,7 +327,6 @@ class Evaluations:
         return {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry, confirmed
 
     def evaluator_died(self, seconds: float) -> None:
-        """Note that the evaluator died after `seconds` of training."""
         # Its process had all of them.
         self._under_way = []
         if self._confirming is not None:
@@ -397,7 +379,6 @@ def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[
 
 
 def evaluation_line(entry: dict[str, Any]) -> str:
-    """An entry in words."""
     episodes, games, collapsed = entry["episodes"], entry["distinct_games"], entry["collapsed_episodes"]
     again = "" if games in (None, episodes) else f", {games} distinct games"
     if entry["mean_return"] is None:

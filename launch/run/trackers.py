@@ -39,7 +39,7 @@ _MOST_UPLOAD_SECONDS = 10.0
 _MOST_PARAMETERS = 100
 
 
-# Names of trackers. The groups follow a reader's questions: does it learn, is it fast, is it sound.
+# The groups follow a reader's questions: does it learn, is it fast, is it sound.
 _GROUPS = {
     "mean_return_100": "return/training_mean_100",
     "interval_mean_return": "return/training_interval",
@@ -85,12 +85,7 @@ _Call = Callable[[Tracker], None]
 
 
 class Trackers:
-    """All trackers of a run. No method raises, and none but `close` waits.
-
-    Args:
-        openers: functions that open the trackers, by the trackers' names in messages.
-        log: logs a message; called from several threads.
-    """
+    """All trackers of a run. No method raises, and none but `close` waits. `log` is called from several threads."""
 
     def __init__(self, openers: Mapping[str, OpenTracker], log: Callable[[str], None]) -> None:
         self._log = log
@@ -156,8 +151,7 @@ def _warning(name: str, reason: str) -> str:
 
 
 def scalars(row: Progress) -> list[tuple[str, float]]:
-    """The numbers of a row for a tracker, as pairs of `group/name` and value, without those that metrics.jsonl has as
-    null: they are not known, or not finite."""
+    """The known and finite numbers of a row for a tracker, as pairs of `group/name` and value."""
     values = asdict(row)
     found = [(tag, values[name]) for name, tag in _GROUPS.items()]
     found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
@@ -168,7 +162,7 @@ def scalars(row: Progress) -> list[tuple[str, float]]:
 
 
 def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
-    """The numbers of an evaluation for a tracker, as pairs of `group/name` and value."""
+    """The same for an evaluation."""
     return _known([(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items()])
 
 
@@ -217,17 +211,18 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, with the settings as its config. WANDB_MODE and `wandb sync` decide about uploads."""
+    """A run of Weights & Biases, with the settings as its config."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         import wandb
 
+        name, group = name_and_group(folder, config)
         run_id = _kept_id(folder, "wandb") or secrets.token_hex(4)
         _keep_id(folder, "wandb", run_id)
         self._run = wandb.init(
             project=config.tracking.project,
-            group=tracked_group(folder, config),
-            name=tracked_name(folder),
+            group=group,
+            name=name,
             dir=str(folder),
             config=flat_settings(config),
             id=run_id,
@@ -266,9 +261,8 @@ class MLflow:
         run_id = _kept_id(folder, "mlflow")
         if run_id is None:
             experiment = mlflow.set_experiment(config.tracking.project)
-            group = tracked_group(folder, config)
+            name, group = name_and_group(folder, config)
             tags = {} if group is None else {"group": group}
-            name = tracked_name(folder)
             run_id = self._client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
             _keep_id(folder, "mlflow", run_id)
         self._run_id = run_id
@@ -317,34 +311,18 @@ def check_trackers(config: RunConfig) -> None:
     # On a cluster the learner writes, and its node has its own environment variables.
     here = config.executor == "inline" or config.address == "local"
     if here and "mlflow" in config.trackers:
-        _check_store_of_mlflow()
+        import mlflow
+
+        # By default the store is a file of SQLite, which mlflow-skinny cannot write.
+        if mlflow.get_tracking_uri().startswith("sqlite:") and importlib.util.find_spec("sqlalchemy") is None:
+            advice = "set MLFLOW_TRACKING_URI to that of a server, or pip install mlflow"
+            raise setting_error("trackers", "mlflow", f"mlflow-skinny has no store of its own: {advice}")
 
 
-def _check_store_of_mlflow() -> None:
-    import mlflow
-
-    # By default the store is a file of SQLite, which mlflow-skinny cannot write.
-    if mlflow.get_tracking_uri().startswith("sqlite:") and importlib.util.find_spec("sqlalchemy") is None:
-        raise setting_error(
-            "trackers",
-            "mlflow",
-            "mlflow-skinny has no store of its own: set MLFLOW_TRACKING_URI to that of a server, or pip install mlflow",
-        )
-
-
-def tracked_name(folder: Path) -> str:
-    """The run's name in W&B and MLflow: seeds and trials have the name of their parent folder before their own."""
-    group = _folder_of_several(folder)
-    return folder.name if group is None else f"{group}/{folder.name}"
-
-
-def tracked_group(folder: Path, config: RunConfig) -> str | None:
-    """The run's group in W&B and MLflow: by default one for the runs of a `--seeds` or of a sweep."""
-    return config.tracking.group or _folder_of_several(folder)
-
-
-def _folder_of_several(folder: Path) -> str | None:
-    return folder.parent.name if folder.name.startswith(("seed-", "trial-")) else None
+def name_and_group(folder: Path, config: RunConfig) -> tuple[str, str | None]:
+    """The run's name and group in W&B and MLflow: by default the runs of a `--seeds` or of a sweep are one group."""
+    several = folder.parent.name if folder.name.startswith(("seed-", "trial-")) else None
+    return folder.name if several is None else f"{several}/{folder.name}", config.tracking.group or several
 
 
 # W&B and MLflow write their ids from threads of their own.

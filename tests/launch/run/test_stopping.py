@@ -219,15 +219,6 @@ def test_a_loop_that_ends_by_itself_is_a_failure_unless_it_repeats_a_run(
 ) -> None:
     rules = StoppingRules(replace(cartpole, replay_arrivals=replays, executor="inline"), None)
     rules.loop_ended()
-    rules.saved_last(failed=False)
-    assert rules.status == status
-
-
-@pytest.mark.parametrize(("failed", "status"), [(False, "time_reached"), (True, "failed")])
-def test_a_run_whose_time_is_up_failed_if_something_failed(cartpole: RunConfig, failed: bool, status: str) -> None:
-    rules = StoppingRules(replace(cartpole, stop_after_seconds=1.0), None)
-    assert rules.stops(0, 1.0)
-    rules.saved_last(failed=failed)
     assert rules.status == status
 
 

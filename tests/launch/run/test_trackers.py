@@ -27,9 +27,8 @@ from launch.run.trackers import (
     WeightsAndBiases,
     check_trackers,
     evaluation_scalars,
+    name_and_group,
     scalars,
-    tracked_group,
-    tracked_name,
 )
 from shared.config import RunConfig, TrackingConfig, flat_settings
 from shared.errors import ConfigurationError
@@ -165,7 +164,7 @@ def test_runs_of_several_seeds_are_told_apart_in_trackers(
     folder: str, tracking: TrackingConfig, name: str, group: str | None
 ) -> None:
     config = RunConfig(tracking=tracking)
-    assert (tracked_name(Path(folder)), tracked_group(Path(folder), config)) == (name, group)
+    assert name_and_group(Path(folder), config) == (name, group)
 
 
 class Store:
