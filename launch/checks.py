@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -31,9 +32,6 @@ def check_effects(config: RunConfig, names: Iterable[str], searched: Collection[
 
     For the settings that a user has given: presets and earlier runs have values for all.
     A sweep has further values for those `searched`, and for some of them a setting may have an effect.
-
-    Raises:
-        ConfigurationError: one has none, or the environment that decides on it cannot be made.
     """
     # Help, which imports this module, does without Gymnasium.
     from actors.environments import environment_spec
@@ -49,11 +47,7 @@ def check_effects(config: RunConfig, names: Iterable[str], searched: Collection[
 
 
 def check_schedules(config: RunConfig) -> None:
-    """Check that the schedules give factors over the whole of a run.
-
-    Raises:
-        ConfigurationError: one raises, or gives something that is no factor.
-    """
+    """Check that the schedules give factors over the whole of a run."""
     for setting in ("optimizer.schedule", "method.clip_schedule"):
         name = attrgetter(setting)(config)
         for percent in range(101):
@@ -102,12 +96,8 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
     """Check the files that an order of arrivals is written to or read from."""
     if config.record_arrivals is not None:
         file = Path(config.record_arrivals)
-        if not file.absolute().parent.is_dir():
-            raise setting_error("record_arrivals", file, f"there is no folder {file.absolute().parent}")
-        if file.is_dir():
-            raise setting_error("record_arrivals", file, "is a folder; name a file")
-        if file.exists() and not os.access(file, os.W_OK):
-            raise setting_error("record_arrivals", file, "cannot be written")
+        if file.is_dir() or (file.exists() and not os.access(file, os.W_OK)):
+            raise setting_error("record_arrivals", file, "is no file that can be written")
         check_can_be_written(file, "record_arrivals")
     if config.replay_arrivals is not None and budget is not None:
         recorded = len(read_trace(config.replay_arrivals).actor_ids)
@@ -185,11 +175,8 @@ def check_video(config: RunConfig) -> None:
     from launch.film.stage import make_stage
 
     try:
-        stage = make_stage(config.environment)
-        try:
+        with closing(make_stage(config.environment)) as stage:
             stage.reset(config.seed)
-        finally:
-            stage.close()
     except ConfigurationError as error:
         raise setting_error("evaluation.video", True, f"{error}; leave it out") from error
 

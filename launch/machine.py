@@ -63,13 +63,13 @@ def resource_limits(processes: str | None = None) -> ResourceLimits:
     cores: list[float] = []
     memory: list[int] = []
     for group in _control_groups(Path(processes or PROCESSES, "self")):
-        version_1 = (_number(group / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-        for quota, period in (_numbers(group / "cpu.max"), version_1):
+        version_1 = [*_numbers(group / "cpu.cfs_quota_us")[:1], *_numbers(group / "cpu.cfs_period_us")[:1]]
+        for limit in (_numbers(group / "cpu.max"), version_1):
             # Version 1 has a quota of -1 where there is none.
-            if quota is not None and period and quota > 0:
-                cores.append(quota / period)
-        limits = (_number(group / name) for name in ("memory.max", "memory.limit_in_bytes"))
-        memory += [limit for limit in limits if limit is not None]
+            if len(limit) == 2 and limit[0] > 0:
+                cores.append(limit[0] / limit[1])
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            memory += _numbers(group / name)
     return ResourceLimits(min(cores, default=None), min(memory, default=None))
 
 
@@ -104,18 +104,12 @@ def _unescaped(field: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
-def _numbers(file: Path) -> tuple[int | None, int | None]:
-    """The first two numbers in a file of a control group; None for `max`, and for what is missing."""
+def _numbers(file: Path) -> list[int]:
+    """The numbers in a file of a control group; none where it is missing or begins with `max`."""
     try:
-        words = file.read_text(encoding="utf-8").split()
-        first, second = (None if word == "max" else int(word) for word in [*words, "max", "max"][:2])
+        return [int(word) for word in file.read_text(encoding="utf-8").split()]
     except (OSError, ValueError):
-        return None, None
-    return first, second
-
-
-def _number(file: Path) -> int | None:
-    return _numbers(file)[0]
+        return []
 
 
 @dataclass(frozen=True)
@@ -126,21 +120,15 @@ class ThreadBudget:
     actors: int
     learner_threads: int
 
-    @property
-    def oversubscribed(self) -> bool:
-        """Whether the actors alone need more cores than the machine has."""
-        return self.actors > self.cores
-
     def describe(self) -> str:
-        """The budget in one line."""
         return (
             f"{self.actors} actor{'s' * (self.actors > 1)} x 1 + learner {self.learner_threads} threads on "
             f"{self.cores} cores"
         )
 
     def warning(self) -> str | None:
-        """Advice for an oversubscribed machine; None for others."""
-        if not self.oversubscribed:
+        """Advice where the actors alone need more cores than there are; None elsewhere."""
+        if self.actors <= self.cores:
             return None
         return (
             f"{self.actors} actors share {self.cores} cores: more actors will not be faster; "
@@ -179,13 +167,8 @@ def thread_budget(config: RunConfig) -> ThreadBudget:
 
 
 def budget_for(config: RunConfig, actors: int, cores: int) -> ThreadBudget:
-    """The threads of `actors` actors on `cores` cores."""
-    return ThreadBudget(
-        cores=cores,
-        actors=actors,
-        # The fused update is bound by memory; a second thread helps only where a core is free for it.
-        learner_threads=2 if cores > actors and config.executor == "ray" else 1,
-    )
+    # The fused update is bound by memory; a second thread helps only where a core is free for it.
+    return ThreadBudget(cores, actors, learner_threads=2 if cores > actors and config.executor == "ray" else 1)
 
 
 @functools.cache
@@ -202,7 +185,6 @@ def machine_id() -> str | None:
 
 
 def project_folder() -> Path:
-    """The folder of the project's packages."""
     return Path(__file__).resolve().parents[1]
 
 

@@ -139,7 +139,6 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """A number in the format `form`; a dash for None."""
     return "-" if value is None else format(value, form)
 
 
@@ -226,11 +225,7 @@ def drop_half_line(file: Path) -> None:
 
 
 def make_folder(folder: Path, setting: str) -> None:
-    """Make a folder and its parents. `setting` is the option that named it.
-
-    Raises:
-        ConfigurationError: it cannot be made.
-    """
+    """Make a folder and its parents, or raise a ConfigurationError about the option `setting` that named it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -257,11 +252,7 @@ def replace_folder(made: Path, path: Path) -> None:
 
 
 def check_can_be_written(path: Path, setting: str) -> None:
-    """Refuse a file that cannot be written. `setting` is the option that named it.
-
-    Raises:
-        ConfigurationError: its folder cannot be written to.
-    """
+    """Refuse a file in a folder that cannot be written to. `setting` is the option that named it."""
     try:
         # A file without a name, which no other process can be writing.
         tempfile.TemporaryFile(dir=path.absolute().parent).close()
@@ -270,11 +261,7 @@ def check_can_be_written(path: Path, setting: str) -> None:
 
 
 def check_json_file(path: Path | None) -> None:
-    """Refuse a file of `--json` that cannot be written.
-
-    Raises:
-        ConfigurationError: a folder, or a file in one that does not exist or cannot be written to.
-    """
+    """Refuse a file of `--json` that cannot be written."""
     if path is None:
         return
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -283,11 +270,7 @@ def check_json_file(path: Path | None) -> None:
 
 
 def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a file of `--output` that cannot be written. `suffixes` are like (".png", ".svg").
-
-    Raises:
-        ConfigurationError: another suffix, or a folder that does not exist or cannot be written to.
-    """
+    """Refuse a file of `--output` that cannot be written, or has none of these suffixes, like `.png`."""
     if path is None:
         return
     if path.suffix not in suffixes or not path.absolute().parent.is_dir():
@@ -355,12 +338,8 @@ def hardware() -> dict[str, Any]:
     """Processor, cores, memory and system of this machine."""
     model = platform.processor() or platform.machine()
     if _CPU_INFO.is_file():
-        names = [
-            line.split(":", 1)[1].strip()
-            for line in _CPU_INFO.read_text(encoding="utf-8").splitlines()
-            if "model name" in line
-        ]
-        model = names[0] if names else model
+        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), model)
     return {
         "cpu": model,
         "cores": usable_cores(),
