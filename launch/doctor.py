@@ -23,7 +23,7 @@ def reference() -> dict[str, Any]:
 
 
 def quick_probe() -> dict[str, Any]:
-    """Versions and capacity of this machine, in a moment."""
+    """Versions and capacity of this machine."""
     import ale_py.roms
 
     return {
@@ -146,11 +146,7 @@ def _shortages(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def check_reports(reports: Sequence[dict[str, Any]]) -> None:
-    """Refuse a cluster with a failing node.
-
-    Raises:
-        ConfigurationError: a node fails; the error has the first failure and its advice.
-    """
+    """Refuse a cluster with a failing node: a ConfigurationError has the first failure and its advice."""
     findings = find(reports, reference())
     if findings:
         first = findings[0]

@@ -35,8 +35,6 @@ _FINISH, _LEAVE, _WEIGHTS = b"finish", b"leave", b"weights"
 
 
 class _Call(msgspec.Struct, frozen=True, tag=True):
-    """The arguments of `train`, and the command line for the run's manifest."""
-
     config: RunConfig
     folder: Path
     options: TrainOptions
@@ -66,17 +64,13 @@ def train_in_process(
     output: IO[str] | int | None = None,
     **options: Unpack[TrainOptions],
 ) -> Result:
-    """Train in a process of its own; see `train`. Thread-safe. The run is saved when this process dies.
+    """Train in a process of its own; see `train`, whose arguments and errors it has. Thread-safe.
+
+    The run is saved when this process dies. `stop.at_once` ends it without saving.
 
     Args:
-        config, folder, on_event: as in `train`.
-        stop: as in `train`. Its `at_once` ends the run without saving.
         command: the command line for the run's manifest. None: that of this process.
         output: where the child's standard output and errors go. None: where those of this process go.
-        options: the further arguments of `train`.
-
-    Raises:
-        ConfigurationError, TrainingFailedError, KeyboardInterrupt, Exception: see `train`.
     """
     # The connection must not have the number of a stream, which the child replaces.
     open_standard_streams()
@@ -104,11 +98,10 @@ def train_in_process(
 
 
 class _Child:
-    """A driver process, and the caller's side of the connection to it."""
+    """The caller's side of a driver process."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: Connection, on_event: OnEvent, stop: StopRequest):
-        self._process, self._connection = process, connection
-        self._on_event, self._stop = on_event, stop
+        self._process, self._connection, self._on_event, self._stop = process, connection, on_event, stop
         self._finish_sent = self._leave_sent = False
         self._error: BaseException | None = None
         # A thread receives: a KeyboardInterrupt in the middle of a message would lose the rest of it, and a slow
@@ -180,7 +173,7 @@ class _Child:
 
 
 def main(descriptor: str) -> int:
-    """Train by the request that comes over a connection. Returns the exit code."""
+    """Train by the call that comes over a connection. Returns the exit code."""
     connection = Connection(int(descriptor))
     call = msgspec.msgpack.decode(connection.recv_bytes(), type=_Call, dec_hook=lambda kind, text: kind(text))
     # What the manifest names.

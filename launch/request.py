@@ -50,10 +50,6 @@ class TrainRequest:
         settings: changes of the settings that the rest gives, by full names.
         options: changes of single options of the environment, besides those in `settings`.
         config: a file of settings, TOML or a run's config.json.
-        run_dir: folder of a new run.
-        name: of a new run, whose folder below runs/ begins with it.
-        resume: run that goes on in its folder.
-        start_from: run whose best weights a new run starts with.
         trust_imports: import the modules that the settings of an earlier run name.
     """
 
@@ -100,11 +96,8 @@ class ResolvedRun(NamedTuple):
     """A request with its settings resolved.
 
     Attributes:
-        config: the settings.
-        preset: the preset, or the name of the run, that they started from.
-        resume: folder of the run that goes on.
-        start_from: folder of the run whose weights the new one starts with.
-        several: the seeds in the folder that goes on, if there are several.
+        preset: the preset, or the name of the run, that the settings started from.
+        several: the seeds in the folder `resume`, if there are several.
         preset_chosen: the environment decided on the preset, and not the user.
         chosen_in_file: names of the settings that a TOML file changes.
         typed_name: the name that the user gives to the run.

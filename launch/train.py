@@ -155,7 +155,7 @@ class _Listener:
 
 
 class _Run(NamedTuple):
-    """A run that was checked. `budget` is None on a cluster, where the placement decides. `started`: `time.time()`."""
+    """A run that was checked. `budget` is None on a cluster, where the placement decides."""
 
     config: RunConfig
     spec: "EnvironmentSpec"

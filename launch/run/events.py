@@ -90,8 +90,7 @@ class Progressed(msgspec.Struct, frozen=True, tag=True):
 class Episodes(msgspec.Struct, frozen=True, tag=True):
     """The training episodes that ended in a logging interval, in the order of arrival, before the row of the interval.
 
-    Unclipped returns, lengths in agent steps, and the global frames at the end of the interval. One event per episode
-    would cost the learner's process a message for each.
+    Unclipped returns, lengths in agent steps, and the global frames at the end of the interval.
     """
 
     frames: int
@@ -151,8 +150,3 @@ class View(NamedTuple):
 
     progress: Progress
     events: list[SessionEvent]
-
-    @property
-    def messages(self) -> list[str]:
-        """The texts among the events."""
-        return [event.text for event in self.events if isinstance(event, Message)]

@@ -208,11 +208,7 @@ def trust_environment(environment: EnvironmentConfig) -> None:
 def check_imports(environment: EnvironmentConfig, named_modules: Collection[str], setting: str, place: str) -> None:
     """Refuse settings from a file that name modules, unless the user named the same modules or this process wrote them.
 
-    Args:
-        environment: the settings that were read.
-        named_modules: modules that the user typed in the same command.
-        setting: the option that names the file, for the message.
-        place: the file or folder, for the message.
+    `setting` is the option that named the file or folder `place`, and `named_modules` are those typed beside it.
     """
     # Modules that are imported already are no exception: a wrapper is a function of a module with its arguments.
     modules = [name for name in dict.fromkeys(environment.modules) if name not in named_modules]
@@ -232,8 +228,7 @@ def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
 class Holder(NamedTuple):
     """The process that holds a folder; `pid` None: unknown, as in folders of older versions.
 
-    `machine` names the boot and the process namespace in which `pid` is valid. A host name would not do: containers
-    share one, and it changes with the network of a laptop.
+    `machine` names the boot and the process namespace in which `pid` is valid: containers may share a host name.
     """
 
     pid: int | None

@@ -265,7 +265,6 @@ class MissingInfo:
 
 
 def missing_info(name: str, episodes: int) -> str:
-    """A line about a name of `--environment.log-info` that none of some episodes gave a number for."""
     return (
         f"--environment.log-info {name}: the info at the end of {episodes:,} episodes has no number of this name; one "
         f"within a dictionary is named like episode.r"
@@ -281,10 +280,8 @@ _ROWS_OF_A_RUN = 200
 class Reporting:
     """Updates a run's progress every second, and writes a row for each logging interval.
 
-    An interval ends by its seconds or by its frames. In short runs it may be shorter than the time between two views.
-
-    `progress` returns the current progress. `on_row` gets the rows that are views or have an evaluation. Other threads
-    may read `latest`, the last view.
+    In short runs an interval, which ends by its seconds or by its frames, is shorter than the time between two views.
+    `on_row` gets the rows that are views or have an evaluation. Other threads may read `latest`, the last view.
     """
 
     def __init__(
@@ -311,7 +308,6 @@ class Reporting:
         self._logged_seconds, self._logged_frames = seconds, self.latest.frames
 
     def report_if_due(self, seconds: float, frames: int) -> None:
-        """Update the progress or write a row if one is due, after `seconds` and `frames` of training."""
         by_time = seconds - self._logged_seconds >= self._every_seconds
         if by_time or frames - self._logged_frames >= self._every_frames:
             self.write_row()
@@ -369,14 +365,13 @@ def annealing_warning(config: RunConfig) -> str | None:
 
 
 class Messages:
-    """The queue of a session's events. Each message is also appended to log.txt, with the time. Thread-safe."""
+    """The queue of a session's events. Messages are also appended to log.txt, with the time. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._waiting: deque[SessionEvent] = deque()
 
     def log(self, message: str) -> None:
-        """Append a message to log.txt, and queue it."""
         self.emit(Message(message))
         # On a full disk it is queued only.
         with suppress(OSError), open(self._file, "a", encoding="utf-8", errors="replace") as file:

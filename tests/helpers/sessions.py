@@ -8,6 +8,7 @@ from actors.environments import environment_spec
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
+from launch.run.events import Message
 from launch.run.session import TrainingSession
 from shared.config import RunConfig
 
@@ -32,6 +33,13 @@ def session(
     folder.mkdir(exist_ok=True)
     options = {"resume": False} | options
     return TrainingSession(config, spec, folder, lambda first: executor(config, spec, actors, first), **options)
+
+
+def messages_of(run: TrainingSession) -> list[str]:
+    """The messages since the last view, without those of the start."""
+    start = ("learner: ready", "actors: all are at work", "start-up: ")
+    messages = [event.text for event in run.view().events if isinstance(event, Message)]
+    return [message for message in messages if not message.startswith(start)]
 
 
 def quick(**more: Any) -> RunConfig:

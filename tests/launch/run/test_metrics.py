@@ -128,6 +128,14 @@ def test_an_interval_of_later_gradients_has_no_passes_and_no_cost_of_an_agent_st
     assert "learning/passes" not in dict(scalars(row))
 
 
+def test_a_network_that_dies_without_learning_is_named_once(cartpole: RunConfig) -> None:
+    metrics = Metrics(make_learner(cartpole))
+    sick, healthy = (Progress(statistics={"dead_units": 0.85, "explained_variance": value}) for value in (0.0, 0.5))
+    warnings = [metrics.next_interval(row) or "" for row in (sick, healthy, *[sick] * 8)]
+    assert [i for i, warning in enumerate(warnings) if warning] == [7]
+    assert "85% of the hidden units are dead" in warnings[7]
+
+
 def test_the_documents_list_every_column() -> None:
     text = (Path(__file__).parents[3] / "docs" / "runs.md").read_text()
     table = text.split("## Columns of metrics.jsonl")[1].split("\n## ")[0]

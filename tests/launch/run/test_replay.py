@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sessions import session
+from sessions import messages_of, session
 
 from launch.cli import main
 from launch.loop.executor import Completion, Failed
@@ -29,7 +29,7 @@ def test_a_file_that_can_be_written_no_more_is_one_warning(
     file = tmp_path / "order.txt"
     run = session(replace(cartpole, total_frames=200, record_arrivals=str(file)), tmp_path / "run", actors=2)
     assert run.run()["status"] == "frames_reached"
-    assert [message for message in run.view().messages if message.startswith("warning")] == [
+    assert messages_of(run) == [
         f"warning: {file} could not be written: No space left on device; the order is kept up to here, and training "
         f"goes on"
     ]

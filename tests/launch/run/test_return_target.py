@@ -134,24 +134,6 @@ def test_a_window_counts_once_every_environment_has_finished_an_episode(
     assert ended.all()
 
 
-def test_an_evaluation_that_stops_is_crossing_and_confirmation_in_one(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluator = script(monkeypatch, MARK - 1.0, MARK + 1.0)
-    config = replace(
-        cartpole,
-        stop_at_return=MARK,
-        stop_measure="evaluation",
-        evaluation=EvaluationConfig(every_frames=500, policy="greedy"),
-    )
-    summary = session(config, tmp_path).run()
-    assert summary["status"] == "return_reached"
-    assert [policy for _, policy in evaluator.asked] == ["greedy", "greedy"]
-    assert summary["first_crossing"] == summary["confirmed_crossing"]
-    assert summary["confirmed_crossing"]["update"] == evaluator.asked[-1][0]
-    assert summary["confirmed_crossing"]["evaluation_mean_return"] == MARK + 1.0
-
-
 def test_the_weights_that_ended_the_run_are_kept_even_if_others_were_luckier_before(
     cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,23 +154,6 @@ def test_the_weights_that_ended_the_run_are_kept_even_if_others_were_luckier_bef
     # One was due when the mark was reached. It would have held up the end.
     assert Lucky.asked[-1] == (summary["confirmed_crossing"]["update"], "sampled")
     assert np.load(tmp_path / "best.npz")["version"] == summary["confirmed_crossing"]["update"]
-
-
-def test_what_training_saw_does_not_replace_weights_that_were_evaluated(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A failed evaluation of 10 says more of its weights than a window of 20 says of others."""
-    evaluator = script(monkeypatch, MARK - 5.0)
-    config = replace(
-        cartpole, stop_at_return=MARK, total_frames=6_000, checkpoint=CheckpointConfig(every_updates=5, keep=2)
-    )
-    summary = session(config, tmp_path).run()
-    assert (summary["status"], summary["confirmed_crossing"]) == ("frames_reached", None)
-    assert summary["mean_return_100"] > MARK
-    resumed = session(replace(config, total_frames=8_000), tmp_path, resume=True).run()
-    assert resumed["first_crossing"] == summary["first_crossing"]
-    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
-        assert (best["version"], best["mean_return"]) == (evaluator.asked[0][0], MARK - 5.0)
 
 
 @pytest.mark.parametrize("stop_after", [1, pytest.param(10, marks=pytest.mark.slow)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from sessions import session
+from sessions import messages_of, session
 from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
 
 from launch.on_ray import prometheus as ray_metrics
@@ -83,24 +83,6 @@ def test_a_number_that_is_not_finite_is_no_point_on_a_curve() -> None:
     assert values["asynchrony/policy_lag_mean"] == 0.0
     point = POINT | {"mean_return": None, "median_return": nan, "standard_error": None}
     assert evaluation_scalars(point) == []
-
-
-def test_every_tracker_takes_a_row_whose_evaluation_has_no_mean(
-    tmp_path: Path, wandb: "FakeWandb", mlflow_runs: dict[str, Any]
-) -> None:
-    row = replace(EVALUATED, mean_return_100=None, evaluations=[POINT | {"mean_return": None}])
-    for kind in (TensorBoard, WeightsAndBiases, MLflow):
-        tracker = kind(tmp_path, RunConfig())
-        tracker.write(row)
-        tracker.close()
-    board = EventAccumulator(str(tmp_path), size_guidance={TENSORS: 0}).Reload().Tags()["tensors"]
-    for names in (
-        board,
-        [name for logged in wandb.logged for name in logged],
-        [name for name, *_ in mlflow_runs["run0"].metrics],
-    ):
-        assert "return/evaluation_median" in names
-        assert not {"return/evaluation_mean", "return/training_mean_100"} & set(names)
 
 
 def test_a_row_follows_half_a_line_that_a_killed_process_left(tmp_path: Path) -> None:
@@ -333,7 +315,7 @@ def test_a_tracker_that_raises_is_one_warning(
     assert summary["status"] == "frames_reached"
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert (tmp_path / "checkpoints" / f"update-{summary['updates']}.index").is_file()
-    (warning,) = [message for message in run.view().messages if "wandb" in message]
+    (warning,) = [message for message in messages_of(run) if "wandb" in message]
     assert warning.startswith("warning: wandb: 'the server is away")
     assert len(calls) == 1, "after its first error it is used no more"
 
@@ -350,7 +332,7 @@ def test_a_tracker_that_hangs_at_its_end_is_one_warning_and_the_run_is_saved_bef
     finally:
         let.set()
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
-    assert [message for message in run.view().messages if "wandb" in message] == [
+    assert [message for message in messages_of(run) if "wandb" in message] == [
         "warning: wandb: it does not close; this session writes nothing more to it, and metrics.jsonl has every row"
     ]
 
