@@ -203,21 +203,18 @@ def check_checkpoint(
 ) -> None:
     """Check that the newest checkpoint fits the task, network, method, optimizer and actors that the settings make."""
     before = folder.read_settings()
-    _check_unchanged(
-        _OF_TASK,
-        before,
-        config,
-        lambda was: (
-            f"the run has {was}, and its count of frames, best weights and moments depend on that; leave it as it was, "
-            f"or start a new run from its weights: --start-from {quoted(folder.path)}"
-        ),
+
+    def check_unchanged(settings: Sequence[str], owner: str, advice: str) -> None:
+        for setting in settings:
+            was, now = attrgetter(setting)(before), attrgetter(setting)(config)
+            if was != now:
+                raise setting_error(setting, now, f"{owner} {was}{advice}")
+
+    depend = (
+        ", and its count of frames, best weights and moments depend on that; leave it as it was, or start a new run"
     )
-    _check_unchanged(
-        FIXED_SETTINGS,
-        before,
-        config,
-        lambda was: f"the checkpoint in {folder.path} was made with {was}; start a new run",
-    )
+    check_unchanged(_OF_TASK, "the run has", f"{depend} from its weights: --start-from {quoted(folder.path)}")
+    check_unchanged(FIXED_SETTINGS, f"the checkpoint in {folder.path} was made with", "; start a new run")
     prepare_tensorflow(1, gpu=False)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint, read_state
@@ -226,20 +223,8 @@ def check_checkpoint(
     saved = read_state(folder.checkpoints).get("executor") if config.checkpoint.exact else None
     if saved is None or budget is None:
         return
-
-    def goes_on(was: object) -> str:
-        return f"an exact resume goes on with {was}; leave it as it was, or give --checkpoint.no-exact"
-
-    _check_unchanged(_OF_ROLLOUTS, before, config, goes_on)
+    exact, advice = "an exact resume goes on with", "; leave it as it was, or give --checkpoint.no-exact"
+    check_unchanged(_OF_ROLLOUTS, exact, advice)
     # More actors than before may join.
     if budget.actors < len(saved["actors"]):
-        raise setting_error("actors", budget.actors, goes_on(len(saved["actors"])))
-
-
-def _check_unchanged(
-    settings: Sequence[str], before: RunConfig, config: RunConfig, message: Callable[[object], str]
-) -> None:
-    for setting in settings:
-        was, now = attrgetter(setting)(before), attrgetter(setting)(config)
-        if was != now:
-            raise setting_error(setting, now, message(was))
+        raise setting_error("actors", budget.actors, f"{exact} {len(saved['actors'])}{advice}")

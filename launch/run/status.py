@@ -167,13 +167,6 @@ def run_summary(
 # ---- Resume
 
 
-_ENDED = {
-    "frames_reached": "it had reached its total frames",
-    "return_reached": "it had reached its return",
-    "time_reached": "its time was over",
-}
-
-
 def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
     """A message about the limit of `config` that the run has reached already; None if it can go on.
 
@@ -197,15 +190,16 @@ def reached_limit(config: RunConfig, summary: dict[str, Any]) -> str | None:
 
 def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
     """A message about the limit that had ended a run and the limits of its resume; None if no limit had ended it."""
-    ended = _ENDED.get(summary.get("status", ""))
-    if ended is None:
+    ended = summary.get("status", "")
+    if not ended.endswith("_reached"):
         return None
     limits = [f"{config.total_frames:,} total frames"]
     if config.stop_at_return is not None:
         limits.append(f"a mean return of {config.stop_at_return:g}")
     if config.stop_after_seconds is not None:
         limits.append(f"{config.stop_after_seconds:,g} seconds")
-    return f"the run ended at {summary.get('frames', 0):,} frames, as {ended}; it goes on to {' or '.join(limits)}"
+    ended = ended.replace("_", " ")
+    return f"the run ended at {summary['frames']:,} frames ({ended}); it goes on to {' or '.join(limits)}"
 
 
 # They determine the shapes of the weights, and the task.

@@ -89,10 +89,7 @@ Status = Literal[
 
 
 class TrainingPoint(NamedTuple):
-    """A point of training, with the counts and returns of the run when the weights of `update` were the newest.
-
-    `mean_return_100` is None before the first episode has ended, `evaluation_mean_return` before an evaluation.
-    """
+    """A point of training, with the counts and returns of the run when the weights of `update` were the newest."""
 
     update: int
     episodes: int

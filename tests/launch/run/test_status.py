@@ -221,9 +221,7 @@ def test_resuming_a_finished_run_trains_nothing_and_says_which_limit_it_has_reac
     assert json.loads(result.read_text())["frames"] == frames
 
     assert main(f"train --resume {run} --total-frames=2k".split()) == 0
-    assert f"ended at {frames:,} frames, as it had reached its total frames; it goes on to 2,000 total frames" in (
-        capsys.readouterr().out
-    )
+    assert f"ended at {frames:,} frames (frames reached); it goes on to 2,000 total frames" in (capsys.readouterr().out)
     assert json.loads((run / "summary.json").read_text())["frames"] >= 2_000
 
 
