@@ -70,7 +70,7 @@ def left_to_do(run: PlannedRun) -> PlannedRun | None:
     folder = RunFolder(run.folder)
     if not folder.settings_file.is_file():
         return run
-    with folder:
+    with FolderLock(folder.path):
         if reached_limit(run.config, read_summary(folder)) is not None:
             return None
         if folder.has_checkpoint:

@@ -53,10 +53,7 @@ _written_here: list[EnvironmentConfig] = []
 
 
 class RunFolder:
-    """The folder of one run. As a context manager it holds the folder's lock.
-
-    The folder of an agent that ships is read like any other, and never written to.
-    """
+    """The folder of one run. That of an agent that ships is read like any other, and never written to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -76,7 +73,6 @@ class RunFolder:
         # Commands write their files there, for an agent that ships into runs/.
         self.outputs = Path("runs", f"zoo-{self.path.name}") if self.ships else self.path
         self.videos = self.outputs / "videos"
-        self._lock: FolderLock | None = None
         self._made: list[Path] = []
 
     @property
@@ -190,14 +186,6 @@ class RunFolder:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
 
-    def __enter__(self) -> "RunFolder":
-        self._lock = FolderLock(self.path)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._lock is not None
-        self._lock.release()
-
 
 def trust_environment(environment: EnvironmentConfig) -> None:
     """From now on, `check_imports` accepts these settings in this process."""
@@ -238,17 +226,13 @@ class Holder(NamedTuple):
     @property
     def here(self) -> bool:
         """Whether the process is known, and its id is valid here."""
-        if self.machine is None:
-            # Written by version 0.1.
-            return self.pid is not None and self.host == socket.gethostname()
         return self.pid is not None and self.machine == _this_machine()
 
 
 class FolderLock:
-    """The lock of an existing folder, held until it is released or this process ends.
+    """The lock of an existing folder, held until it is released, at the end of its context, or this process ends.
 
-    Raises:
-        ConfigurationError: another process holds it, it cannot be written to, or its file system has no locks.
+    A folder that another process holds, that cannot be written to, or without locks is a ConfigurationError.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -278,6 +262,12 @@ class FolderLock:
         self._file.truncate(0)
         self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "machine": _this_machine()}))
         self._file.flush()
+
+    def __enter__(self) -> None:
+        """It is held already."""
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         # The file stays: after its removal two processes could lock two files of this name.
@@ -348,8 +338,7 @@ def write_weights(
 def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple[WeightSnapshot, str]:
     """Weights float32 [P] from an .npz file, and a description of their source.
 
-    Raises:
-        ConfigurationError: they are damaged, with `advice` at the end of the message, or belong to another network.
+    Damaged ones, with `advice` at the end of the message, and those of another network are a ConfigurationError.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -387,10 +376,7 @@ def best_score(folder: RunFolder) -> tuple[bool, float] | None:
 
 
 def manifest(config: RunConfig, spec: "EnvironmentSpec", preset: str, thread_plan: str) -> dict[str, Any]:
-    """The content of manifest.json: versions, hardware, seeds, and the environment's protocol.
-
-    `preset` is the name of the preset that the settings started from, and `thread_plan` the threads of each process.
-    """
+    """The content of manifest.json: versions, hardware, seeds, and the environment's protocol."""
     # Help, which imports this module, does without Gymnasium.
     from actors.environments import adapter_of
 
@@ -431,12 +417,11 @@ def last_row(folder: RunFolder) -> dict[str, Any]:
     except OSError:
         return {}
     for line in reversed(lines):
-        try:
+        # Half a line, of a process that was killed or writes.
+        with suppress(ValueError):
             row = from_json(line.decode())
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            return row
+            if isinstance(row, dict):
+                return row
     return {}
 
 

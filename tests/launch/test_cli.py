@@ -14,7 +14,7 @@ from launch.cli import main
 from launch.loop.inline import InlineExecutor
 from launch.machine import automatic_actors, thread_budget
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder
+from launch.run.folder import FolderLock, RunFolder
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -23,7 +23,7 @@ def test_a_run_folder_is_not_overwritten_and_not_shared(tmp_path: Path, capsys: 
     (tmp_path / "something").touch()
     assert main(["train", "cartpole", "--executor", "inline", "--run-dir", str(tmp_path)]) == 2
     assert f"go on with it: --resume {tmp_path}" in capsys.readouterr().err
-    with RunFolder(tmp_path), pytest.raises(ConfigurationError, match="in use"), RunFolder(tmp_path):
+    with FolderLock(tmp_path), pytest.raises(ConfigurationError, match="in use"), FolderLock(tmp_path):
         pass
 
 

@@ -18,7 +18,7 @@ from launch.cli import main
 from launch.commands.seeds import PlannedRun
 from launch.output import write_json
 from launch.presets import PRESETS
-from launch.run.folder import RunFolder
+from launch.run.folder import FolderLock, RunFolder
 from shared.errors import ConfigurationError
 
 PONG = PRESETS["pong"].config
@@ -123,7 +123,7 @@ def test_what_is_left_of_a_run(tmp_path: Path) -> None:
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "1.index").touch()
     assert run_left(run) == run._replace(resume=True)
-    with RunFolder(folder), pytest.raises(ConfigurationError, match="in use"):
+    with FolderLock(folder), pytest.raises(ConfigurationError, match="in use"):
         run_left(run)
     (folder / "checkpoints" / "1.index").unlink()
     # Without a checkpoint nothing can be gone on with: it is trained from its beginning.

@@ -1,6 +1,7 @@
 """The status of a run, its name on the command line, the limits of a resume, and counts over its processes."""
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -54,8 +55,6 @@ def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) 
 
 def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FolderLock(tmp_path).release()
-    import fcntl
-
     look = (tmp_path / ".lock").open()
     fcntl.flock(look, fcntl.LOCK_SH)
     # The first try meets the look, which is over by the second.
@@ -110,12 +109,12 @@ def test_a_run_that_nobody_works_on(frames: list[int], summary: int | None, stat
 
 
 def test_a_run_that_is_held_runs_though_its_summary_says_otherwise(tmp_path: Path) -> None:
-    folder = RunFolder(write_run(tmp_path / "run", [10], summary=10))
-    with folder:
-        run = run_status(folder.path)
+    folder = write_run(tmp_path / "run", [10], summary=10)
+    with FolderLock(folder):
+        run = run_status(folder)
         assert run.holder is not None
         assert (run.status, run.holder.pid) == ("running", os.getpid())
-    assert run_status(folder.path).status == "interrupted"
+    assert run_status(folder).status == "interrupted"
 
 
 def started(folder: Path, at: int) -> Path:
