@@ -140,19 +140,13 @@ class Metrics:
             self._norms.append(outcome.gradient_norm)
         # The account does the same: the episodes of a duplicate were counted before.
         if outcome.dropped != "duplicate":
-            returns = report.episodes.returns
-            if returns.size:
-                finite = returns[np.isfinite(returns)]
-                self._episodes += finite.size
-                self._return_sum += float(finite.sum())
             for name, values in report.episodes.info.items():
                 self._info.setdefault(name, []).extend(values.tolist())
-            self._returns += returns.tolist()
+            self._returns += report.episodes.returns.tolist()
             self._lengths += report.episodes.lengths.tolist()
         if outcome.dropped is None:
             self._lags[outcome.policy_lag] += 1
             self._statistics.update(report.statistics)
-            self._accepted += 1
 
     def add_evaluation(self, point: dict[str, Any]) -> None:
         """Add an evaluation; see `Evaluations.receive`. Rows show its mean return until the next one."""
@@ -162,7 +156,8 @@ class Metrics:
     def progress(self, elapsed_seconds: float, actors_alive: int, actor_restarts: int) -> Progress:
         """The state of the run. The interval continues; `next_interval` ends it."""
         learner, ledger = self._learner, self._learner.account.ledger
-        agent_steps = self._agent_steps
+        agent_steps, returns = self._agent_steps, np.array(self._returns)
+        returns = returns[np.isfinite(returns)]
         span = self._counted() - self._mark
         if span[0] < RATE_SECONDS:
             span = span + self._span_before
@@ -175,8 +170,8 @@ class Metrics:
             episodes=learner.account.episodes,
             elapsed_seconds=elapsed_seconds,
             mean_return_100=learner.account.mean_return,
-            interval_episodes=self._episodes,
-            interval_mean_return=self._return_sum / self._episodes if self._episodes else None,
+            interval_episodes=returns.size,
+            interval_mean_return=float(returns.mean()) if returns.size else None,
             frames_per_second=frames,
             agent_steps_per_second=steps,
             updates_per_second=updates,
@@ -201,7 +196,7 @@ class Metrics:
             passes=self._samples / agent_steps if agent_steps else None,
             evaluation_return=self._evaluation_return,
             evaluations=list(self._evaluations),
-            statistics={name: total / self._accepted for name, total in self._statistics.items()},
+            statistics={name: total / self._lags.total() for name, total in self._statistics.items()},
             info=info_means({name: np.array(values) for name, values in self._info.items()}),
         )
 
@@ -225,14 +220,12 @@ class Metrics:
 
     def _begin(self) -> None:
         self._agent_steps = self._samples = self._gradients = 0
-        self._learner_seconds = self._return_sum = 0.0
-        self._episodes = 0
+        self._learner_seconds = 0.0
         self._stages = np.zeros(len(StageSeconds._fields))
         self._lags: Counter[int] = Counter()
         self._norms: list[float] = []
         self._evaluations: list[dict[str, Any]] = []
         self._statistics: Counter[str] = Counter()
-        self._accepted = 0
         self._info: dict[str, list[float]] = {}
         self._returns, self._lengths = list[float](), list[int]()
 
