@@ -28,10 +28,7 @@ ACTOR_BYTES = 950 * 2**20
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: those of its affinity and cpuset, and whole ones of its CPU quota, at least 1.
-
-    A core more than the quota would make all processes wait for the end of each period.
-    """
+    """Cores that this process may use: those of its affinity, and whole ones of its CPU quota, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = resource_limits().cores
     return cores if quota is None else max(1, min(cores, int(quota)))

@@ -71,8 +71,7 @@ def resilient_stdio() -> Iterator[None]:
     """Within this context no write to `sys.stdout` or `sys.stderr` fails: a closed terminal must not end a run.
 
     The buffers are empty at the end, since a failure of the interpreter to flush them would change the exit code.
-    Characters outside of the terminal's encoding are replaced. Streams without a file descriptor, as in tests, are left
-    unchanged. A stream that the process was started without loses what is written to it.
+    Streams without a file descriptor, as in tests, are left unchanged.
     """
     open_standard_streams()
     before = sys.stdout, sys.stderr
@@ -233,10 +232,7 @@ def make_folder(folder: Path, setting: str) -> None:
 
 
 def replace_folder(made: Path, path: Path) -> None:
-    """Rename the folder `made`, on the same file system, to `path`. An existing folder is replaced as a whole.
-
-    The old one is left beside `made`, whose parent the caller removes.
-    """
+    """Rename the folder `made`, on the same file system, to `path`, whose old folder is left beside `made`."""
     old = made.with_name(f"{made.name}.old")
     if path.exists():
         path.rename(old)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 from launch.machine import open_standard_streams
 from shared.errors import ConfigurationError
@@ -61,10 +61,7 @@ def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
 
 
 def share_tensorflow() -> None:
-    """Prepare TensorFlow in a program of the user, for calls on the CPU; see `prepare_tensorflow`.
-
-    Nothing is changed in a program that has imported TensorFlow.
-    """
+    """Prepare TensorFlow in a program of the user, for calls on the CPU. One that has imported it stays as it is."""
     if "tensorflow" in sys.modules:
         _import_tensorflow()
         return
@@ -74,11 +71,7 @@ def share_tensorflow() -> None:
 
 
 def _import_tensorflow() -> Any:
-    """TensorFlow, with Keras on it, also where the user's programs choose another backend for Keras.
-
-    Raises:
-        ConfigurationError: Keras is imported already, with another backend.
-    """
+    """TensorFlow, with Keras on it, also where the user's programs choose another backend for Keras."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     if not {"keras", "tensorflow"} & sys.modules.keys():
         users = os.environ.get("KERAS_BACKEND")
@@ -126,7 +119,6 @@ class _TensorflowImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of TensorFlow, whose loader filters; None for other modules."""
         if name != "tensorflow":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -166,7 +158,9 @@ def _without_notices() -> Iterator[None]:
     """Filter the start-up notices from the standard error of C++ code."""
     open_standard_streams()
     _flush_stderr()
-    with _unnamed_file() as held:
+    # In memory, where the system has such files: no folder may be writable.
+    in_memory = hasattr(os, "memfd_create")
+    with open(os.memfd_create("stderr"), "w+b") if in_memory else tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:
@@ -181,13 +175,6 @@ def _without_notices() -> Iterator[None]:
                     # A closed terminal must not end the process.
                     with suppress(OSError):
                         os.write(2, line)
-
-
-def _unnamed_file() -> IO[bytes]:
-    """A file for a moment. In memory, where the system has such files: no folder may be writable."""
-    if hasattr(os, "memfd_create"):
-        return open(os.memfd_create("tributary-stderr"), "w+b")
-    return tempfile.TemporaryFile()
 
 
 def _flush_stderr() -> None:

@@ -29,10 +29,7 @@ _PATTERNS = ("*", "*/seed-*", "*/trial-*", "*/*/seed-*")
 
 
 class RunStatus(NamedTuple):
-    """The status of a run: that of its summary, `running`, or `died` if its process ended without a summary.
-
-    `row` is the last one of metrics.jsonl, empty before the first.
-    """
+    """The status of a run: that of its summary, `running`, or `died` if its process ended without a summary."""
 
     folder: RunFolder
     config: RunConfig
@@ -62,7 +59,7 @@ def run_status(path: Path) -> RunStatus:
 
 
 def run_folders(runs: Path) -> Iterator[Path]:
-    """The folders of runs below a folder, the newest first. Seeds and trials of a sweep are runs, too."""
+    """The folders of runs below a folder, the newest first, with those of seeds and of trials of a sweep."""
     found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
     dated = [(_started(file), file.parent) for file in found]
     yield from (folder for _, folder in sorted(dated, reverse=True))
