@@ -20,7 +20,7 @@ ATARI = RunConfig(
     # steps; with 0.03 to the end, Breakout scores half of what its greedy policy does (docs/tuning.md).
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True, entropy_cost=0.03, final_entropy_cost=0.0),
     optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4, steps_in_flight=4_096),
+    actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4, steps_in_flight=2_048),
 )
 
 PONG = replace(

@@ -14,8 +14,9 @@ from shared.errors import ConfigurationError
 @pytest.mark.parametrize(
     ("preset", "actors", "rollout", "minibatches", "gradients"),
     [
-        ("pong", 16, (4, 64), 1, 1),
-        ("pong", 63, (1, 64), 1, 4),
+        ("pong", 4, (8, 64), 2, 1),
+        ("pong", 16, (2, 64), 1, 2),
+        ("pong", 63, (1, 32), 1, 8),
         ("pong", 256, (1, 16), 1, 16),
         ("pong", 1024, (1, 16), 1, 16),
         ("cartpole", 8, (2, 64), 1, 2),
@@ -74,7 +75,7 @@ def test_what_is_no_name_is_one_line(more: dict, line: str) -> None:
 
 @pytest.mark.parametrize("preset", ["pong", "cartpole", "lunarlander"])
 def test_few_actors_keep_the_rollouts_of_the_preset(preset: str) -> None:
-    assert shared_by(PRESETS[preset].config, 4) == PRESETS[preset].config
+    assert shared_by(PRESETS[preset].config, 2) == PRESETS[preset].config
 
 
 def test_a_rollout_has_the_steps_of_a_return() -> None:
@@ -86,4 +87,4 @@ def test_a_rollout_has_the_steps_of_a_return() -> None:
 def test_rollouts_that_are_chosen_by_hand_are_left_alone() -> None:
     chosen = complete(TrainRequest("pong", {"actor.unroll_length": 16})).config
     assert shared_by(chosen, 64) == chosen
-    assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 4_096
+    assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 2_048

@@ -16,17 +16,18 @@ def main() -> None:
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["executor"] == "inline":
-                task = f"{row['task']}, {row['mark']}"
-                # The small rollouts of many workers of Pong have been trained by the earlier rule only.
-                earlier = row["advantages_standardised_over"] == "rollout" and int(row["workers"]) > 2
-                if earlier and row["task"] != "pong":
+                task, workers = f"{row['task']}, {row['mark']}", int(row["workers"])
+                many_in_flight = row["task"] == "pong" and int(row["agent_steps_in_flight"]) > 2048 * max(
+                    1, workers / 128
+                )
+                if workers > 2 and (row["advantages_standardised_over"] == "rollout" or many_in_flight):
                     task += ", earlier rules"
-                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), row["reached"] == "yes"))
+                seeds[task][workers].append((int(row["agent_steps"]), row["reached"] == "yes"))
     with figure() as (drawn, (axes,)):
         for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
-            workers = sorted(by_workers)
-            medians = [median(steps for steps, _ in by_workers[count]) for count in workers]
-            axes.plot(workers, medians, "-", color=colour, label=task)
+            counts = sorted(by_workers)
+            medians = [median(steps for steps, _ in by_workers[count]) for count in counts]
+            axes.plot(counts, medians, "-", color=colour, label=task)
             for count, rows in by_workers.items():
                 for steps, reached in rows:
                     marker, fill = ("o", "full") if reached else ("^", "none")
