@@ -5,7 +5,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,9 +51,6 @@ def measure_components(
 
     Each process has one thread. A repeat lasts `seconds`, and is the mean over the processes. The counts take turns, so
     that a slow minute is in all of them.
-
-    Raises:
-        ConfigurationError: a measuring process died.
     """
     measured: dict[int, Components] = {count: {part: [] for part in _PARTS} for count in counts}
     with measuring_processes(_component_meter, config, spec, max(counts)) as processes:
@@ -65,7 +62,7 @@ def measure_components(
     return measured
 
 
-# A meter runs in a process of its own. It measures between two times of time.monotonic, which all processes share.
+# A meter runs in a process of its own. Its first arguments are the window of `calls_within`.
 Meter = Callable[..., Any]
 MakeMeter = Callable[[RunConfig, EnvironmentSpec], Meter]
 
@@ -74,60 +71,54 @@ MakeMeter = Callable[[RunConfig, EnvironmentSpec], Meter]
 def measuring_processes(
     make: MakeMeter, config: RunConfig, spec: EnvironmentSpec, count: int
 ) -> Iterator[list[Connection]]:
-    """Connections to `count` processes, each with a meter that `make` has constructed.
-
-    Raises:
-        ConfigurationError: a process died.
-    """
+    """Connections to `count` processes, each with a meter that `make` has constructed."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(_measuring_process(make, config, spec)) for _ in range(count)]
-        for process in processes:
-            assert _receive(process) == _READY
-        yield processes
+        connections = []
+        for _ in range(count):
+            ours, theirs = _SPAWN.Pipe()
+            process = _SPAWN.Process(target=_serve, args=(theirs, make, config, spec), daemon=True)
+            with _interrupts_blocked():
+                process.start()
+            stack.callback(process.join)
+            stack.callback(process.terminate)
+            theirs.close()
+            connections.append(ours)
+        for connection in connections:
+            assert _receive(connection) == _READY
+        yield connections
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process that is started within inherits the mask of signals.
+
+    Ctrl-C, which a terminal sends to all processes of its group, then ends it from here, without a traceback.
+    """
+    # The first spawned process starts this one, which would unblock the interrupts.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def measure_at_once(processes: Sequence[Connection], seconds: float, *request: Any) -> list[Any]:
-    """Call the meters of all `processes` with (opens, closes, *request) for one window of `seconds`.
-
-    Raises:
-        ConfigurationError: a process died.
-    """
+    """Call the meters of all `processes` with (opens, closes, *request) for one window of `seconds`."""
     opens = time.monotonic() + _NOTICE_SECONDS
     for process in processes:
         process.send((opens, opens + seconds, *request))
     return [_receive(process) for process in processes]
 
 
-@contextmanager
-def _measuring_process(make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> Iterator[Connection]:
-    """The connection to a process that runs `_serve`."""
-    ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_serve, args=(theirs, make, config, spec), daemon=True)
-    # The first spawned process starts this one, which would unblock the interrupts that are blocked below.
-    resource_tracker.ensure_running()
-    # The process inherits the mask: Ctrl-C, which a terminal sends to all processes of its group, ends it from here
-    # and prints no traceback.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        process.terminate()
-        process.join()
-
-
 def _receive(process: Connection) -> Any:
     try:
         received = process.recv()
-        if isinstance(received, EnvironmentFailedError):
-            raise received
-        return received
     except (EOFError, OSError) as error:
         raise ConfigurationError("environment, acting and gradient could not be measured: a process died") from error
+    if isinstance(received, EnvironmentFailedError):
+        raise received
+    return received
 
 
 def _serve(connection: Connection, make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> None:
@@ -136,23 +127,30 @@ def _serve(connection: Connection, make: MakeMeter, config: RunConfig, spec: Env
     try:
         meter = make(config, spec)
         connection.send(_READY)
-        while True:
-            try:
-                request = connection.recv()
-            except EOFError:
-                return
-            connection.send(meter(*request))
+        with suppress(EOFError):
+            while True:
+                connection.send(meter(*connection.recv()))
     except EnvironmentFailedError as error:
         connection.send(error)
 
 
-def _component_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
-    """Measures the seconds per agent step of one component."""
-    works = make_works(config, spec)
-    for work in works.values():
-        for _ in range(_WARM_UP_CALLS):
-            work.call()
-    return lambda opens, closes, part: seconds_per_agent_step(works[part], opens, closes)
+def calls_within(
+    call: Callable[[], Any], opens: float, closes: float, clock: Callable[[], float] = time.monotonic
+) -> tuple[list[Any], float]:
+    """The results of the calls within a window of `clock`, which all processes share, and their duration in seconds.
+
+    There is at least one. Calls are also made before and after the window: within it each process finds the others at
+    work.
+    """
+    while (first := clock()) < opens:
+        call()
+    last, results = first, list[Any]()
+    while True:
+        result, now = call(), clock()
+        if now > closes and results:
+            return results, last - first
+        last = now
+        results.append(result)
 
 
 class Work(NamedTuple):
@@ -162,22 +160,18 @@ class Work(NamedTuple):
     agent_steps: int
 
 
-def seconds_per_agent_step(
-    work: Work, opens: float, closes: float, clock: Callable[[], float] = time.monotonic
-) -> float:
-    """Seconds per agent step over the calls within a window of `clock`, which all processes share; at least one call.
+def _component_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
+    """Measures the seconds per agent step of one component."""
+    works = make_works(config, spec)
+    for work in works.values():
+        for _ in range(_WARM_UP_CALLS):
+            work.call()
 
-    The work is also done before and after the window: within it each process finds the others at work.
-    """
-    while (first := clock()) < opens:
-        work.call()
-    last, calls = first, 0
-    while True:
-        work.call()
-        now = clock()
-        if now > closes and calls:
-            return (last - first) / (calls * work.agent_steps)
-        last, calls = now, calls + 1
+    def seconds_per_agent_step(opens: float, closes: float, part: str) -> float:
+        calls, seconds = calls_within(works[part].call, opens, closes)
+        return seconds / (len(calls) * works[part].agent_steps)
+
+    return seconds_per_agent_step
 
 
 def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
@@ -195,7 +189,7 @@ def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
     act = tf.function(lambda x: policy(x), input_signature=[tf.TensorSpec.from_tensor(observed)], autograph=False)
 
     agent_steps = actor.environments * actor.unroll_length // actor.minibatches
-    times = actor.unroll_length if _is_recurrent(config) else 1
+    times = actor.unroll_length if config.network.recurrent != "none" else 1
     network = _plain_network(config, spec, times)
     images = _images((agent_steps // times, *network.input_shape[1:]))
     actions = tf.constant(random.integers(0, spec.actions.size, agent_steps), tf.int32)
@@ -220,10 +214,6 @@ def make_works(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Work]:
     }
 
 
-def _is_recurrent(config: RunConfig) -> bool:
-    return config.network.recurrent != "none"
-
-
 def _images(shape: tuple[int, ...]) -> "tf.Tensor":
     import tensorflow as tf
 
@@ -234,7 +224,7 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec, times: int) -> "ker
     """Policy logits and values [N, …] of images [N, …]; with an LSTM of sequences [N / times, times, …]."""
     import keras
 
-    sequence = (times,) if _is_recurrent(config) else ()
+    sequence = (times,) if config.network.recurrent != "none" else ()
     inputs = keras.Input((*sequence, *spec.observation_shape), dtype="uint8")
     images = keras.ops.reshape(inputs, (-1, *spec.observation_shape)) if sequence else inputs
     x = keras.layers.Rescaling(1 / 255)(images)
@@ -243,11 +233,9 @@ def _plain_network(config: RunConfig, spec: EnvironmentSpec, times: int) -> "ker
         from shared.networks.recurrent import LSTM_UNITS
 
         steps = keras.ops.reshape(x, (-1, times, x.shape[-1]))
-        units = LSTM_UNITS
-        states = keras.layers.LSTM(units, return_sequences=True, dtype="float32")(steps)
-        x = keras.ops.reshape(states, (-1, units))
-    heads = [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)]
-    return keras.Model(inputs, heads)
+        states = keras.layers.LSTM(LSTM_UNITS, return_sequences=True, dtype="float32")(steps)
+        x = keras.ops.reshape(states, (-1, LSTM_UNITS))
+    return keras.Model(inputs, [keras.layers.Dense(n, dtype="float32")(x) for n in (spec.actions.size, 1)])
 
 
 def _activated(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
@@ -265,8 +253,7 @@ def _convolutional(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTen
     convolutions, units = _CONVOLUTIONAL[config.network.name]
     for filters, kernel, stride in convolutions:
         x = _activated(keras.layers.Conv2D(filters, kernel, stride)(x), config)
-    x = keras.layers.Flatten()(x)
-    return _activated(keras.layers.Dense(units)(x), config)
+    return _activated(keras.layers.Dense(units)(keras.layers.Flatten()(x)), config)
 
 
 def _residual(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
@@ -280,5 +267,4 @@ def _residual(x: "keras.KerasTensor", config: RunConfig) -> "keras.KerasTensor":
             for _ in range(2):
                 x = keras.layers.Conv2D(filters, 3, padding="same")(_activated(x, config))
             x = keras.layers.Add()([before, x])
-    x = keras.layers.Flatten()(_activated(x, config))
-    return _activated(keras.layers.Dense(256)(x), config)
+    return _activated(keras.layers.Dense(256)(keras.layers.Flatten()(_activated(x, config))), config)

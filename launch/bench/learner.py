@@ -95,12 +95,8 @@ class _ConstantActor:
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:  # noqa: ARG002
         # An actor reads all weights; where they lie in shared memory, that is what their transport costs.
         snapshot.parameters.sum()
-        report = self._report or self._first(snapshot.parameters.size)
-        self._report = report._replace(sequence=report.sequence + 1, version=snapshot.version)
-        return self._report
-
-    def _first(self, parameters: int) -> GradientReport:
-        return GradientReport(
+        parameters = snapshot.parameters.size
+        report = self._report or GradientReport(
             actor_id=self._id,
             sequence=0,
             version=0,
@@ -112,6 +108,8 @@ class _ConstantActor:
             stage_seconds=StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0),
             statistics=_STATISTICS,
         )
+        self._report = report._replace(sequence=report.sequence + 1, version=snapshot.version)
+        return self._report
 
 
 class SenderProcess(ActorProcess):

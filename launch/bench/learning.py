@@ -27,6 +27,7 @@ from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     check_json_file,
+    finite,
     make_folder,
     print_line,
     provenance,
@@ -42,10 +43,6 @@ from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError, setting_error
 
 _COMMAND = "bench learning"
-_TO_MARK = ("seconds_to_mark", "frames_to_mark", "agent_steps_to_mark")
-_OTHERS = (
-    "evaluation_mean_return", "mean_return_100", "frames", "agent_steps", "wall_seconds", "agent_steps_per_second",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,19 @@ class LearningArguments:
     """Folder of the study. Default: a folder below runs/ named by presets and settings."""
     json: Path | None = None
     """Output file of the result, besides learning.json in the folder."""
+
+
+# The columns of the table, by the limit that they are shown for: name in learning.json, heading and format.
+_COLUMNS: dict[str | None, list[tuple[str, str, Callable[[float], str]]]] = {
+    "mark": [
+        ("seconds_to_mark", "minutes", lambda seconds: f"{seconds / 60:.1f}"),
+        ("frames_to_mark", "frames", "{:,.0f}".format),
+        ("agent_steps_to_mark", "agent steps", "{:,.0f}".format),
+        ("evaluation_mean_return", "evaluation", "{:,.1f}".format),
+    ],
+    "minutes": [("mean_return_100", "return at the end", "{:,.1f}".format)],
+    None: [("agent_steps_per_second", "agent steps/s", "{:,.0f}".format)],
+}
 
 
 class Contender(NamedTuple):
@@ -112,14 +122,9 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
     check_json_file(arguments.json)
     study = Study(arguments.output or _default_folder(contenders), contenders, seeds)
     runs = [
-        PlannedRun(
-            f"{contender.name}, seed {seed}",
-            replace(contender.config, seed=seed),
-            study.run(contender, seed),
-            contender.preset,
-        )
+        PlannedRun(f"{one.name}, seed {seed}", replace(one.config, seed=seed), study.run(one, seed), one.preset)
         for seed in seeds
-        for contender in contenders
+        for one in contenders
     ]
     left = [planned for run in runs if (planned := run_left(run)) is not None]
     make_folder(study.folder, "output")
@@ -200,11 +205,7 @@ def _default_folder(contenders: Sequence[Contender]) -> Path:
 
 
 def run_left(run: PlannedRun) -> PlannedRun | None:
-    """The run as it has to be trained, new or resumed; None if it has ended.
-
-    Raises:
-        ConfigurationError: its folder is in use, or has a run with other settings.
-    """
+    """The run as it has to be trained, new or resumed; None if it has ended. Refuses a run with other settings."""
     if not (run.folder / "config.json").is_file():
         return run
     before, now = flat_settings(RunFolder(run.folder).read_settings("output")), flat_settings(run.config)
@@ -234,7 +235,7 @@ def summarise(study: Study) -> dict[str, Any]:
                 "minutes": None if seconds is None else seconds / 60,
                 "runs_ended": len(ended),
                 "runs_that_reached_the_mark": sum(run["seconds_to_mark"] is not None for run in ended),
-                "over_seeds": _over_seeds(ended),
+                "over_seeds": _over_seeds(runs),
                 "runs": runs,
                 "settings": flat_settings(contender.config),
             }
@@ -244,43 +245,40 @@ def summarise(study: Study) -> dict[str, Any]:
 
 def _run(seed: int, folder: Path, config: RunConfig) -> dict[str, Any]:
     summary = read_summary(RunFolder(folder))
-    # An interrupted run may have passed its limit already: then it is not resumed.
-    ended = summary.get("status") == "failed" or reached_limit(config, summary) is not None
     reached = summary.get("confirmed_crossing") or {}
     return {
         "seed": seed,
         "folder": str(folder),
         "status": summary.get("status", "not ended" if folder.exists() else "not run"),
-        "ended": ended,
-        "seconds_to_mark": reached.get("seconds"),
-        "frames_to_mark": reached.get("frames"),
-        "agent_steps_to_mark": reached.get("agent_steps"),
+        # An interrupted run may have passed its limit already: then it is not resumed.
+        "ended": summary.get("status") == "failed" or reached_limit(config, summary) is not None,
+        **{f"{unit}_to_mark": reached.get(unit) for unit in ("seconds", "frames", "agent_steps")},
         "evaluation_mean_return": reached.get("evaluation_mean_return"),
-        "mean_return_100": summary.get("mean_return_100"),
-        "frames": summary.get("frames"),
         "agent_steps": summary.get("agent_steps_sampled"),
-        "wall_seconds": summary.get("wall_seconds"),
-        "agent_steps_per_second": summary.get("agent_steps_per_second"),
+        **{name: summary.get(name) for name in ("mean_return_100", "frames", "wall_seconds", "agent_steps_per_second")},
     }
 
 
 def _over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    to_mark = {name: [math.inf if run[name] is None else run[name] for run in runs] for name in _TO_MARK}
-    others = {name: [run[name] for run in runs if run[name] is not None] for name in _OTHERS}
-    return {name: _spread(values) for name, values in (to_mark | others).items()}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    if not values:
-        return {"median": None, "least": None, "most": None}
-    found = {"median": median(values), "least": min(values), "most": max(values)}
-    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+    """Medians and ranges over the runs that have ended."""
+    found = {}
+    for name in (name for name in runs[0] if name not in ("seed", "folder", "status", "ended")):
+        missing = math.inf if name.endswith("_to_mark") else None
+        values = [missing if run[name] is None else run[name] for run in runs if run["ended"]]
+        known = [value for value in values if value is not None]
+        spread = (median(known), min(known), max(known)) if known else (None, None, None)
+        found[name] = finite(dict(zip(("median", "least", "most"), spread, strict=True)))
+    return found
 
 
 def show(console: Console, result: dict[str, Any], folder: Path) -> None:
     """Print the table, with a row for each run, and the place of the files."""
-    by_mark, by_time = (any(c[limit] is not None for c in result["contenders"]) for limit in ("mark", "minutes"))
-    columns = (_MARK_COLUMNS if by_mark else {}) | (_TIME_COLUMNS if by_time else {}) | _SPEED_COLUMN
+    columns = {
+        name: (heading, text)
+        for limit, of_limit in _COLUMNS.items()
+        if limit is None or any(contender[limit] is not None for contender in result["contenders"])
+        for name, heading, text in of_limit
+    }
     table = Table(box=None, pad_edge=False)
     table.add_column("", overflow="fold")
     table.add_column("seeds", no_wrap=True)
@@ -301,18 +299,3 @@ def show(console: Console, result: dict[str, Any], folder: Path) -> None:
     console.print(table, highlight=False)
     console.print("a contender's figures are medians over its seeds", style="dim", highlight=False)
     print_line(console, f"figures: {folder / 'learning.json'}; curves: tributary plot {quoted(folder)}/*/")
-
-
-# The heading and the format of each figure, by its name in learning.json.
-_MARK_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "seconds_to_mark": ("minutes", lambda seconds: f"{seconds / 60:.1f}"),
-    "frames_to_mark": ("frames", "{:,.0f}".format),
-    "agent_steps_to_mark": ("agent steps", "{:,.0f}".format),
-    "evaluation_mean_return": ("evaluation", "{:,.1f}".format),
-}
-_TIME_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "mean_return_100": ("return at the end", "{:,.1f}".format)
-}
-_SPEED_COLUMN: dict[str, tuple[str, Callable[[float], str]]] = {
-    "agent_steps_per_second": ("agent steps/s", "{:,.0f}".format)
-}

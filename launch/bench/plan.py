@@ -10,31 +10,23 @@ learner's process. All are upper bounds: waiting in a queue is not modelled, and
 """
 
 import math
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from actors.environments import EnvironmentSpec, environment_spec
-from launch.bench.bound import Meter, measure_at_once, measuring_processes
+from launch.bench.bound import Meter, calls_within, measure_at_once, measuring_processes
 from launch.bench.learner import measure_learner
-from launch.bench.throughput import progress
+from launch.bench.throughput import print_rows, print_stages, progress
 from launch.checks import check_network
 from launch.commands.options import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
 from launch.on_ray.placement import aggregation_of
-from launch.output import (
-    EXIT_DONE,
-    check_json_file,
-    print_line,
-    provenance,
-    write_json,
-)
+from launch.output import EXIT_DONE, check_json_file, print_line, provenance, write_json
 from launch.request import shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
@@ -57,14 +49,9 @@ class PlanArguments(PresetArguments):
 
 
 class Costs(NamedTuple):
-    """Measured costs of a configuration.
-
-    Attributes:
-        alone: seconds of each stage of an actor per agent step, with one actor at work.
-        loaded: the same with an actor at work on each core.
-        learner: CPU seconds per gradient of the learner's process and of an aggregator; see `measure_learner`.
-        parameters: of the network.
-    """
+    """Measured costs: seconds per agent step of each stage of an actor, with one actor at work and with one on each
+    core; CPU seconds per gradient of the learner and of an aggregator (see `measure_learner`); and the parameters of
+    the network."""
 
     alone: dict[str, float]
     loaded: dict[str, float]
@@ -75,22 +62,21 @@ class Costs(NamedTuple):
 def plan_line(arguments: Sequence[str]) -> int:
     """Run `tributary plan [PRESET] [SETTINGS]` and return its exit code."""
     parsed = parse_with_preset(PlanArguments, "plan", arguments)
-    return EXIT_DONE if parsed is None else _plan(*parsed)
-
-
-def _plan(arguments: PlanArguments, preset: str) -> int:
-    check_json_file(arguments.json)
-    node_cores = usable_cores() if arguments.node_cores is None else arguments.node_cores
+    if parsed is None:
+        return EXIT_DONE
+    typed, preset = parsed
+    check_json_file(typed.json)
+    node_cores = usable_cores() if typed.node_cores is None else typed.node_cores
     if node_cores < 1:
         raise setting_error("node_cores", node_cores, "must be at least 1")
     console, per_node = Console(), automatic_actors(node_cores)
-    asked = arguments.config.actor_range[1]
+    asked = typed.config.actor_range[1]
     # The whole curve is for the rollouts that a run divides among this number of actors.
     sharing = asked or per_node
-    config = shared_by(arguments.config, sharing)
+    config = shared_by(typed.config, sharing)
     spec = environment_spec(config.environment)
     check_network(config, spec)
-    line = sharing_line(arguments.config, config, sharing)
+    line = sharing_line(typed.config, config, sharing)
     if line:
         print_line(console, line)
     costs = measure_costs(config, spec, console)
@@ -118,17 +104,13 @@ def _plan(arguments: PlanArguments, preset: str) -> int:
     }
     result["advice"] = advice(config, result)
     _show(console, result)
-    if arguments.json is not None:
-        write_json(arguments.json, result)
+    if typed.json is not None:
+        write_json(typed.json, result)
     return EXIT_DONE
 
 
 def measure_costs(config: RunConfig, spec: EnvironmentSpec, console: Console) -> Costs:
-    """Measure a configuration on this machine.
-
-    Raises:
-        ConfigurationError: a process died, or Ray did not start.
-    """
+    """Measure a configuration on this machine."""
     # The mean that centres observations is measured at the start of a run. It changes values and no costs.
     config = replace(config, network=replace(config.network, centre_observations=False))
     cores = usable_cores()
@@ -165,17 +147,8 @@ def _actor_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
             reports += [] if report is None else [report]
         return np.sum([report.stage_seconds[:-1] for report in reports], axis=0) / agent_steps
 
-    def meter(opens: float, closes: float) -> Any:
-        # Work before and after the window too: each process finds the others at work.
-        while time.monotonic() < opens:
-            rollout()
-        rollouts = [rollout()]
-        while time.monotonic() < closes:
-            rollouts.append(rollout())
-        return np.mean(rollouts[:-1] or rollouts, axis=0)
-
     rollout()
-    return meter
+    return lambda opens, closes: np.mean(calls_within(rollout, opens, closes)[0], axis=0)
 
 
 def agent_steps_per_gradient(config: RunConfig) -> float:
@@ -272,13 +245,8 @@ def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
 
 def _show(console: Console, result: dict[str, Any]) -> None:
     """Print measured inputs, the curve and the advice."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("µs per agent step", "one core busy", "all cores busy"):
-        table.add_column(heading, justify="left" if heading.startswith("µs") else "right")
     alone, loaded = result["stage_seconds_alone"], result["stage_seconds_on_busy_cores"]
-    for stage in alone:
-        table.add_row(stage, f"{1e6 * alone[stage]:.1f}", f"{1e6 * loaded[stage]:.1f}")
-    console.print(table, highlight=False)
+    print_stages(console, {"one core busy": alone, "all cores busy": loaded})
     names = {
         "shared_memory": "on one machine",
         "objects": "between machines",
@@ -289,30 +257,25 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     learner = ", ".join(
         f"{1e3 * seconds:.2f} {names[way]}" for way, seconds in result["learner_seconds_per_gradient"].items()
     )
+    settings = result["settings"]
     print_line(console, f"learner, ms per gradient: {learner}; {result['parameters']:,} parameters")
     print_line(
         console,
         f"assumed: {result['node_cores']} cores a machine, {result['actor_bytes'] >> 20} MiB an actor; rollouts of "
-        f"{result['settings']['actor.environments']} x {result['settings']['actor.unroll_length']}, "
-        f"K = {result['settings']['learner.gradients_per_update']}",
+        f"{settings['actor.environments']} x {settings['actor.unroll_length']}, "
+        f"K = {settings['learner.gradients_per_update']}",
     )
-    table = Table(box=None, pad_edge=False)
-    headings = ("actors", "nodes", "memory", "agent\nsteps/s", "minutes\nto 40 M", "to 200 M\nframes", "policy\nlag",
-                "learner\nbusy", "held\nback by")  # fmt: skip
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for row in result["curve"]:
-        table.add_row(
-            f"{row['actors']:,}",
-            f"{row['nodes']:,}",
-            f"{row['memory_gib']:,.0f} GiB",
-            f"{row['agent_steps_per_second']:,.0f}",
-            f"{row['minutes_to_40m_frames']:,.1f}",
-            f"{row['minutes_to_200m_frames']:,.1f}",
-            f"{row['policy_lag']:,.1f}",
-            f"{row['learner_utilisation']:.0%}",
-            row["held_back_by"],
-        )
-    console.print(table, highlight=False)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "actors": lambda row: f"{row['actors']:,}",
+        "nodes": lambda row: f"{row['nodes']:,}",
+        "memory": lambda row: f"{row['memory_gib']:,.0f} GiB",
+        "agent\nsteps/s": lambda row: f"{row['agent_steps_per_second']:,.0f}",
+        "minutes\nto 40 M": lambda row: f"{row['minutes_to_40m_frames']:,.1f}",
+        "to 200 M\nframes": lambda row: f"{row['minutes_to_200m_frames']:,.1f}",
+        "policy\nlag": lambda row: f"{row['policy_lag']:,.1f}",
+        "learner\nbusy": lambda row: f"{row['learner_utilisation']:.0%}",
+        "held\nback by": lambda row: row["held_back_by"],
+    }
+    print_rows(console, columns, result["curve"])
     for line in result["advice"]:
         print_line(console, line)

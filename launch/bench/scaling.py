@@ -5,25 +5,25 @@ together.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from actors.environments import environment_spec
 from launch.arguments import parse
 from launch.bench.plan import Costs, agent_steps_per_gradient, measure_costs, predict
-from launch.bench.throughput import endless, progress, steady_state, train_for
+from launch.bench.throughput import endless, print_rows, progress, steady_state, train_for
 from launch.checks import check_network
 from launch.commands.help import asks_for_help
 from launch.commands.options import PresetArguments, print_preset_help, request_of
 from launch.machine import automatic_actors, thread_budget, usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
 from launch.request import complete, shared_by
+from launch.results.curves import lag_counts
 from launch.run.metrics import lag_summary
 from shared.config import ActorConfig, RunConfig, flat_settings
 from shared.errors import setting_error
@@ -63,10 +63,10 @@ def scaling_line(arguments: Sequence[str]) -> int:
 
 
 def _counts(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+    counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if min(counts) < 1:
         raise setting_error("actors", text, "must be numbers like 1,2,4")
-    return sorted({int(part) for part in parts})
+    return sorted(set(counts))
 
 
 def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
@@ -115,14 +115,11 @@ def measure_throughput(config: RunConfig, seconds: float) -> dict[str, Any]:
     """Rates and costs of a number of actors, from a run of its own."""
     rows = train_for(config, seconds)
     measured = steady_state(rows, seconds)
-    lags: Counter[int] = Counter()
-    for row in rows:
-        lags.update({int(lag): count for lag, count in row["policy_lag_counts"].items()})
     gradients = measured["agent_steps_per_second"] / agent_steps_per_gradient(config)
     return {
         **measured,
         "frames_per_second": measured["agent_steps_per_second"] * config.frames_per_agent_step,
-        "policy_lag_p95": lag_summary(lags)[1],
+        "policy_lag_p95": lag_summary(lag_counts(rows))[1],
         "learner_utilisation": gradients * measured["learner_seconds_per_update"],
         "agent_steps_dropped": rows[-1]["agent_steps_dropped"],
     }
@@ -190,18 +187,14 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("actors", "agent\nsteps/s", "predicted", "effi-\nciency", "learner\nbusy", "lag"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in result["points"]:
-        table.add_row(
-            str(row["actors"]),
-            f"{row['agent_steps_per_second']:,.0f}",
-            f"{row['predicted_agent_steps_per_second']:,.0f} ({row['prediction_error']:+.0%})",
-            f"{row['efficiency']:.2f}",
-            f"{row['learner_utilisation']:.0%}",
-            f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
-        )
-    console.print(table, highlight=False)
-    console.print("medians; lag: mean/95th percentile/largest, in updates", style="dim", highlight=False)
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "actors": lambda row: str(row["actors"]),
+        "agent\nsteps/s": lambda row: f"{row['agent_steps_per_second']:,.0f}",
+        "predicted": lambda row: f"{row['predicted_agent_steps_per_second']:,.0f} ({row['prediction_error']:+.0%})",
+        "effi-\nciency": lambda row: f"{row['efficiency']:.2f}",
+        "learner\nbusy": lambda row: f"{row['learner_utilisation']:.0%}",
+        "lag": lambda row: f"{row['policy_lag_mean']:.1f}/{row['policy_lag_p95']}/{row['policy_lag_max']}",
+    }
+    print_rows(console, columns, result["points"])
+    progress(console, "medians; lag: mean/95th percentile/largest, in updates")
     print_line(console, result["verdict"])

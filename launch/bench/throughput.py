@@ -10,7 +10,7 @@ system's overhead from the contention of busy cores.
 
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from launch.commands.options import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
 from launch.machine import thread_budget, usable_cores
-from launch.output import EXIT_DONE, check_json_file, provenance, write_json
+from launch.output import EXIT_DONE, check_json_file, print_line, provenance, write_json
 from launch.run.events import Event, Row
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
@@ -63,21 +63,21 @@ def throughput_line(arguments: Sequence[str]) -> int:
     budget = thread_budget(config)
     # With fewer actors than cores, the other cores are the learner's.
     cores = min(usable_cores(), budget.actors)
-    console = Console()
-    components: list[dict[int, Components]] = []
+    console, bounded = Console(), has_bound(config, spec)
 
-    def measure_bounds() -> None:
-        if has_bound(config, spec):
-            progress(console, f"environment, acting and gradient, one thread each, alone and {cores} at once …")
-            components.append(measure_components(config, spec, (1, cores)))
+    def measure_bounds() -> list[dict[int, Components]]:
+        if not bounded:
+            return []
+        progress(console, f"environment, acting and gradient, one thread each, alone and {cores} at once …")
+        return [measure_components(config, spec, (1, cores))]
 
-    measure_bounds()
-    if not components:
+    components = measure_bounds()
+    if not bounded:
         progress(console, f"no bound: it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}")
     progress(console, f"the whole system, {budget.describe()} …")
     measured = steady_state(train_for(config, typed.seconds), typed.seconds)
     # Before and after the system, so that a slow minute of a shared machine is in both.
-    measure_bounds()
+    components += measure_bounds()
     rate = measured["agent_steps_per_second"]
     result = {
         "agent_steps_per_second": rate,
@@ -92,11 +92,6 @@ def throughput_line(arguments: Sequence[str]) -> int:
     if typed.json is not None:
         write_json(typed.json, result)
     return EXIT_DONE
-
-
-def progress(console: Console, line: str) -> None:
-    """Print what is measured now."""
-    console.print(line, style="dim", highlight=False)
 
 
 def bounds(measured: Sequence[dict[int, Components]], cores: int, rate: float) -> dict[str, Any]:
@@ -121,11 +116,7 @@ def endless(config: RunConfig) -> RunConfig:
 
 
 def train_for(config: RunConfig, seconds: float) -> list[dict[str, Any]]:
-    """Train until `seconds` after the warm-up. Returns the rows since the actors' first report.
-
-    Raises:
-        ConfigurationError: the run ended before.
-    """
+    """Train until `seconds` after the warm-up. Returns the rows since the actors' first report."""
     rows: list[dict[str, Any]] = []
 
     def take(event: Event) -> bool:
@@ -149,11 +140,7 @@ def _covers(rows: list[dict[str, Any]], seconds: float) -> bool:
 
 
 def steady_state(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Rates and costs of the `seconds` after the warm-up, from a run's rows of metrics.
-
-    Raises:
-        ConfigurationError: the rows cover too little time.
-    """
+    """Rates and costs of the `seconds` after the warm-up, from a run's rows of metrics."""
     working = [row for row in rows if row["agent_steps"] > 0]
     begin = working[0]["elapsed_seconds"] + WARM_UP_SECONDS if working else 0.0
     counted = [row for row in working if begin <= row["elapsed_seconds"] <= begin + seconds + 1.0]
@@ -190,20 +177,13 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         f"{settings['actor.environments']} environments, unroll {settings['actor.unroll_length']}, "
         f"{settings['actor.epochs']} epochs x {settings['actor.minibatches']} minibatches"
     )
+    print_line(console, title)
     columns = {
         heading: result[name]["seconds_per_step"]
         for name, heading in (("alone", "alone"), ("under_load", "all cores at once"))
         if name in result
-    } | {"in the system": result["stage_seconds_per_step"]}
-    table = Table("µs per agent step and core", title=title, title_justify="left", box=None, pad_edge=False)
-    for heading in columns:
-        table.add_column(heading, justify="right")
-    for stage in StageSeconds._fields:
-        # Synchronising and waiting are stages of the system only.
-        table.add_row(
-            stage, *(f"{1e6 * seconds[stage]:.1f}" if stage in seconds else "" for seconds in columns.values())
-        )
-    console.print(table, highlight=False)
+    }
+    print_stages(console, columns | {"in the system": result["stage_seconds_per_step"]})
     rate, frames = result["agent_steps_per_second"], result["frames_per_second"]
     lines = [f"agent steps/s      {rate:,.0f}   (frames/s {frames:,.0f})"]
     if "alone" in result:
@@ -219,4 +199,36 @@ def _show(console: Console, result: dict[str, Any]) -> None:
         f"policy lag         mean {result['policy_lag_mean']:.2f}, max {result['policy_lag_max']}",
     ]
     for line in lines:
-        console.print(line, highlight=False)
+        print_line(console, line)
+
+
+# ---- What all measurements print
+
+
+def progress(console: Console, line: str) -> None:
+    """Print what is measured now."""
+    console.print(line, style="dim", highlight=False)
+
+
+def print_stages(console: Console, columns: Mapping[str, Mapping[str, float]]) -> None:
+    """Print the seconds per agent step of each stage, in microseconds. Columns may lack stages."""
+    table = Table("µs per agent step and core", box=None, pad_edge=False)
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for stage in StageSeconds._fields:
+        cells = [f"{1e6 * seconds[stage]:.1f}" if stage in seconds else "" for seconds in columns.values()]
+        if any(cells):
+            table.add_row(stage, *cells)
+    console.print(table, highlight=False)
+
+
+def print_rows(
+    console: Console, columns: Mapping[str, Callable[[dict[str, Any]], str]], rows: Sequence[dict[str, Any]]
+) -> None:
+    """Print a table of numbers: for each row the text that each column makes of it."""
+    table = Table(box=None, pad_edge=False)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(text(row) for text in columns.values()))
+    console.print(table, highlight=False)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from launch import zoo
 from launch.output import EXIT_DONE, check_json_file, write_json
-from launch.results.evaluate import ProtocolName
+from launch.results.evaluate import ProtocolName, mean_and_error, without_episodes
 from launch.run.folder import RunFolder, agent_steps_learned
 
 _PAGE = """\
@@ -52,7 +52,7 @@ def list_zoo(arguments: ZooArguments) -> int:
     for name, agent in agents.items():
         first = name, agent["environment"], f"{agent['agent_steps']:,}"
         for evaluation in agent["evaluations"]:
-            table.add_row(*first, evaluation["protocol"]["name"], score(evaluation))
+            table.add_row(*first, evaluation["protocol"]["name"], mean_and_error(evaluation))
             first = "", "", ""
     console = Console()
     console.print(table, highlight=False)
@@ -67,19 +67,13 @@ def described_agents() -> dict[str, dict[str, Any]]:
     return {name: _described(RunFolder(zoo.agent_folder(name))) for name in zoo.agents()}
 
 
-def score(evaluation: dict[str, Any]) -> str:
-    """Mean return and standard error of an evaluation."""
-    error = evaluation["standard_error"]
-    return f"{evaluation['mean_return']:.2f}" + ("" if error is None else f" ± {error:.2f}")
-
-
 def page() -> str:
     """The text of docs/zoo.md."""
     rows = []
     for name, agent in described_agents().items():
         first = f"`{name}`", agent["environment"], f"{agent['agent_steps']:,}"
         for made in agent["evaluations"]:
-            cells = (*first, made["protocol"]["name"], score(made), f"`{made['command']}`")
+            cells = (*first, made["protocol"]["name"], mean_and_error(made), f"`{made['command']}`")
             rows.append(f"| {' | '.join(cells)} |\n")
             first = "", "", ""
     return _PAGE + "".join(rows) + _MAKE
@@ -87,15 +81,13 @@ def page() -> str:
 
 def _described(folder: RunFolder) -> dict[str, Any]:
     files = (folder.path / f"evaluation-{protocol}.json" for protocol in get_args(ProtocolName))
-    evaluations = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
     return {
         "environment": folder.read_settings("run").environment.id,
         "agent_steps": agent_steps_learned(folder),
         "weights_bytes": folder.best_weights.stat().st_size,
         "trained_by": json.loads(folder.manifest.read_text(encoding="utf-8"))["command"],
         "evaluations": [
-            {name: value for name, value in evaluation.items() if name not in ("returns", "lengths_agent_steps")}
-            for evaluation in evaluations
+            without_episodes(json.loads(file.read_text(encoding="utf-8"))) for file in files if file.is_file()
         ],
     }
 

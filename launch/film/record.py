@@ -4,7 +4,6 @@ import tempfile
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -161,15 +160,9 @@ class VideoWriter:
     def __enter__(self) -> "VideoWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.frames == 0 or (kind is not None and not issubclass(kind, KeyboardInterrupt)):
-            if self._container is not None:
-                self._container.close()
-            self._part.unlink(missing_ok=True)
-            return
-        if self._gif:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        whole = self.frames > 0 and (kind is None or issubclass(kind, KeyboardInterrupt))
+        if whole and self._gif:
             self._pictures[0].save(
                 self._part,
                 save_all=True,
@@ -178,12 +171,14 @@ class VideoWriter:
                 loop=0,
                 comment=self._comment.encode(),
             )
-        else:
-            assert self._container is not None
-            assert self._stream is not None
-            self._container.mux(self._stream.encode(None))
+        if self._container is not None and self._stream is not None:
+            if whole:
+                self._container.mux(self._stream.encode(None))
             self._container.close()
-        self._part.replace(self._path)
+        if whole:
+            self._part.replace(self._path)
+        else:
+            self._part.unlink(missing_ok=True)
 
     def _encode(self, picture: Image.Image) -> None:
         if self._container is None or self._stream is None:

@@ -161,11 +161,7 @@ Stage = AtariStage | RenderedStage
 
 
 def make_stage(config: EnvironmentConfig) -> Stage:
-    """The stage of an environment.
-
-    Raises:
-        ConfigurationError: the environment draws no pictures.
-    """
+    """The stage of an environment, which is refused if it draws no pictures."""
     return RenderedStage(config) if atari_game(config.id) is None else AtariStage(config)
 
 

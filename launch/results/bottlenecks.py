@@ -52,23 +52,23 @@ class TimeSpent(NamedTuple):
 def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
     """Time per stage from at least one row of metrics; see `read_rows`."""
     seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
-    # The row of an interval without a new rollout has the rate of those before, and no stages.
-    agent_steps = seconds * [row["agent_steps_per_second"] if row["stage_microseconds"] else 0.0 for row in rows]
+    agent_steps = seconds * [row["agent_steps_per_second"] for row in rows]
     microseconds = {}
     for stage in StageSeconds._fields:
         of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]
         microseconds[stage] = float(agent_steps @ of_stage / (agent_steps.sum() or 1.0))
-    busy = measured = 0.0
-    for row, interval in zip(rows, seconds.tolist(), strict=True):
-        gradients = row.get("gradients_per_second")
-        if gradients is None and "updates_per_second" in row:
-            # Rows of an older version.
-            gradients = row["updates_per_second"] * row.get("gradients_per_update", 1)
-        if "learner_milliseconds" in row and gradients is not None and interval > 0:
-            busy += 1e-3 * row["learner_milliseconds"] * gradients * interval
-            measured += interval
+    # Seconds of work per second, NaN in rows without it.
+    busy = 1e-3 * np.array([row.get("learner_milliseconds", np.nan) * _gradients_per_second(row) for row in rows])
+    measured = np.where(np.isnan(busy), 0.0, seconds)
+    share = float(np.nansum(busy * measured) / measured.sum()) if measured.sum() > 0 else None
     dropped = sum(rows[-1]["agent_steps_dropped"].values()) / max(rows[-1]["agent_steps"], 1)
-    return TimeSpent(microseconds, min(1.0, busy / measured) if measured else None, dropped)
+    return TimeSpent(microseconds, None if share is None else min(1.0, share), dropped)
+
+
+def _gradients_per_second(row: dict[str, Any]) -> float:
+    # Rows of an older version have their updates only.
+    updates: float = row.get("updates_per_second", np.nan)
+    return float(row.get("gradients_per_second", updates * row.get("gradients_per_update", 1)))
 
 
 def mean_time_spent(spent: Sequence[TimeSpent]) -> TimeSpent:

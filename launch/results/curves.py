@@ -77,10 +77,8 @@ class Band(NamedTuple):
 def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     """The rows of a run's metrics, with increasing frames.
 
-    A resumed run repeats the rows after its checkpoint, and the later ones count. Incomplete rows are left out.
-
-    Raises:
-        ConfigurationError: there are none.
+    A resumed run repeats the rows after its checkpoint, and the later ones count. Incomplete rows are left out. A run
+    without a row is refused.
     """
     rows: list[dict[str, Any]] = []
     if folder.metrics.is_file():
@@ -100,17 +98,13 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def read_curve(path: Path, x: XAxis, y: str) -> Curve:
-    """The curve of the metric `y` of the run in a folder; raises as `curve_of`."""
+    """The curve of the metric `y` of the run in a folder."""
     folder = RunFolder(path)
     return curve_of(path, folder.read_settings("run"), read_rows(folder), x, y)
 
 
 def curve_of(path: Path, config: RunConfig, rows: Sequence[dict[str, Any]], x: XAxis, y: str) -> Curve:
-    """The curve of the metric `y` from the rows of a run.
-
-    Raises:
-        ConfigurationError: no row has this metric.
-    """
+    """The curve of the metric `y` from the rows of a run; a ConfigurationError if no row has it."""
     evaluations = _evaluations(rows, x)
     if y == EVALUATION_RETURN and evaluations is not None:
         return Curve(path, config, evaluations.x, evaluations.y)
@@ -253,9 +247,6 @@ def aggregates(curves: Sequence[Curve], y: str) -> list[Band]:
     """Interquartile means of runs that differ only in seed and game, with 95 % bands.
 
     The returns of several games are human-normalised: 0 is random play and 1 a human player.
-
-    Raises:
-        ConfigurationError: one of several games has no reference scores.
     """
     if of_several_games(curves):
         curves = [curve._replace(y=_human_normalised(curve, y)) for curve in curves]

@@ -115,11 +115,7 @@ def evaluate(arguments: EvaluateArguments) -> int:
 
 
 def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
-    """Play the episodes, print and write the result. Returns the result; None after an interrupt, without any file.
-
-    Raises:
-        ConfigurationError: see `evaluate`.
-    """
+    """Play the episodes, print and write the result. Returns the result; None after an interrupt, without any file."""
     check_json_file(arguments.json)
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
@@ -214,6 +210,17 @@ def result_lines(result: dict[str, Any]) -> list[str]:
     lines.append(protocol_line(result["protocol"]))
     lines += [f"published, not comparable: {p['score']:g}, {p['protocol']}" for p in result["published"].values()]
     return [*lines, f"made on {hardware_line(result)}"]
+
+
+def mean_and_error(result: dict[str, Any]) -> str:
+    """Mean return and standard error of an evaluation: 18.75 ± 0.54."""
+    error = "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
+    return number(result["mean_return"], ".2f") + error
+
+
+def without_episodes(result: dict[str, Any]) -> dict[str, Any]:
+    """A result without the returns and lengths of its episodes."""
+    return {name: value for name, value in result.items() if name not in ("returns", "lengths_agent_steps")}
 
 
 def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> EnvironmentConfig:

@@ -117,11 +117,7 @@ _ONNX_OPSET = 18
 
 
 def _write_onnx(model: Any, file: Path) -> None:
-    """Write a Keras model with the inputs and outputs by their names, and any number of observations.
-
-    Raises:
-        ConfigurationError: a layer of a user's own network has no counterpart in ONNX.
-    """
+    """Write a Keras model with the inputs and outputs by their names, and any number of observations."""
     import tensorflow as tf
     import tf2onnx
 
@@ -143,12 +139,12 @@ def _write_onnx(model: Any, file: Path) -> None:
 
 
 def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
-    meaning = adapter_of(config.environment).observation_meaning(spec)
-    bounds = dict[str, Any]()
+    bounds, more = dict[str, Any](), dict[str, Any]()
     if spec.observation_bounds is not None and spec.observation_bounds[0]:
-        low, high = map(np.array, spec.observation_bounds)
-        bounds = {"low": json_bounds(low), "high": json_bounds(high)}
-    more: dict[str, Any] = {"positions": _positions(spec.numbers)} if spec.numbers else {}
+        low, high = (json_bounds(np.array(bound)) for bound in spec.observation_bounds)
+        bounds = {"low": low, "high": high}
+    if spec.numbers:
+        more["positions"] = _positions(spec.numbers)
     if spec.masked:
         more["action_mask"] = {
             "shape": [None, spec.actions.size],
@@ -159,15 +155,16 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
                 f"they have no names) and of action_mask; logits and values of other actions are -1e9"
             ),
         }
+    more["meaning"] = adapter_of(config.environment).observation_meaning(spec)
     if spec.parts is None:
         shape = [None, *spec.observation_shape]
-        return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **more, "meaning": meaning}
+        return {"shape": shape, "dtype": spec.observation_dtype, **bounds, **more}
     named: dict[str, Any] = {
         image.name: {"shape": [None, *image.shape], "dtype": "uint8"} for image in spec.parts.images
     }
     if spec.parts.numbers:
         named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
-    return {"named": named, **more, "meaning": meaning}
+    return {"named": named, **more}
 
 
 def _positions(numbers: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
@@ -194,30 +191,21 @@ def _memory(state_units: Sequence[int]) -> dict[str, Any]:
 
 def _action(spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.actions.continuous:
-        return {
-            "kind": "continuous",
-            "meaning": (
-                "policy is the mean m; the action is low + (m + 1) / 2 * (high - low) where both bounds are finite, "
-                "else m; clipped to each finite bound, in the dtype of the space, rounded where that has integers"
-            ),
-            "space": spec.action_space,
-        }
-    if spec.actions.choices:
-        return {
-            "kind": "several discrete",
-            "choices": list(spec.actions.choices),
-            "meaning": (
-                "policy: the logits of all choices, concatenated; sample from those of each choice, or take the "
-                "largest; the action is the space's start plus the choices, in its shape and dtype"
-            ),
-            "space": spec.action_space,
-        }
-    return {
-        "kind": "discrete",
-        "names": list(spec.action_set),
-        "meaning": (
+        action: dict[str, Any] = {"kind": "continuous"}
+        meaning = (
+            "policy is the mean m; the action is low + (m + 1) / 2 * (high - low) where both bounds are finite, "
+            "else m; clipped to each finite bound, in the dtype of the space, rounded where that has integers"
+        )
+    elif spec.actions.choices:
+        action = {"kind": "several discrete", "choices": list(spec.actions.choices)}
+        meaning = (
+            "policy: the logits of all choices, concatenated; sample from those of each choice, or take the "
+            "largest; the action is the space's start plus the choices, in its shape and dtype"
+        )
+    else:
+        action = {"kind": "discrete", "names": list(spec.action_set)}
+        meaning = (
             "policy: logits to sample from, or the largest; action_values: the largest; the action is the space's "
             "start plus its index"
-        ),
-        "space": spec.action_space or {"dtype": "int64", "shape": [], "start": 0},
-    }
+        )
+    return action | {"meaning": meaning, "space": spec.action_space or {"dtype": "int64", "shape": [], "start": 0}}

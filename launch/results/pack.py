@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from launch.results.curves import read_rows
 from launch.results.evaluate import EvaluateArguments, load_policy, score
 from launch.run.folder import RunFolder, WeightsName, read_summary, write_weights
 from launch.run.status import RunPath
-from shared.config import RunConfig
 from shared.errors import ConfigurationError, setting_error
 
 _MOST_BYTES = 3_500_000
@@ -53,15 +52,11 @@ class PackArguments:
 
 
 def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
-    """Add the agent of a run to the folder `into`. Returns the agent's folder, which is replaced as a whole.
-
-    Raises:
-        ConfigurationError: the folder holds no run, or no weights that fit it; or the weights are too large.
-    """
+    """Add the agent of a run to the folder `into`. Returns the agent's folder, which is replaced as a whole."""
     if not _NAME.fullmatch(arguments.name):
         raise setting_error("name", arguments.name, "must be of lower-case letters, digits and hyphens")
     run = RunFolder(arguments.run)
-    config = _without_paths(run.read_config("run"))
+    config = replace(for_another_run(run.read_config("run")), address="local", trackers=())
     spec = run.with_observation_mean(config, environment_spec(config.environment))
     policy, snapshot, source = load_policy(run, config, spec, arguments.weights)
     layout = policy.layout
@@ -108,10 +103,6 @@ def _evaluated(agent: RunFolder, protocol: Any, arguments: PackArguments) -> dic
     return result
 
 
-def _without_paths(config: RunConfig) -> RunConfig:
-    return replace(for_another_run(config), address="local", trackers=())
-
-
 def _manifest(run: RunFolder) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(run.manifest.read_text(encoding="utf-8"))
     words = iter(shlex.split(manifest["command"]))
@@ -126,23 +117,22 @@ def _manifest(run: RunFolder) -> dict[str, Any]:
 
 def _scrubbed(values: Any) -> Any:
     """Plain values, with absolute paths in texts shortened to their last part."""
+    return _mapped(values, str, lambda text: _ABSOLUTE_PATH.sub(r"\1", text))
+
+
+def _mapped(values: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Plain values with each value of one type changed."""
     if isinstance(values, dict):
-        return {key: _scrubbed(value) for key, value in values.items()}
+        return {key: _mapped(value, kind, change) for key, value in values.items()}
     if isinstance(values, list):
-        return [_scrubbed(value) for value in values]
-    return _ABSOLUTE_PATH.sub(r"\1", values) if isinstance(values, str) else values
+        return [_mapped(value, kind, change) for value in values]
+    return change(values) if isinstance(values, kind) else values
 
 
 def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
     """At most `_ROWS` rows, including the first and the last, with rounded numbers."""
     chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
-    return [_shortened(rows[i]) for i in chosen]
-
-
-def _shortened(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {key: _shortened(value) for key, value in values.items()}
-    return float(f"{values:.{_SIGNIFICANT_DIGITS}g}") if isinstance(values, float) else values
+    return [_mapped(rows[i], float, lambda value: float(f"{value:.{_SIGNIFICANT_DIGITS}g}")) for i in chosen]
 
 
 def main() -> int:

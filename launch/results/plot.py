@@ -111,11 +111,7 @@ def plot(arguments: PlotArguments) -> int:
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:
-    """The run folders among `paths` and directly below them.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The run folders among `paths` and directly below them."""
     if not paths:
         raise ConfigurationError("RUN: is missing; name at least one run folder, or latest")
     found: list[Path] = []

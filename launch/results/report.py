@@ -4,7 +4,7 @@ import base64
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
@@ -38,7 +38,7 @@ from launch.results.curves import (
     read_rows,
     same_but_for_seed,
 )
-from launch.results.evaluate import protocol_line, published_scores
+from launch.results.evaluate import mean_and_error, protocol_line, published_scores, without_episodes
 from launch.results.plot import as_svg, curves_figure, default_output, find_runs, metric_label
 from launch.run.folder import read_manifest, read_object, read_summary
 from launch.run.metrics import lag_summary
@@ -125,10 +125,7 @@ class RunReport:
             "held_back": held_back(self.spent, self.rows, self.config),
             "agent_steps_dropped": last["agent_steps_dropped"],
             "actor_restarts": last["actor_restarts"],
-            "evaluations": [
-                {name: value for name, value in e.items() if name not in ("returns", "lengths_agent_steps")}
-                for e in self.evaluations
-            ],
+            "evaluations": [without_episodes(evaluation) for evaluation in self.evaluations],
             "training_evaluations": evaluation_points(self.rows),
         }
 
@@ -188,7 +185,11 @@ def _group_section(label: str, runs: Sequence[RunReport]) -> str:
         "actor_restarts": sum(f["actor_restarts"] for f in figures),
     }
     dropped = ", ".join(f"{count:,} for {reason}" for reason, count in faults["agent_steps_dropped"].items())
-    settings = {name: str(value) for name, value in flat_settings(config).items() if name != "seed" or not several}
+    settings = [
+        {"setting": name, "value": str(value)}
+        for name, value in flat_settings(config).items()
+        if name != "seed" or not several
+    ]
     versions = dict.fromkeys(
         "; ".join(
             (
@@ -200,7 +201,7 @@ def _group_section(label: str, runs: Sequence[RunReport]) -> str:
     )
     commands = dict.fromkeys(run.manifest["command"] for run in runs if "command" in run.manifest)
     return f"""<h2>{escape(label)}, {seeds}</h2>
-{_seeds_table(runs, figures) if several else _cards(runs[0], figures[0])}
+{_table(list(map(_facts, figures))) if several else _cards(figures[0])}
 {_evaluation_section(runs)}
 {_video_section(runs)}
 <h3>Where the time went</h3>
@@ -210,7 +211,7 @@ def _group_section(label: str, runs: Sequence[RunReport]) -> str:
 <h3>How it was made</h3>
 {"".join(f"<p><code>{escape(command)}</code></p>" for command in commands)}
 {"".join(f"<p class=soft>{escape(line)}.</p>" for line in versions)}
-{_details("All settings", _table(("setting", "value"), settings.items()))}
+{_details("All settings", _table(settings))}
 {_details("Log", "".join(_text_of(run, run.log_lines) for run in runs)) if any(run.log_lines for run in runs) else ""}
 {_details("Manifest", "".join(_text_of(run, [json.dumps(run.manifest, indent=2)]) for run in runs))}
 """
@@ -220,12 +221,12 @@ def _text_of(run: RunReport, lines: Sequence[str]) -> str:
     return f"<p><code>{escape(run.folder.path.name)}</code></p><pre>{escape(chr(10).join(lines))}</pre>"
 
 
-def _facts(run: RunReport, figures: dict[str, Any]) -> dict[str, str]:
+def _facts(figures: dict[str, Any]) -> dict[str, str]:
     """What the page shows about one run; a dash for what there is none of."""
     lag, points = figures["policy_lag"], figures["training_evaluations"]
-    best, last = (_mean(best_evaluation(points)), _mean(points[-1])) if points else ("-", "-")
+    best, last = (mean_and_error(best_evaluation(points)), mean_and_error(points[-1])) if points else ("-", "-")
     return {
-        "seed": str(run.config.seed),
+        "seed": str(figures["seed"]),
         "status": figures["status"].replace("_", " "),
         "return, last 100": number(figures["mean_return_100"], ".2f"),
         "best evaluation": best,
@@ -241,42 +242,31 @@ def _facts(run: RunReport, figures: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _cards(run: RunReport, figures: dict[str, Any]) -> str:
+def _cards(figures: dict[str, Any]) -> str:
     """A card for each fact about a single run, and its best and last evaluation."""
-    facts, points = _facts(run, figures), figures["training_evaluations"]
+    facts, points = _facts(figures), figures["training_evaluations"]
     cards = "".join(
         f"<div class=figure><b>{escape(value)}</b><span>{name}</span></div>"
         for name, value in facts.items()
         if value != "-" and name not in ("seed", "status", "best evaluation", "last evaluation")
     )
-    page = f"<p class=soft><code>{escape(run.folder.path.name)}</code> · {escape(facts['status'])}</p>"
+    page = f"<p class=soft><code>{escape(Path(figures['run']).name)}</code> · {escape(facts['status'])}</p>"
     page += f"<div class=figures>{cards}</div>"
     if not points:
         return page
     best, last = best_evaluation(points), points[-1]
     rows = [
-        (
-            which,
-            f"{point['frames']:,}",
-            duration(point["elapsed_seconds"]),
-            _mean(point),
-            number(point.get("median_return"), ".2f"),
-            str(point.get("collapsed_episodes", "-")),
-        )
+        {
+            "evaluation": which,
+            "frames": f"{point['frames']:,}",
+            "h:mm:ss": duration(point["elapsed_seconds"]),
+            "mean ± standard error": mean_and_error(point),
+            "median": number(point.get("median_return"), ".2f"),
+            "collapsed episodes": str(point.get("collapsed_episodes", "-")),
+        }
         for which, point in ([("best", best), ("last", last)] if best != last else [("last, and best", last)])
     ]
-    head = ("evaluation", "frames", "h:mm:ss", "mean ± standard error", "median", "collapsed episodes")
-    return f"{page}<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(head, rows)}"
-
-
-def _seeds_table(runs: Sequence[RunReport], figures: Sequence[dict[str, Any]]) -> str:
-    """A row for each seed. Columns without a number in any row are left out."""
-    rows = [_facts(run, f) for run, f in zip(runs, figures, strict=True)]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    if columns["last evaluation"] == columns["best evaluation"]:
-        del columns["last evaluation"]
-    shown = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
-    return _table(shown, zip(*shown.values(), strict=True))
+    return f"{page}<h3>{len(points)} evaluation{'s' * (len(points) > 1)} during training</h3>{_table(rows)}"
 
 
 def best_evaluation(points: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -289,24 +279,22 @@ def _evaluation_section(runs: Sequence[RunReport]) -> str:
     if not evaluations:
         return "<p class=soft>Not evaluated yet: <code>tributary evaluate RUN</code>.</p>"
     rows = [
-        (
-            str(seed),
-            e["protocol"]["name"],
-            e["policy"],
-            f"{e['episodes']} / {e.get('distinct_games', '-')}",
-            _mean(e),
-            " to ".join(number(end, ".2f") for end in e["interval_95"] or ()),
-            number(e["median_return"], ".2f"),
-            "-" if e["human_normalised_percent"] is None else f"{e['human_normalised_percent']:.0f} %",
-        )
+        {
+            "seed": str(seed),
+            "protocol": e["protocol"]["name"],
+            "actions": e["policy"],
+            "episodes / distinct games": f"{e['episodes']} / {e.get('distinct_games', '-')}",
+            "mean ± standard error": mean_and_error(e),
+            "95 % interval": " to ".join(number(end, ".2f") for end in e["interval_95"] or ()) or "-",
+            "median": number(e["median_return"], ".2f"),
+            "human-normalised, %": number(e["human_normalised_percent"], ".0f"),
+        }
         for seed, e in evaluations
     ]
-    games, normalised = "episodes / distinct games", "human-normalised"
-    head = ("seed", "protocol", "actions", games, "mean ± standard error", "95 % interval", "median", normalised)
     published = published_scores(runs[0].config.environment.id).values()
     others = _list([f"{score['score']:g}: {score['protocol']}" for score in published])
     return (
-        f"<h3>Evaluation afterwards: whole episodes, unclipped</h3>{_table(head, rows)}"
+        f"<h3>Evaluation afterwards: whole episodes, unclipped</h3>{_table(rows)}"
         f"{_list(list(dict.fromkeys(protocol_line(e['protocol']) for _, e in evaluations)))}"
         f"{f'<p class=soft>Published scores, by other protocols:</p>{others}' if published else ''}"
     )
@@ -326,11 +314,6 @@ def _video_section(runs: Sequence[RunReport]) -> str:
     )
 
 
-def _mean(result: dict[str, Any]) -> str:
-    error = "" if result["standard_error"] is None else f" ± {result['standard_error']:.2f}"
-    return number(result["mean_return"], ".2f") + error
-
-
 def _list(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
 
@@ -339,7 +322,9 @@ def _details(summary: str, content: str) -> str:
     return f"<details><summary>{summary}</summary>{content}</details>"
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    headings = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    """A table of at least one row, with a column for each name. Columns of dashes are left out."""
+    names = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+    headings = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{escape(row[name])}</td>" for name in names) + "</tr>" for row in rows)
     return f"<div class=scroll><table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -51,7 +51,7 @@ def test_a_run_ends_at_the_mark_or_when_its_time_is_up() -> None:
 def ended(
     folder: Path, status: str, seconds: float | None, mean: float | None, frames: int = PONG.total_frames
 ) -> None:
-    """A run's summary, and one row of its metrics."""
+    """A run with its summary."""
     folder.mkdir(parents=True)
     RunFolder(folder).write_config(PONG)
     moment = {"seconds": seconds, "frames": 4_000_000, "agent_steps": 1_000_000, "evaluation_mean_return": mean}
@@ -64,18 +64,8 @@ def ended(
         "wall_seconds": 900.0,
         "agent_steps_per_second": 1_389.0,
     }
+    # NaN as version 0.5 wrote it.
     (folder / "summary.json").write_text(json.dumps(summary))
-    row = {
-        "frames": frames,
-        "agent_steps": frames // 4,
-        "elapsed_seconds": 900.0,
-        "agent_steps_per_second": 1_389.0,
-        "mean_return_100": mean,
-        "stage_microseconds": {},
-        "agent_steps_dropped": {},
-        "actor_restarts": 0,
-    }
-    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
 
 
 def test_a_seed_that_misses_the_mark_takes_longer_than_any_other(tmp_path: Path) -> None:

@@ -1,26 +1,23 @@
 """`tributary record`: every frame of whole episodes, in step with the agent."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import av
 import numpy as np
-import pytest
 from PIL import Image
+from untrained_runs import untrained
 
 from launch.cli import main
 from launch.film.stage import AtariStage
-from launch.run.folder import RunFolder
+from shared.config import EnvironmentConfig
 
 MADE_BY = {"command", "created", "revision", "versions", "hardware"}
 
 
-@pytest.mark.parametrize("sticky", [0.0, 0.25])
-def test_what_is_shown_stays_in_step_with_what_the_agent_plays(pong_run: Path, sticky: float) -> None:
-    config = RunFolder(pong_run).read_config().environment
-    stage = AtariStage(replace(config, sticky_action_probability=sticky, max_episode_frames=8_000))
+def test_what_is_shown_stays_in_step_with_what_the_agent_plays() -> None:
+    config = EnvironmentConfig(id="ALE/Pong-v5", sticky_action_probability=0.25, max_episode_frames=8_000)
+    stage = AtariStage(config)
     generator = np.random.default_rng(0)
     stage.reset(7)
     frames, total, ended = 0, 0.0, False
@@ -63,8 +60,8 @@ def test_a_gif_of_an_environment_that_draws_itself(cartpole_runs: list[Path], tm
         assert json.loads(picture.info["comment"]).keys() >= MADE_BY
 
 
-def test_a_run_with_a_memory_is_evaluated_and_recorded(train: Callable[[Path, str], Path], tmp_path: Path) -> None:
-    run = train(tmp_path / "run", "cartpole --total-frames 1000 --network.recurrent lstm")
+def test_a_run_with_a_memory_is_evaluated_and_recorded(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", "cartpole", **{"network.recurrent": "lstm"})
     figures = tmp_path / "evaluation.json"
     assert main(f"evaluate {run} --episodes 3 --policy greedy --json {figures}".split()) == 0
     assert json.loads(figures.read_text())["episodes"] == 3

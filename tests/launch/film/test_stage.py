@@ -8,7 +8,7 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from actors.environments import environment_spec
-from actors.policy import Policy
+from actors.policy import Acted, Policy
 from launch.film.stage import as_frame, make_stage, play_episode
 from launch.presets import PRESETS
 from shared.config import EnvironmentConfig, RunConfig
@@ -70,27 +70,33 @@ def test_what_is_no_picture_is_refused(rendered: object) -> None:
         as_frame(rendered)
 
 
-def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig) -> None:
-    policy = Policy(cartpole, environment_spec(cartpole.environment), seed=3, training=False)
-    stage = make_stage(cartpole.environment)
-    observations: list[np.ndarray] = []
+@pytest.mark.parametrize("recurrent", ["none", "lstm"])
+def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig, recurrent: str) -> None:
+    config = replace(cartpole, network=replace(cartpole.network, recurrent=recurrent))
+    policy = Policy(config, environment_spec(config.environment), seed=3, training=False)
+    stage = make_stage(config.environment)
+    seen: list[tuple[np.ndarray, tuple]] = []
+    states: list[tuple] = []
 
-    def act(seen: np.ndarray, memory: tuple):  # noqa: ARG001
-        observations.append(seen.copy())
-        return policy.greedy(seen)
+    def act(observations: np.ndarray, memory: tuple) -> Acted:
+        seen.append((observations.copy(), memory))
+        acted = policy.greedy(observations, memory)
+        states.append(acted.state)
+        return acted
 
     first, *steps = play_episode(stage, policy, act, 7)
     stage.close()
     assert first.action is None
-    assert first.preferences is not None
     np.testing.assert_allclose(first.preferences, steps[0].preferences)
-    assert len(steps) == len(observations) > 5
-    for step, seen in zip(steps, observations, strict=True):
-        assert step.preferences is not None
+    assert len(steps) == len(seen) > 5
+    # A memory begins with zeros, and goes from step to step.
+    assert all((part == 0).all() for part in seen[0][1])
+    assert all(after is before for before, (_, after) in zip(states[:-1], seen[1:], strict=True))
+    for step, (observations, memory) in zip(steps, seen, strict=True):
         assert step.preferences.shape == (2,)
         assert step.action == np.argmax(step.preferences)
-        np.testing.assert_allclose(step.preferences, policy.preferences(seen)[0])
-        assert step.value == policy.values(seen)[0]
+        np.testing.assert_allclose(step.preferences, policy.preferences(observations, memory)[0])
+        assert step.value == policy.values(observations, memory)[0]
     assert [step.ended for step in steps] == [False] * (len(steps) - 1) + [True]
     assert steps[-1].episode_return == len(steps)
 
@@ -118,28 +124,3 @@ def test_q_methods_have_action_values_and_gaussians_nothing_to_weigh(cartpole: R
     pendulum = PRESETS["pendulum"].config
     gaussian = Policy(pendulum, environment_spec(pendulum.environment), training=False)
     assert gaussian.preferences(np.zeros((1, 3), np.float32)) is None
-
-
-def test_a_memory_goes_from_step_to_step(cartpole: RunConfig) -> None:
-    config = replace(cartpole, network=replace(cartpole.network, recurrent="lstm"))
-    policy = Policy(config, environment_spec(config.environment), seed=3, training=False)
-    stage = make_stage(config.environment)
-    given: list[tuple] = []
-    taken: list[tuple] = []
-    observations: list[np.ndarray] = []
-
-    def act(seen: np.ndarray, memory: tuple):
-        taken.append(memory)
-        observations.append(seen.copy())
-        acted = policy.greedy(seen, memory)
-        given.append(acted.state)
-        return acted
-
-    _, *steps = play_episode(stage, policy, act, 7)
-    stage.close()
-    assert all((part == 0).all() for part in taken[0])
-    assert all(one is other for one, other in zip(given[:-1], taken[1:], strict=True))
-    # What the network thought, it thought with the memory.
-    assert [step.value for step in steps] == [
-        policy.values(seen, memory)[0] for seen, memory in zip(observations, taken, strict=True)
-    ]

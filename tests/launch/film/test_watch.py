@@ -62,26 +62,29 @@ def screen(
     return reader
 
 
-def shown(size: tuple[int, int], panel: Panel = PONG) -> str:
-    return screen(size, panel).text
-
-
-def test_an_action_that_is_not_allowed_has_no_value() -> None:
-    values = np.array([np.nan, 0.25, np.nan, 1.5, -2.0, 0.5], np.float32)
-    reader = screen((60, 200), changed(PONG._replace(preferences_are="action value"), preferences=values))
-    words = {" ".join(line.replace("▀", " ").split()) for line in reader.text.splitlines()}
-    assert words >= {"NOOP -", "FIRE 0.25", "RIGHT -", "LEFT 1.50"}
-    # The bars of the others.
-    assert "2;38;62;92" in {back for _, _, back in reader.cells.values()}
+def shown(size: tuple[int, int], panel: Panel = PONG) -> set[str]:
+    """The lines beside the picture, with single spaces."""
+    return {" ".join(line.replace("▀", " ").split()) for line in screen(size, panel).text.splitlines()}
 
 
 @pytest.mark.parametrize("size", [(24, 80), (60, 200)])
 def test_score_value_and_probabilities_are_shown(size: tuple[int, int]) -> None:
-    text = shown(size)
-    words = {" ".join(line.replace("▀", " ").split()) for line in text.splitlines()}
-    assert words >= {"zoo:pong", "ALE/Pong-v5", "score -3", "value +0.50", "episode 4", "speed ×2"}
-    assert words >= {"earlier 21, 19, 18", "probability", "NOOP 0.05", "›RIGHTFIRE 0.20", "LEFTFIRE 0.50"}
-    assert any(line.startswith("q quit") for line in words)
+    lines = shown(size)
+    assert lines >= {"zoo:pong", "ALE/Pong-v5", "score -3", "value +0.50", "episode 4", "speed ×2"}
+    assert lines >= {"earlier 21, 19, 18", "probability", "NOOP 0.05", "›RIGHTFIRE 0.20", "LEFTFIRE 0.50"}
+    assert any(line.startswith("q quit") for line in lines)
+
+
+def test_action_values_and_vectors_of_actions_have_numbers_of_their_own() -> None:
+    # An action that is not allowed has no value.
+    values = np.array([np.nan, 0.25, np.nan, 1.5, -2.0, 0.5], np.float32)
+    q_values = changed(PONG._replace(preferences_are="action value"), preferences=values)
+    assert shown((60, 200), q_values) >= {"action value", "NOOP -", "FIRE 0.25", "RIGHT -", "LEFT 1.50"}
+    # The bars of the others.
+    assert "2;38;62;92" in {back for _, _, back in screen((60, 200), q_values).cells.values()}
+    vector = changed(PONG._replace(action_names=("0", "1")), preferences=None, action=np.array([-0.25, 1.5], "f4"))
+    assert shown((24, 80), vector) >= {"›0 -0.25", "›1 +1.50"}
+    assert "›0 +0.00" in shown((24, 80), changed(vector, action=None))
 
 
 def test_bars_are_as_long_as_the_probabilities() -> None:
@@ -124,26 +127,14 @@ def test_a_picture_is_as_large_as_there_is_room(
 def test_of_many_actions_the_most_probable_are_shown_in_their_order() -> None:
     names = tuple(f"ACTION{i}" for i in range(18))
     preferences = np.linspace(0.01, 0.1, 18).astype(np.float32)
-    text = shown((18, 80), changed(PONG._replace(action_names=names), preferences=preferences))
+    text = screen((18, 80), changed(PONG._replace(action_names=names), preferences=preferences)).text
     found = [i for i in range(18) if f"ACTION{i} " in text]
     assert found == list(range(18 - len(found), 18))
     assert 3 < len(found) < 18
 
 
-def test_action_values_and_vectors_of_actions_have_numbers_of_their_own() -> None:
-    values = changed(preferences=np.array([-2.0, 4.0, 1.0, 1.0, 1.0, 1.0], np.float32))
-    text = shown((24, 80), values._replace(preferences_are="action value"))
-    assert "action value" in text
-    assert "-2.00" in text
-    vector = changed(PONG._replace(action_names=("0", "1")), preferences=None, action=np.array([-0.25, 1.5], "f4"))
-    text = shown((24, 80), vector)
-    assert "-0.25" in text
-    assert "+1.50" in text
-    assert "+0.00" in shown((24, 80), changed(vector, action=None))
-
-
 def test_a_narrow_window_has_a_line_below_the_picture() -> None:
-    lines = shown((24, 40)).splitlines()
+    lines = screen((24, 40)).text.splitlines()
     assert lines[-1].startswith("q quit")
     assert any(line.startswith("score -3  value +0.50") for line in lines)
 

@@ -1,13 +1,10 @@
 """Curves of runs: medians over seeds, and interquartile means against numbers worked out by hand."""
 
 import itertools
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from written_runs import write_rows, written_run
 
 from launch.cli import main
@@ -102,42 +99,29 @@ def test_what_cannot_be_compared_is_refused(y: str, games: tuple[str, ...], mess
         aggregates([curve(game, 1, [0.0, 1.0]) for game in games], y)
 
 
-def test_runs_that_differ_in_their_seed_become_one_band(cartpole_runs: list[Path], tmp_path: Path) -> None:
-    curves = [read_curve(run, "frames", "mean_return_100") for run in cartpole_runs]
-    (band,) = bands(curves)
-    assert len(band.curves) == 2
+def test_runs_that_differ_in_their_seed_become_one_band() -> None:
+    runs = [curve("CartPole-v1", seed, [0.0, 10.0 * seed]) for seed in (1, 2)]
+    (band,) = bands(runs)
+    assert (band.x[0], band.x[-1], set(band.seeds)) == (0.0, 100.0, {2})
+    np.testing.assert_allclose(band.centre, 0.15 * band.x)
     np.testing.assert_allclose(band.centre, (band.low + band.high) / 2)
-    at = float(band.x[100])
-    both = [np.interp(at, curve.x, curve.y) for curve in curves]
-    assert band.centre[100] == pytest.approx(np.mean(both))
-    picture = tmp_path / "curve.png"
-    assert main(["plot", str(cartpole_runs[0].parent), "--output", str(picture), "--x", "seconds"]) == 0
-    with Image.open(picture) as opened:
-        assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}
 
 
-def test_seeds_of_very_different_speed_end_where_they_end(tmp_path: Path) -> None:
-    """Over seconds: the band goes as far as two seeds do, and says how many it is of."""
-    # Seconds of the first and last row, and the return after all frames.
+def test_seeds_of_very_different_speed_end_where_they_end() -> None:
+    """The band goes as far as two seeds do, and says how many it is of."""
+    # The first and the last second of each seed, and its last return.
     seeds = {1: (0.1, 4.3, 10.0), 2: (1.0, 9.0, 20.0), 3: (5.0, 40.0, 30.0)}
-    for seed, (first, last, most) in seeds.items():
-        columns = range(100, 1001, 100), np.linspace(first, last, 10), np.linspace(0.0, most, 10)
-        rows = [
-            {"frames": frames, "elapsed_seconds": seconds, "mean_return_100": value}
-            for frames, seconds, value in zip(*columns, strict=True)
-        ]
-        written_run(tmp_path / f"seed-{seed}", rows, RunConfig(seed=seed))
-    runs = [tmp_path / f"seed-{seed}" for seed in seeds]
-    (band,) = bands([read_curve(run, "seconds", "mean_return_100") for run in runs])
-    assert [(curve.x[0], curve.x[-1], curve.y[-1]) for curve in band.curves] == list(seeds.values())
+    runs = [
+        curve("CartPole-v1", seed, [0.0, most])._replace(x=np.array([first, last]))
+        for seed, (first, last, most) in seeds.items()
+    ]
+    (band,) = bands(runs)
     # Two seeds from second 1 to second 4.3, and from 5 to 9; in between the second one is alone.
     assert (band.x[0], band.x[-1]) == (1.0, 9.0)
     assert set(band.seeds) == {2}
     assert not np.any((band.x > 4.4) & (band.x < 4.9))
     # At the end of the second: 20 of it, and 4 seconds of 35 of the third's way to 30.
     assert band.centre[-1] == pytest.approx((20.0 + 30.0 * 4 / 35) / 2)
-    (band,) = bands([read_curve(run, "frames", "mean_return_100") for run in runs])
-    assert (band.x[0], band.x[-1], set(band.seeds), band.centre[-1]) == (100.0, 1000.0, {3}, 20.0)
 
 
 def test_a_band_goes_on_with_two_seeds_and_stops_with_one() -> None:
@@ -199,15 +183,10 @@ def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Pa
         assert read_curve(tmp_path, "frames", "policy_lag_mean").evaluations is None
 
 
-def test_runs_that_differ_otherwise_are_named_by_it(cartpole_runs: list[Path]) -> None:
-    first, second = (read_curve(run, "frames", "mean_return_100") for run in cartpole_runs)
-    other = second._replace(config=replace(second.config, total_frames=7))
-    assert [band.label for band in bands([first, other])] == [
-        "CartPole-v1, total_frames 6000",
-        "CartPole-v1, total_frames 7",
-    ]
-    elsewhere = other._replace(config=replace(other.config, environment=EnvironmentConfig(id="Acrobot-v1")))
-    assert [band.label for band in bands([first, elsewhere])] == ["CartPole-v1", "Acrobot-v1"]
+def test_runs_that_differ_otherwise_are_named_by_it() -> None:
+    fast, slow, elsewhere = curve("A", 1, [0.0], rate=2e-3), curve("A", 2, [0.0]), curve("B", 1, [0.0])
+    assert [band.label for band in bands([fast, slow])] == ["A, learning_rate 0.002", "A, learning_rate 0.001"]
+    assert [band.label for band in bands([fast, elsewhere])] == ["A", "B"]
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:

@@ -162,20 +162,7 @@ def test_protocols_for_atari_are_refused_elsewhere() -> None:
 MADE_BY = {"command", "created", "revision", "versions", "hardware"}
 
 
-def test_the_result_of_evaluate_has_its_protocol(pong_run: Path, tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    command = f"evaluate {pong_run} --episodes 2 --protocol machado --json {file}"
-    assert main(command.split()) == 0
-    result = json.loads(file.read_text())
-    assert result["protocol"]["sticky_action_probability"] == 0.25
-    assert result["protocol"]["max_noops"] == 0
-    assert len(result["returns"]) == 2
-    assert result["published"]["a3c_ff"]["score"] == 5.6
-    assert result.keys() >= MADE_BY
-    assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
-
-
-def test_evaluate_steps_games_on_all_cores_and_plays_the_same_ones(
+def test_evaluate_writes_its_protocol_and_steps_the_same_games_on_all_cores(
     pong_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
@@ -186,14 +173,20 @@ def test_evaluate_steps_games_on_all_cores_and_plays_the_same_ones(
         return make_vector(self, count, asked)
 
     monkeypatch.setattr(AtariAdapter, "make_vector", remember)
-    played = []
+    results, file = [], tmp_path / "result.json"
     for cores in (1, 3):
         monkeypatch.setattr("launch.results.evaluate.usable_cores", lambda cores=cores: cores)
-        file = tmp_path / f"{cores}.json"
-        assert main(f"evaluate {pong_run} --episodes 3 --json {file}".split()) == 0
-        played.append(json.loads(file.read_text())["returns"])
+        assert main(f"evaluate {pong_run} --episodes 3 --protocol machado --json {file}".split()) == 0
+        results.append(json.loads(file.read_text()))
     assert 3 in threads
-    assert played[0] == played[1]
+    one, result = results
+    assert one["returns"] == result["returns"]
+    assert len(result["returns"]) == 3
+    assert result["protocol"]["sticky_action_probability"] == 0.25
+    assert result["protocol"]["max_noops"] == 0
+    assert result["published"]["a3c_ff"]["score"] == 5.6
+    assert result.keys() >= MADE_BY
+    assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
 
 
 def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_the_weights(

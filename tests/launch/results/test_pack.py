@@ -1,11 +1,9 @@
 """A run's agent is packed as one that ships: small, without paths, with scores of the weights as they are packed."""
 
-import errno
 import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -86,27 +84,3 @@ def test_where_the_score_suffers_the_weights_stay_whole(
 def test_names_are_those_that_can_be_typed(name: str, cartpole_runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="lower-case letters"):
         pack(PackArguments(cartpole_runs[0], name), tmp_path)
-
-
-def test_an_agent_is_replaced_as_a_whole(
-    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = pack(PackArguments(cartpole_runs[0], "mine", episodes=1), tmp_path)
-    before = {file.name: file.read_bytes() for file in made.iterdir()}
-
-    def full(*_: object, **__: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    rename = Path.rename
-
-    def rename_unless_full(file: Path, to: Path) -> Path:
-        return full() if (file.name, to) == ("mine", made) else rename(file, to)
-
-    monkeypatch.setattr("shutil.copyfile", full)
-    monkeypatch.setattr(
-        Path, "rename", lambda self, to: full() if (self.name, to) == ("mine", made) else rename(self, to)
-    )
-    with pytest.raises(OSError, match="No space left"):
-        pack(PackArguments(cartpole_runs[0], "mine", episodes=1), tmp_path)
-    assert {file.name: file.read_bytes() for file in made.iterdir()} == before
-    assert [file.name for file in tmp_path.iterdir()] == ["mine"]

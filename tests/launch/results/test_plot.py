@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from PIL import Image
 from written_runs import written_run
 
 from launch.cli import main
@@ -114,3 +115,5 @@ def test_what_is_made_of_several_runs_goes_into_the_folder_that_holds_them(
         assert set(tmp_path.rglob("*")) - before == made
         out = capsys.readouterr().out
         assert all(str(file) in out for file in made)
+    with Image.open(apart / "curve.png") as opened:
+        assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}
