@@ -1,11 +1,8 @@
 """`tributary bench throughput`: agent steps per second with learning, beside the bound of the machine's cores.
 
 The bound on C cores is C / (e + a + E·g), where e, a and g are the seconds of one core that an agent step takes in the
-environment, in acting and in the gradient, and E is the number of epochs. The three are measured by plain Keras: layers
-on uint8 images that lie in memory as tensors with channels last, one forward pass to act, one forward and one backward
-pass for the gradient of each minibatch. What an actor adds to that (transposing images, calls, reading results) lowers
-its fraction of the bound; what it saves raises it. Measured alone and on all cores at once, the two bounds separate the
-system's overhead from the contention of busy cores.
+environment, in acting and in the gradient, and E is the number of epochs; see docs/throughput.md. Measured alone and on
+all cores at once, the two bounds separate the system's overhead from the contention of busy cores.
 """
 
 import subprocess

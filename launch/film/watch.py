@@ -301,13 +301,11 @@ def _side(panel: Panel, rows: int, columns: int) -> Text:
     lines += [Text(), Text("action" if step.preferences is None else panel.preferences_are, "dim")]
     bars = _action_lines(panel)
     # The actions with the greatest bars for which there are rows, in their order.
-    most = sorted(bars, key=lambda bar: -bar[2])[: max(0, rows - len(lines))]
-    for bar in bars:
-        if bar in most:
-            name, number, share, taken = bar
-            line = _entry(name, number, columns)
-            line.stylize(_TAKEN_BAR if taken else _BAR, 0, round(share * columns))
-            lines.append(line)
+    most = sorted(range(len(bars)), key=lambda i: -bars[i][2])[: max(0, rows - len(lines))]
+    for name, number, share, taken in (bars[i] for i in sorted(most)):
+        line = _entry(name, number, columns)
+        line.stylize(_TAKEN_BAR if taken else _BAR, 0, round(share * columns))
+        lines.append(line)
     for line in lines:
         line.truncate(columns)
     return Text("\n", no_wrap=True).join(lines[:rows])
@@ -324,18 +322,21 @@ def _action_lines(panel: Panel) -> list[tuple[str, str, float, bool]]:
     if preferences is None:
         values = np.zeros(len(panel.action_names)) if action is None else action
         return [(f"›{i}", f"{v:+.2f}", min(1.0, max(0.0, (v + 1) / 2)), True) for i, v in enumerate(values.tolist())]
-    # Probabilities are lengths already; values have any range.
+    # Probabilities are lengths already; values have any range, and actions that are not allowed have none.
     shares = preferences
     if panel.preferences_are != "probability":
-        lowest, highest = float(np.nanmin(preferences)), float(np.nanmax(preferences))
-        # Actions that are not allowed have no value.
-        shares = np.nan_to_num((preferences - lowest) / max(highest - lowest, 1e-9))
-    lines = []
-    for i, name in enumerate(panel.action_names):
-        taken = action is not None and i == int(action)
-        number = "-" if np.isnan(preferences[i]) else f"{preferences[i]:.2f}"
-        lines.append((f"{'›' if taken else ' '}{name}", number, float(shares[i]), taken))
-    return lines
+        shares = preferences - np.nanmin(preferences)
+        shares = np.nan_to_num(shares / max(float(np.nanmax(shares)), 1e-9))
+    taken = None if action is None else int(action)
+    return [
+        (
+            f"{'›' if i == taken else ' '}{name}",
+            "-" if np.isnan(preferences[i]) else f"{preferences[i]:.2f}",
+            float(shares[i]),
+            i == taken,
+        )
+        for i, name in enumerate(panel.action_names)
+    ]
 
 
 def fit(frame_width: float, frame_height: float, rows: int, columns: int) -> tuple[int, int]:

@@ -110,19 +110,16 @@ def curve_of(path: Path, config: RunConfig, rows: Sequence[dict[str, Any]], x: X
         return Curve(path, config, evaluations.x, evaluations.y)
     values = [(row[_COLUMNS[x]], row[y]) for row in rows if isinstance(row.get(y), int | float)]
     if not values and y in (TRAINING_RETURN, EVALUATION_RETURN):
-        raise ConfigurationError(f"{path}: {_why_no_curve(rows[-1], y)}, so that there is no curve yet")
+        episodes = rows[-1].get("episodes", 0)
+        why = f"none of its {episodes:,} episodes has a finite return" if episodes else "no training episode has ended"
+        if y == EVALUATION_RETURN:
+            why = "no evaluation of this run has a return"
+        raise ConfigurationError(f"{path}: {why}, so that there is no curve yet")
     if not values:
         numbers = sorted({name for row in rows for name, value in row.items() if isinstance(value, int | float)})
         raise setting_error("y", y, f"{path} has no such figures; it has {', '.join(numbers)}")
     xs, ys = np.array(values, np.float64).T
     return Curve(path, config, xs, ys, evaluations if y == TRAINING_RETURN else None)
-
-
-def _why_no_curve(last: dict[str, Any], y: str) -> str:
-    if y == EVALUATION_RETURN:
-        return "no evaluation of this run has a return"
-    episodes = last.get("episodes", 0)
-    return f"none of its {episodes:,} episodes has a finite return" if episodes else "no training episode has ended"
 
 
 def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:

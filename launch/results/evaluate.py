@@ -226,13 +226,9 @@ def without_episodes(result: dict[str, Any]) -> dict[str, Any]:
 def by_protocol(config: EnvironmentConfig, protocol: ProtocolName) -> EnvironmentConfig:
     """The environment of a run under a protocol.
 
-    `training`: as in training. `noop`: up to 30 no-ops, no sticky actions, 30 minutes (the starts of Mnih et al. 2015,
-    with the time limit of Hessel et al. 2018). `machado`: sticky actions of 0.25, no no-ops, no automatic FIRE, 5
-    minutes (Machado et al. 2018, section 5). Frame skip, stack and action set stay those of training: Machado et al.
+    `noop`: the starts of Mnih et al. 2015 and the time limit of Hessel et al. 2018. `machado`: Machado et al. 2018,
+    section 5, without automatic FIRE. Frame skip, stack and action set stay those of training: Machado et al.
     require all 18 actions, which only training can provide.
-
-    Raises:
-        ConfigurationError: the environment has no such protocol.
     """
     from actors.environments import adapter_of
 

@@ -66,8 +66,9 @@ def export(arguments: ExportArguments) -> int:
     make_folder(output.parent, "output")
     model = policy.network.as_keras()
     inputs = _named_inputs(model)
+    tensors = {name: {"shape": [None, *x.shape[1:]], "dtype": str(x.dtype)} for name, x in inputs.items()}
     description = {
-        "inputs": {**_inputs(config, spec), "tensors": {name: _shape_and_dtype(x) for name, x in inputs.items()}},
+        "inputs": {**_inputs(config, spec), "tensors": tensors},
         **({"memory": _memory(policy.network.state_units)} if policy.network.state_units else {}),
         "outputs": {name: list(tensor.shape[1:]) for name, tensor in model.output.items()},
         "action": _action(spec),
@@ -108,10 +109,6 @@ def _named_inputs(model: Any) -> dict[str, Any]:
     return dict(model.input) if isinstance(model.input, dict) else {"observations": model.input}
 
 
-def _shape_and_dtype(tensor: Any) -> dict[str, Any]:
-    return {"shape": [None, *tensor.shape[1:]], "dtype": str(tensor.dtype)}
-
-
 # Opset 18 is of October 2023; tf2onnx 1.17 writes no later one.
 _ONNX_OPSET = 18
 
@@ -144,7 +141,9 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
         low, high = (json_bounds(np.array(bound)) for bound in spec.observation_bounds)
         bounds = {"low": low, "high": high}
     if spec.numbers:
-        more["positions"] = _positions(spec.numbers)
+        # The first and the last position of each part of a vector.
+        ends = itertools.accumulate(size for _, size in spec.numbers)
+        more["positions"] = {name: [end - n, end - 1] for (name, n), end in zip(spec.numbers, ends, strict=True)}
     if spec.masked:
         more["action_mask"] = {
             "shape": [None, spec.actions.size],
@@ -165,12 +164,6 @@ def _inputs(config: RunConfig, spec: EnvironmentSpec) -> dict[str, Any]:
     if spec.parts.numbers:
         named["vector"] = {"shape": [None, spec.parts.vector_size], "dtype": "float32", **bounds}
     return {"named": named, **more}
-
-
-def _positions(numbers: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
-    """The first and the last position of each part of a vector."""
-    ends = itertools.accumulate(size for _, size in numbers)
-    return {name: [end - size, end - 1] for (name, size), end in zip(numbers, ends, strict=True)}
 
 
 def _memory(state_units: Sequence[int]) -> dict[str, Any]:

@@ -59,7 +59,6 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
     config = replace(for_another_run(run.read_config("run")), address="local", trackers=())
     spec = run.with_observation_mean(config, environment_spec(config.environment))
     policy, snapshot, source = load_policy(run, config, spec, arguments.weights)
-    layout = policy.layout
     rows = _thinned(read_rows(run))
     # On the file system of `into`, for the rename at the end.
     with tempfile.TemporaryDirectory(dir=into, prefix=".pack-") as parent:
@@ -73,16 +72,15 @@ def pack(arguments: PackArguments, into: Path = zoo.FOLDER) -> Path:
         first, *others = list(adapter_of(config.environment).protocols) or ["training"]
         means: dict[str, float] = {}
         for dtype in ("float32", "float16"):
-            write_weights(agent.best_weights, snapshot, layout, source, dtype)
+            write_weights(agent.best_weights, snapshot, policy.layout, source, dtype)
             result = _evaluated(agent, first, arguments)
             means[dtype] = result["mean_return"]
-            if dtype == "float16" and means["float16"] < means["float32"] - 2 * (result["standard_error"] or 0.0):
-                write_weights(agent.best_weights, snapshot, layout, source)
-                _evaluated(agent, first, arguments)
+        if means["float16"] < means["float32"] - 2 * (result["standard_error"] or 0.0):
+            dtype = "float32"
+            write_weights(agent.best_weights, snapshot, policy.layout, source, dtype)
+            _evaluated(agent, first, arguments)
         for protocol in others:
             _evaluated(agent, protocol, arguments)
-        with np.load(agent.best_weights, allow_pickle=False) as packed:
-            dtype = str(packed["parameters"].dtype)
         made = {"dtype": dtype, "weights": source, "protocol": first, "mean_returns": means, "revision": revision()}
         write_json(agent.manifest, _manifest(run) | {"packed": made})
         size = agent.best_weights.stat().st_size

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from launch.arguments import Operand
@@ -46,8 +47,14 @@ from launch.run.status import RunPath, run_status
 from shared.config import flat_settings
 from shared.errors import ConfigurationError
 
-# Metrics with small curves of their own.
-_DIAGNOSTICS = ("entropy", "explained_variance", "policy_lag_mean", "agent_steps_per_second")
+# Metrics with small curves of their own, and the least value that is shown: an explained variance of -100 says no more
+# than one of -1.
+_DIAGNOSTICS = {
+    "entropy": -math.inf,
+    "explained_variance": -1.0,
+    "policy_lag_mean": 0.0,
+    "agent_steps_per_second": 0.0,
+}
 # Larger videos would make the page slow to open.
 _MOST_VIDEO_BYTES = 12 * 2**20
 
@@ -162,9 +169,10 @@ def _curves(runs: Sequence[RunReport]) -> str:
                 missing.append(str(error))
         if curves:
             plots += _curves_svg(curves, x, TRAINING_RETURN, (5.6, 3.6))
-    for y in _DIAGNOSTICS:
+    for y, least in _DIAGNOSTICS.items():
         with suppress(ConfigurationError):
             curves = [curve_of(run.folder.path, run.config, run.rows, "frames", y) for run in runs]
+            curves = [curve._replace(y=np.maximum(curve.y, least)) for curve in curves]
             small += _curves_svg(curves, "frames", y, (3.2, 2.2), legend=False)
     return f"<div class=plots>{plots}</div>{_list(missing)}<div class='plots small'>{small}</div>"
 

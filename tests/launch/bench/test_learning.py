@@ -5,12 +5,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from launch.bench import learning as module
 from launch.bench.learning import Contender, Study, contenders_of, run_left, summarise
@@ -121,62 +121,27 @@ def test_what_is_left_of_a_run(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-class SmallStudy:
-    """Seeds of CartPole, by the command line, in a process that is stopped."""
-
-    def __init__(self, folder: Path, seeds: str) -> None:
-        settings = "--executor inline --actors 1 --evaluation.every-frames 0 --stop-measure training"
-        line = f"bench learning cartpole --minutes 0.06 --seeds {seeds} {settings} --output {folder}"
-        self.command, self._folder = line.split(), folder
-
-    def run(self, seed: int) -> RunFolder:
-        return RunFolder(self._folder / "cartpole" / f"seed-{seed}")
-
-    def manifest(self, seed: int) -> bytes:
-        return (self.run(seed).path / "manifest.json").read_bytes()
-
-    def start(self, *, until_seed: int) -> subprocess.Popen[str]:
-        """Until this seed has something to go on from."""
-        command = [sys.executable, "-m", "launch.cli", *self.command]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        checkpoints = self.run(until_seed).checkpoints
-        deadline = time.monotonic() + 120
-        while not list(checkpoints.glob("*.index")) and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return process
-
-    def result(self) -> dict[str, Any]:
-        return json.loads((self._folder / "learning.json").read_text())["contenders"][0]
-
-
-def test_a_study_that_was_killed_goes_on_by_the_same_command(tmp_path: Path) -> None:
-    study = SmallStudy(tmp_path / "study", seeds="1")
-    bench = study.start(until_seed=1)
-    bench.kill()
-    # Its output closes when the run under way has ended, too.
-    bench.communicate(timeout=120)
-    manifest = study.manifest(1)
-    assert main(study.command) == 0
-    assert study.result()["runs_ended"] == 1
-    assert study.manifest(1) == manifest, "resumed, and not begun anew"
-
-
-@pytest.mark.slow
-def test_an_interrupted_study_goes_on_and_runs_no_seed_twice(tmp_path: Path) -> None:
-    study = SmallStudy(tmp_path / "study", seeds="1,2")
-    for seed, others in ((1, ["not run"]), (2, [])):
-        bench = study.start(until_seed=seed)
+def test_an_interrupted_study_goes_on_by_the_same_command(tmp_path: Path) -> None:
+    settings = "--executor inline --actors 1 --evaluation.every-frames 0 --stop-measure training"
+    command = f"bench learning cartpole --minutes 0.06 --seeds 1,2 {settings} --output {tmp_path}".split()
+    first = tmp_path / "cartpole" / "seed-1"
+    line = [sys.executable, "-m", "launch.cli", *command]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as bench:
+        wait_for(lambda: list(first.glob("checkpoints/*.index")), "the first checkpoint", process=bench)
         bench.send_signal(signal.SIGINT)
         output, _ = bench.communicate(timeout=120)
-        assert bench.returncode == 130, output
-        assert "the same command goes on" in output
-        assert "Traceback" not in output
-        assert [run["status"] for run in study.result()["runs"]][seed:] == others
-    first = study.run(1).summary.read_bytes()
-    assert main(study.command) == 0
-    assert study.result()["runs_ended"] == 2
-    assert study.run(1).summary.read_bytes() == first
+    assert bench.returncode == 130, output
+    assert "the same command goes on" in output
+    assert "Traceback" not in output
+
+    def study() -> dict[str, Any]:
+        return json.loads((tmp_path / "learning.json").read_text())["contenders"][0]
+
+    assert study()["runs"][1]["status"] == "not run"
+    manifest = (first / "manifest.json").read_bytes()
+    assert main(command) == 0
+    assert study()["runs_ended"] == 2
+    assert (first / "manifest.json").read_bytes() == manifest, "resumed, and not begun anew"
 
 
 def test_a_study_that_is_interrupted_before_its_first_run_is_written(
