@@ -132,19 +132,26 @@ def test_an_environment_stands_where_a_preset_does() -> None:
     assert other == replace(PRESETS["vectors"].config.environment, id="FrozenLake-v1")
 
 
-def test_an_option_is_no_preset() -> None:
-    with pytest.raises(tributary.ConfigurationError, match="unknown preset --seed"):
-        tributary.train("--seed")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": "--seed"}, "unknown preset --seed"),
+        ({"preset": "cartpole", "resume": "latest"}, "--preset cartpole: --resume latest has its settings"),
+        ({"preset": "cartpole", "settings": {"learning_rate": 1e-3}}, "there is no such setting, did you mean optim"),
+        (
+            {"preset": "cartpole", "settings": {"environment.imports": ["shared"]}},
+            r"^--environment\.import shared: is the name of a package",
+        ),
+    ],
+)
+def test_arguments_that_mean_nothing_are_one_line(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(tributary.ConfigurationError, match=message):
+        tributary.train(**arguments)
 
 
-def test_arguments_that_do_not_go_together_are_told() -> None:
-    with pytest.raises(tributary.ConfigurationError, match="--preset cartpole: --resume latest has its settings"):
-        tributary.train("cartpole", resume="latest")
-    with pytest.raises(tributary.ConfigurationError, match="there is no such setting, did you mean optim"):
-        tributary.train("cartpole", settings={"learning_rate": 1e-3})
-    with pytest.raises(
-        tributary.ConfigurationError, match="no-such-folder: there is no such folder, and no run below runs/"
-    ):
+def test_what_is_no_run_is_one_line() -> None:
+    line = "no-such-folder: there is no such folder, and no run below runs/"
+    with pytest.raises(tributary.ConfigurationError, match=line):
         tributary.Run("no-such-folder")
 
 
@@ -249,8 +256,3 @@ def test_a_module_that_is_imported_already_is_named_in_one_line(tmp_path: Path) 
     script.write_text("import shared\nimport tributary_rl\n")
     last = run_script(script).stderr.strip().splitlines()[-1]
     assert last.startswith(f"ImportError: the module shared of {tmp_path}/shared.py has the name of a package of")
-
-
-def test_a_module_to_import_may_not_have_the_name_of_a_package() -> None:
-    with pytest.raises(tributary.ConfigurationError, match=r"^--environment\.import shared: is the name of a package"):
-        tributary.start("cartpole", settings={"environment.imports": ["shared"]})

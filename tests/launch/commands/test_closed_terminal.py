@@ -173,15 +173,7 @@ def test_a_bench_whose_terminal_is_closed_ends_the_process_that_trains(
     assert not Path(f"/proc/{training}").exists()
 
 
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("train pnog", 2),
-        ("train cartpole --total-frames many", 2),
-        ("presets", 0),
-        ("train --help", 0),
-    ],
-)
+@pytest.mark.parametrize(("line", "code"), [("train pnog", 2), ("presets", 0)])
 def test_a_command_keeps_its_exit_code_without_anybody_to_read_it(line: str, code: int) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -189,9 +181,9 @@ def test_a_command_keeps_its_exit_code_without_anybody_to_read_it(line: str, cod
     os.close(writer)
 
 
-@pytest.mark.parametrize("line", ["--help", "train --help-all"])
-def test_help_of_which_only_the_beginning_is_read_says_nothing_of_it(line: str) -> None:
+def test_help_of_which_only_the_beginning_is_read_says_nothing_of_it() -> None:
     reader = subprocess.Popen(["head", "-1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    writer = subprocess.run([*TRIBUTARY, *line.split()], stdout=reader.stdin, stderr=subprocess.PIPE, check=False)
+    command = [*TRIBUTARY, "train", "--help-all"]
+    writer = subprocess.run(command, stdout=reader.stdin, stderr=subprocess.PIPE, check=False)
     assert reader.communicate()[0].startswith(b"usage: tributary")
     assert (writer.returncode, writer.stderr) == (0, b"")

@@ -64,12 +64,11 @@ def test_a_resumed_run_that_cannot_start_keeps_its_folder(tmp_path: Path) -> Non
     assert RunFolder(tmp_path / "run").read_config().environment.id == "OnlyHere-v0"
 
 
-@pytest.mark.parametrize("executor", ["ray", "inline"])
 def test_a_learner_without_its_gpu_leaves_no_folder(
-    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*SMALL.split(), "--executor", executor, "--learner.device", "gpu", "--run-dir", "runs/a"]) == 2
+    assert main([*SMALL.split(), "--learner.device", "gpu", "--run-dir", "runs/a"]) == 2
     assert "error: --learner.device gpu: " in capfd.readouterr().err
     assert not list(tmp_path.iterdir())
 

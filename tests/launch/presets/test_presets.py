@@ -58,6 +58,3 @@ def test_an_id_in_the_place_of_a_preset_starts_from_the_one_that_fits_and_says_s
     assert "preset:       atari: " in capsys.readouterr().out
     assert main(["train", "ALE/Pong-v5"]) == main(["train"]) == 0
     assert capsys.readouterr().out == "preset:       pong: Pong to a mean return of 18; the default\n"
-    monkeypatch.undo()
-    assert main(["train", "NoSuch-v0"]) == 2
-    assert "--environment.id NoSuch-v0: no such environment" in capsys.readouterr().err
