@@ -189,19 +189,17 @@ def train_seeds(
         runs = [
             first._replace(name=f"seed {s}", config=replace(config, seed=s), folder=folder / f"seed-{s}") for s in seeds
         ]
-        lock = FolderLock(folder)
-        try:
-            left = [run for run in map(left_to_do, runs) if run is not None]
-            if resume:
-                print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
-            shown_from = None if start_from is None else str(start_from)
-            write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
-            codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
-        except BaseException:
-            _discard_if_no_run_started(folder)
-            raise
-        finally:
-            lock.release()
+        with FolderLock(folder):
+            try:
+                left = [run for run in map(left_to_do, runs) if run is not None]
+                if resume:
+                    print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
+                shown_from = None if start_from is None else str(start_from)
+                write_seeds(folder, SeveralSeeds(config, tuple(seeds), preset, shown_from))
+                codes = train_in_turn(left, min(side_by_side, len(left)), console, interrupts)
+            except BaseException:
+                _discard_if_no_run_started(folder)
+                raise
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)
         if json is not None:

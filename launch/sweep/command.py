@@ -84,8 +84,7 @@ def sweep(arguments: SweepArguments) -> int:
     console = Console()
     make_folder(folder, "output")
     _check_same_sweep(folder, plan)
-    lock = FolderLock(folder)
-    try:
+    with FolderLock(folder):
         print_line(console, f"sweep: {folder}, {plan.trials} trials")
         # Importing Tune takes seconds: after all that can be checked without it.
         from launch.sweep.tune import run_trials, score_name
@@ -107,8 +106,6 @@ def sweep(arguments: SweepArguments) -> int:
             print_line(console, "interrupted: the runs under way are saved, and the same command continues")
             return EXIT_INTERRUPTED
         return EXIT_DONE if best is not None else EXIT_FAILED
-    finally:
-        lock.release()
 
 
 def _check_same_sweep(folder: Path, plan: Sweep) -> None:
