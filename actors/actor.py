@@ -98,18 +98,7 @@ class Actor:
             self._sampling = [self]
             corrected = Minibatches(config, spec, self._policy, seeds.actions) if actor.corrects else None
             self._gradients = corrected or RolloutGradient(config, spec, self._policy)
-        self._builder = RolloutBuilder(
-            actor.unroll_length,
-            actor.environments,
-            spec.row_shape,
-            spec.observation_dtype,
-            spec.actions,
-            discount=config.method.discount,
-            reward_scale=config.environment.reward_scale,
-            clip_rewards=config.environment.clip_rewards,
-            normalise_rewards=config.environment.normalise_rewards,
-            terminal_on_life_loss=config.environment.terminal_on_life_loss,
-        )
+        self._builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
         self._unroll_length = actor.unroll_length
         self._spec = spec
         self._keeps_moments = config.network.observation_scaling == "running"

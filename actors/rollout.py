@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import NonFinite, StepResult
+from shared.config import RunConfig
 from shared.graph import aligned
 from shared.moments import Moments
 from shared.types import ActionSpec, EpisodeStats, Float32Array, Rollout
@@ -19,46 +20,32 @@ class RolloutBuilder:
     Its numbers are always finite: rewards that are not become 0, as observations have before. `non_finite` names the
     first of these that the rollout needs. The last observation of a terminated episode is needed by nothing.
 
-    Args:
-        unroll_length: T.
-        environments: B.
-        discount: γ.
-        reward_scale, clip_rewards: training sees rewards scaled, then clipped to [-1, 1]; episode returns are neither.
-        normalise_rewards: training sees rewards times `reward_factor`, then clipped to [-10, 10].
-        terminal_on_life_loss: discount 0 where a life was lost, without ending the episode.
+    Training sees rewards scaled and clipped, or, normalised, times `reward_factor`; episode returns are neither.
     """
 
     def __init__(
-        self,
-        unroll_length: int,
-        environments: int,
-        observation_shape: tuple[int, ...],
-        observation_dtype: str,
-        actions: ActionSpec,
-        *,
-        discount: float,
-        reward_scale: float,
-        clip_rewards: bool,
-        terminal_on_life_loss: bool,
-        normalise_rewards: bool = False,
+        self, config: RunConfig, observation_shape: tuple[int, ...], observation_dtype: str, actions: ActionSpec
     ) -> None:
-        shape = (unroll_length, environments)
-        self._observations = aligned((unroll_length + 1, environments, *observation_shape), observation_dtype)
+        environments, settings = config.actor.environments, config.environment
+        shape = (config.actor.unroll_length, environments)
+        self._observations = aligned((shape[0] + 1, environments, *observation_shape), observation_dtype)
         self._slots = list(self._observations)
         self._actions = np.empty((*shape, *actions.shape), actions.dtype)
         self.no_actions = np.zeros((environments, *actions.shape), actions.dtype)
         self._rewards = np.empty(shape, np.float32)
         self._discounts = np.empty(shape, np.float32)
         self._mask = np.empty(shape, np.float32)
-        self._discount = discount
-        self._reward_scale = reward_scale
-        self._most_reward = 1.0 if clip_rewards else _MOST_NORMALISED_REWARD if normalise_rewards else None
+        self._discount = config.method.discount
+        self._reward_scale = settings.reward_scale
+        self._normalises_rewards = settings.normalise_rewards
+        most_normalised = _MOST_NORMALISED_REWARD if settings.normalise_rewards else None
+        self._most_reward = 1.0 if settings.clip_rewards else most_normalised
         self.reward_factor = 1.0
-        self._normalises_rewards = normalise_rewards
         # G ← γG + r of each environment, and all G of a rollout.
         self._discounted_return = np.zeros(environments, np.float64)
         self._discounted_returns = np.zeros(shape, np.float64)
-        self._terminal_on_life_loss = terminal_on_life_loss
+        # Discount 0 where a life was lost, without ending the episode.
+        self._terminal_on_life_loss = settings.terminal_on_life_loss
         self._t = 0
         self._resets_next = np.zeros(environments, bool)
         self._has_finished = np.zeros(environments, bool)
@@ -68,7 +55,7 @@ class RolloutBuilder:
         self.non_finite = ""
         # The same for the next rollout, whose first observations are the last ones of this one.
         self._next_non_finite = ""
-        self._replaced = np.zeros((unroll_length + 1, environments), bool)
+        self._replaced = np.zeros((shape[0] + 1, environments), bool)
 
     def begin(self, observations: npt.NDArray[np.generic] | None = None, non_finite: NonFinite | None = None) -> None:
         """Begin a rollout at `observations` [B, …], by default the last ones of the previous rollout."""

@@ -4,13 +4,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from shared.errors import ConfigurationError, one_line
@@ -20,19 +19,11 @@ from shared.types import Float32Array
 # Every exception that TensorFlow's reader raised for the randomly damaged files of tests/learner/test_checkpoint.py.
 _DAMAGE = (tf.errors.OpError, ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 _STATE_KEY = "state/.ATTRIBUTES/py_state"
-_VARIABLE_KEY = "variables/{}/.ATTRIBUTES/VARIABLE_VALUE"
+_PARAMETERS_KEY = "variables/parameters/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class CheckpointError(Exception):
     """A checkpoint could not be written."""
-
-
-class Contents(NamedTuple):
-    """The version of a checkpoint's weights, some of its tensors, and its plain values."""
-
-    version: int
-    tensors: dict[str, npt.NDArray[Any]]
-    state: dict[str, Any]
 
 
 class _JsonState(tf.train.experimental.PythonState):
@@ -103,9 +94,7 @@ class Checkpoints:
             # Checkpoints of before version 0.2 have a tensor more with SGD: the momentum, then without effect.
             self._checkpoint.restore(str(path)).assert_existing_objects_matched().expect_partial()
             return damaged
-        raise ConfigurationError(
-            "; ".join(damaged) or f"no checkpoint in {self._folder}: the run was stopped before its first one"
-        )
+        raise ConfigurationError("; ".join(damaged) or _no_checkpoint(self._folder))
 
     def _files(self) -> set[Path]:
         return set(Path(self._manager.directory).glob("update-*"))
@@ -166,47 +155,46 @@ def _verify(path: Path) -> None:
 
 
 def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32Array]:
-    """The version and parameters float32 [P] of the newest readable checkpoint in `folder`."""
-    contents = read_contents(folder, layout, ["parameters"])
-    return contents.version, contents.tensors["parameters"]
+    """The version and parameters float32 [P] of the newest readable checkpoint in `folder`.
 
-
-def read_contents(folder: Path, layout: ParameterLayout, names: Collection[str]) -> Contents:
-    """The newest checkpoint in `folder` that is readable and has the tensors `names`, which include `parameters`.
-
-    There being none, or one of another network, is a `ConfigurationError`.
+    Raises:
+        ConfigurationError: no checkpoint is readable, or it is of another network.
     """
     errors = []
     for path in checkpoint_paths(folder):
         try:
-            with _for_tensorflow(folder) as opened:
-                reader = tf.train.load_checkpoint(str(opened / path.name))
-                state = json.loads(reader.get_tensor(_STATE_KEY))
-                tensors = {name: np.asarray(reader.get_tensor(_VARIABLE_KEY.format(name))) for name in names}
-            fingerprint, version = state["layout_fingerprint"], int(state["ledger"]["updates"])
+            state, parameters = _read(folder, path, _PARAMETERS_KEY)
+            fingerprint, version, size = state["layout_fingerprint"], int(state["ledger"]["updates"]), parameters.size
         except _DAMAGE as error:
             errors.append(f"checkpoint {path} cannot be read: {_in_short(error)}")
             continue
-        size = tensors["parameters"].size
         if fingerprint != layout.fingerprint or size != layout.size:
             raise ConfigurationError(
                 f"checkpoint {path} is of another network: it has {size:,} parameters (layout {fingerprint}), the "
                 f"settings make one of {layout.size:,} (layout {layout.fingerprint}); leave --network as it was"
             )
-        return Contents(version, tensors, state)
-    raise ConfigurationError(
-        "; ".join(errors) or f"no checkpoint in {folder}: the run was stopped before its first one"
-    )
+        return version, parameters
+    raise ConfigurationError("; ".join(errors) or _no_checkpoint(folder))
 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The plain values of the newest readable checkpoint in `folder`; empty without one."""
     for path in checkpoint_paths(folder):
-        with suppress(*_DAMAGE), _for_tensorflow(folder) as opened:
-            reader = tf.train.load_checkpoint(str(opened / path.name))
-            state: dict[str, Any] = json.loads(reader.get_tensor(_STATE_KEY))
+        with suppress(*_DAMAGE):
+            state: dict[str, Any] = _read(folder, path)[0]
             return state
     return {}
+
+
+def _read(folder: Path, path: Path, *names: str) -> list[Any]:
+    """The plain values of a checkpoint, and the tensors of these names."""
+    with _for_tensorflow(folder) as opened:
+        reader = tf.train.load_checkpoint(str(opened / path.name))
+        return [json.loads(reader.get_tensor(_STATE_KEY)), *(np.asarray(reader.get_tensor(name)) for name in names)]
+
+
+def _no_checkpoint(folder: Path) -> str:
+    return f"no checkpoint in {folder}: the run was stopped before its first one"
 
 
 def _in_short(error: Exception) -> str:

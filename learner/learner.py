@@ -91,23 +91,8 @@ class Learner:
         The agent steps, frames and episodes of a dropped report count as sampled. Those of a duplicate were counted
         before: its agent steps are entered again, as dropped, and its episodes are not.
         """
-        started = time.perf_counter()
-        lag, learning_rate = self.version - report.version, self.account.learning_rate
-        sampled = self.account.ledger.sampled
-        dropped = self._refusal(report, report.gradient)
-        updated, norm = False, float("nan")
-        if dropped is None and report.non_finite:
-            dropped = "non_finite"
-        if dropped is None:
-            finite, updated, norm, discarded = self._accumulator.push(report.gradient, learning_rate)
-            if not finite:
-                name = f"sum of {self.account.ledger.gradients_pending + 1} gradients" if discarded else "gradient"
-                dropped, report = "non_finite", report._replace(non_finite=name)
-            if discarded:
-                self.account.ledger.discard_pending("non_finite")
-        self._record(report, dropped, lag)
-        self._conclude(sampled, updated=updated)
-        return Outcome(report, dropped, lag, updated, norm, learning_rate, time.perf_counter() - started)
+        finite = not report.non_finite
+        return self.submit_sum(AggregatedReport(report.actor_id, report.gradient, (report,), (finite,)))[0]
 
     def submit_sum(self, aggregated: AggregatedReport) -> list[Outcome]:
         """Admit the reports of a node, whose gradients were added there. Returns one outcome for each.
@@ -135,7 +120,8 @@ class Learner:
             if not finite:
                 refused = "non_finite"
                 summed = count + self.account.ledger.gradients_pending * discarded
-                reports = [r._replace(non_finite=r.non_finite or f"sum of {summed} gradients") for r in reports]
+                name = "gradient" if summed == 1 else f"sum of {summed} gradients"
+                reports = [r._replace(non_finite=r.non_finite or name) for r in reports]
             if discarded:
                 self.account.ledger.discard_pending("non_finite")
         if refused is not None:

@@ -68,14 +68,14 @@ class Network(ABC):
         """The variables that gradients train, float32."""
 
     @property
-    @abstractmethod
-    def variables(self) -> list[keras.Variable]:
-        """All variables, float32, in the order of the parameter layout: the trainable ones first."""
+    def untrained_variables(self) -> list[keras.Variable]:
+        """The variables that gradients do not train, float32."""
+        return []
 
     @property
-    def untrained_variables(self) -> list[keras.Variable]:
-        """The variables that gradients do not train, the last of all."""
-        return self.variables[len(self.trainable_variables) :]
+    def variables(self) -> list[keras.Variable]:
+        """All variables in the order of the parameter layout: the trainable ones first."""
+        return [*self.trainable_variables, *self.untrained_variables]
 
     @property
     def state_units(self) -> tuple[int, ...]:
@@ -153,8 +153,8 @@ class KerasNetwork(Network):
         return [*self.model.trainable_variables, *self._parameters.values()]
 
     @property
-    def variables(self) -> list[keras.Variable]:
-        return [*self.trainable_variables, *self.model.non_trainable_variables]
+    def untrained_variables(self) -> list[keras.Variable]:
+        return self.model.non_trainable_variables
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
         # A model with one output returns it without a list.
@@ -163,17 +163,14 @@ class KerasNetwork(Network):
         return NetworkOutput(values, features, self.parameter_tensors())
 
     def as_keras(self) -> keras.Model:
-        return self._with_names(self.model)
+        *heads, features = self.model.outputs
+        outputs = dict(zip((head.name for head in self._heads), heads, strict=True)) or {"features": features}
+        return keras.Model(self.model.input, outputs, name=self.model.name)
 
     def layers_without_a_name(self) -> list[str]:
         """The layers with weights that have Keras' default names."""
         named = [(layer.name, type(layer).__name__) for layer in self.model.layers if layer.weights]
         return [name for name, kind in named if re.fullmatch(rf"{_snake_case(kind)}(_\d+)?", name)]
-
-    def _with_names(self, model: keras.Model) -> keras.Model:
-        *heads, features = model.outputs
-        outputs = dict(zip((head.name for head in self._heads), heads, strict=True)) or {"features": features}
-        return keras.Model(model.input, outputs, name=model.name)
 
 
 def _snake_case(name: str) -> str:

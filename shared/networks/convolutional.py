@@ -80,10 +80,6 @@ class ConvolutionalNetwork(Network):
         pairs = (*self._layers, *self._norms)
         return [*(variable for pair in pairs for variable in pair), *self._parameters.values()]
 
-    @property
-    def variables(self) -> list[keras.Variable]:
-        return self.trainable_variables
-
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
         x = observations
         norm = bool(self._norms)

@@ -31,8 +31,8 @@ class MaskedNetwork(Network):
         return self._network.trainable_variables
 
     @property
-    def variables(self) -> list[keras.Variable]:
-        return self._network.variables
+    def untrained_variables(self) -> list[keras.Variable]:
+        return self._network.untrained_variables
 
     @property
     def state_units(self) -> tuple[int, ...]:

@@ -69,8 +69,8 @@ class MultiInputNetwork(Network):
         return [*of_trunks, *self._joint, *self._norm, *of_heads, *self._parameters.values()]
 
     @property
-    def variables(self) -> list[keras.Variable]:
-        return [*self.trainable_variables, *(v for trunk in self._trunks for v in trunk.untrained_variables)]
+    def untrained_variables(self) -> list[keras.Variable]:
+        return [variable for trunk in self._trunks for variable in trunk.untrained_variables]
 
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:  # noqa: ARG002
         seen = zip(self._trunks, self._inputs(observations), strict=True)

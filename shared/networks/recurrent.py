@@ -48,8 +48,8 @@ class RecurrentNetwork(Network):
         return [*self._trunk.trainable_variables, *own, *self._parameters.values()]
 
     @property
-    def variables(self) -> list[keras.Variable]:
-        return [*self.trainable_variables, *self._trunk.untrained_variables]
+    def untrained_variables(self) -> list[keras.Variable]:
+        return self._trunk.untrained_variables
 
     @property
     def state_units(self) -> tuple[int, ...]:

@@ -32,16 +32,12 @@ class ResidualNetwork(KerasNetwork):
         observation_mean: npt.NDArray[np.float32] | None = None,
     ) -> None:
         super().__init__(heads)
-        self._shape, self._seed, self._layer_norm = tuple(observation_shape), seed, config.layer_norm
-        self._mean = observation_mean
-        self.model = self._build()
-
-    def _build(self) -> keras.Model:
-        seeds = orthogonal_seeds(self._seed)
-        inputs = keras.Input(self._shape, dtype="uint8", name="observations")
+        seeds = orthogonal_seeds(seed)
+        self._layer_norm = config.layer_norm
+        inputs = keras.Input(tuple(observation_shape), dtype="uint8", name="observations")
         # Centred images vary by at most a quarter of their range.
-        scale = (1.0 if self._mean is None else 4.0) / 255.0
-        offset = 0.0 if self._mean is None else (-scale * self._mean).tolist()
+        scale = (1.0 if observation_mean is None else 4.0) / 255.0
+        offset = 0.0 if observation_mean is None else (-scale * observation_mean).tolist()
         x = keras.layers.Rescaling(scale, offset, name="scale")(inputs)
         for stage, filters in enumerate(_FILTERS, start=1):
             x = _convolution(f"stage{stage}_conv", filters, seeds)(x)
@@ -55,7 +51,7 @@ class ResidualNetwork(KerasNetwork):
         x = keras.layers.Flatten(name="flat")(self._activated("trunk", x))
         x = self._activated("hidden", _dense("hidden", _UNITS, 2**0.5, seeds)(x))
         outputs = [_dense(head.name, head.units, head.gain, seeds)(x) for head in self._heads]
-        return keras.Model(inputs, (*outputs, x), name="impala_resnet")
+        self.model = keras.Model(inputs, (*outputs, x), name="impala_resnet")
 
     def _activated(self, name: str, x: keras.KerasTensor) -> keras.KerasTensor:
         if self._layer_norm:

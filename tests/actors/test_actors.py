@@ -10,7 +10,7 @@ from actors.environments import StepResult, environment_spec
 from actors.evaluator import Evaluator
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
-from shared.config import ActorConfig, EvaluationConfig, RunConfig
+from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
 from shared.types import ActionSpec, WeightSnapshot, info_means
 
@@ -26,9 +26,10 @@ def step(reward=(0.0,), terminated=(False,), truncated=(False,), lost_life=(Fals
     )
 
 
-def builder(unroll_length: int, **changes) -> RolloutBuilder:
-    settings = {"discount": 0.9, "reward_scale": 1.0, "clip_rewards": True, "terminal_on_life_loss": False} | changes
-    return RolloutBuilder(unroll_length, 1, (1,), "float32", ActionSpec(5), **settings)
+def builder(unroll_length: int, **settings) -> RolloutBuilder:
+    actor = ActorConfig(environments=1, unroll_length=unroll_length)
+    config = RunConfig(environment=EnvironmentConfig(**settings), method=MethodConfig(discount=0.9), actor=actor)
+    return RolloutBuilder(config, (1,), "float32", ActionSpec(5))
 
 
 def fill(rollouts: RolloutBuilder, *steps: StepResult):
