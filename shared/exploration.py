@@ -1,5 +1,7 @@
 """Exploration of actors. Each explorer has its own state: a random stream, ε, or noise that persists."""
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
@@ -10,14 +12,21 @@ from shared.networks import NetworkOutput
 from shared.schedules import linear_anneal
 
 
-class RandomStream:
-    """The base of explorers: a `tf.random.Generator` whose state can be saved."""
+class RandomStream(ABC):
+    """Samples actions. It has a random stream, and may have other variables, such as ε or noise that persists.
+
+    `state` and `restore` are for checkpoints, and for other actors that sample by the same graphs.
+    """
 
     def __init__(self, seed: int) -> None:
         self.generator = tf.random.Generator.from_seed(seed)
 
-    def begin(self, frames: int) -> None:
-        """Called before each rollout. Nothing, without a schedule."""
+    def begin(self, frames: int) -> None:  # noqa: B027
+        """Called before each rollout, with the global frames so far, for schedules."""
+
+    @abstractmethod
+    def sample(self, output: NetworkOutput) -> tf.Tensor:
+        """Graph code: one action per environment, int32 [B(, C)] or float32 [B, D], from the output for B observations."""
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         return {"generator": self.generator.state.numpy()}

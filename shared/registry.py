@@ -1,8 +1,8 @@
 """The methods, networks, explorers and schedules that a run chooses by name; a user's own module can register more.
 
 The user's module registers its class or function, `--environment.import MODULE` has every process of a run import that
-module, and the settings then accept the name. This module imports no TensorFlow, so that settings can be checked
-without it.
+module, and the settings then accept the name. A name that another one has is a ValueError. This module imports no
+TensorFlow, so that settings can be checked without it.
 """
 
 import importlib
@@ -48,9 +48,6 @@ def register_network(name: str, network: type, *, images: bool) -> None:
             network(config, observation_shape, heads, seed, observation_mean): see `shared.networks.KerasNetwork`.
         images: whether its input is images, uint8 [N, height, width, channels], or vectors, float32 [N, size]. A
             network for images is also the trunk of each image beside numbers.
-
-    Raises:
-        ValueError: another network has the name.
     """
     enter(NETWORKS, "a network", name, NetworkEntry(network.__module__, network.__name__, images))
 
@@ -60,12 +57,9 @@ def register_explorer(name: str, explorer: type) -> None:
 
     Args:
         name: value of `--exploration.name`.
-        explorer: a class with the methods of `shared.methods.method.Explorer` at the top level of its module, with a
-            constructor explorer(config, actions, environments, seed, training=True or False): the `RunConfig`, the
+        explorer: a subclass of `shared.exploration.RandomStream` at the top level of its module, with a constructor
+            explorer(config, actions, environments, seed, training=True or False): the `RunConfig`, the
             `ActionSpec`, and the arguments of `Method.explorer`.
-
-    Raises:
-        ValueError: another explorer has the name.
     """
     enter(EXPLORERS, "an explorer", name, Entry(explorer.__module__, explorer.__name__))
 
@@ -109,9 +103,6 @@ def register_method(name: str, method: type, *, continuous_actions: bool, target
             supports masks of allowed actions.
         continuous_actions: whether it supports continuous actions and several choices at once.
         target_network: whether it bootstraps from a target network unless a run disables it.
-
-    Raises:
-        ValueError: another method has the name.
     """
     masks = bool(getattr(method, "action_head", ""))
     entry = MethodEntry(method.__module__, method.__name__, continuous_actions, target_network, masks)
@@ -131,7 +122,7 @@ def register_schedule(name: str, schedule: Callable[[float], float]) -> None:
             frames of the learning rate's annealing; it returns the factor of the learning rate or of ε, 0 or more.
 
     Raises:
-        ValueError: another schedule has the name, or the function is inside another one or has no name.
+        ValueError: the function is inside another one or has no name.
     """
     if not schedule.__qualname__.isidentifier():
         raise ValueError(

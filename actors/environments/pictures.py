@@ -61,8 +61,7 @@ class Frames(NamedTuple):
         return self._stacked_space(self.space)
 
     def first_rows(self, count: int) -> ByteArray:
-        sizes = (math.prod(space.shape or ()) for space in flat_spaces(self.stacked_space) if is_stack(space))
-        return np.zeros((count, 1 + sum(sizes)), np.uint8)
+        return np.zeros((count, 1 + _stack_bytes(self.stacked_space)), np.uint8)
 
     def stacked(self, observations: Any, rows: ByteArray) -> tuple[Any, ByteArray]:
         """A batch of `observations` with stacks in place of images [B, …], and the rows for the next call.
@@ -97,10 +96,9 @@ class Frames(NamedTuple):
         return Box(0, 255, (self.stack, *self.turn(np.zeros(space.shape or (), np.uint8)).shape), np.uint8)
 
 
-def flat_spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
-    if isinstance(space, Dict | Tuple):
-        return [part for inner in inner_spaces(space).values() for part in flat_spaces(inner)]
-    return [space]
+def _stack_bytes(space: gymnasium.Space) -> int:
+    inner = sum(map(_stack_bytes, inner_spaces(space).values()))
+    return inner + (math.prod(space.shape or ()) if is_stack(space) else 0)
 
 
 def with_images(

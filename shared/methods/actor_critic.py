@@ -12,10 +12,9 @@ from shared.distributions import (
     gaussian_log_prob,
     state_dependent_log_std,
 )
-from shared.exploration import CategoricalSampler, GaussianNoise, StateDependentNoise
+from shared.exploration import CategoricalSampler, GaussianNoise, RandomStream, StateDependentNoise
 from shared.losses import actor_critic_loss, standardised
 from shared.methods.method import (
-    Explorer,
     Method,
     MethodLoss,
     RolloutTensors,
@@ -76,7 +75,7 @@ class ActorCritic(Method):
         shape = (features, self.actions.size) if exploration.noise == "state_dependent" else (self.actions.size,)
         return {"log_std": np.full(shape, exploration.initial_log_std, np.float32)}
 
-    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:  # noqa: ARG002
+    def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:  # noqa: ARG002
         if not self.actions.continuous:
             return CategoricalSampler(seed, self.actions.choices)
         if self.config.exploration.noise == "independent":

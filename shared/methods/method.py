@@ -1,13 +1,12 @@
 """The interface of learning methods: heads, acting, targets and a loss."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from shared.config import RunConfig
+from shared.exploration import RandomStream
 from shared.losses import masked_mean
 from shared.networks import Head, Network, NetworkOutput
 from shared.registry import EXPLORERS, METHODS, class_of
@@ -58,23 +57,6 @@ class MethodLoss(NamedTuple):
     statistics: dict[str, tf.Tensor]
 
 
-class Explorer(Protocol):
-    """Samples actions. It may have variables, such as ε or noise that persists."""
-
-    def begin(self, frames: int) -> None:
-        """Called before each rollout, with the global frames so far."""
-
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """The state of the random stream, for `restore`."""
-        ...
-
-    def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Restore a saved state: of an earlier process, or of another actor that samples by the same graphs."""
-
-    def sample(self, output: NetworkOutput) -> tf.Tensor:
-        """Graph code: one action per environment, int32 [B] or float32 [B, D], from the output for a batch of B."""
-
-
 class Method(ABC):
     """A method of the asynchronous n-step family. Its results depend on its arguments and on the schedules only.
 
@@ -107,7 +89,7 @@ class Method(ABC):
         return {}
 
     @abstractmethod
-    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
+    def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:
         """The explorer of an actor with `environments` environments; of an evaluator if not `training`."""
 
     @abstractmethod
@@ -166,7 +148,7 @@ def method_class(name: str) -> type[Method]:
 
 def make_explorer(
     config: RunConfig, actions: ActionSpec, method: Method, environments: int, seed: int, *, training: bool
-) -> Explorer:
+) -> RandomStream:
     """The registered explorer of `--exploration.name`, else the method's; see `Method.explorer`."""
     name = config.exploration.name
     if name is None:

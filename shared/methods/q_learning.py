@@ -4,10 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 from shared.distributions import allowed
-from shared.exploration import EpsilonGreedy
+from shared.exploration import EpsilonGreedy, RandomStream
 from shared.losses import action_value_loss, chosen, masked_mean
 from shared.methods.method import (
-    Explorer,
     Method,
     MethodLoss,
     RolloutTensors,
@@ -37,7 +36,7 @@ class QLearning(Method):
     def heads(self) -> tuple[Head, ...]:
         return (Head("action_values", self.actions.size, gain=0.01),)
 
-    def explorer(self, environments: int, seed: int, *, training: bool) -> Explorer:
+    def explorer(self, environments: int, seed: int, *, training: bool) -> RandomStream:
         masked = self.config.environment.action_mask is not None
         return EpsilonGreedy(
             self.config.exploration, environments, self.actions.size, seed, training=training, masked=masked
