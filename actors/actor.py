@@ -37,21 +37,6 @@ class ActorState(NamedTuple):
     seed_rule: SeedRule = "blocks"
 
 
-class Played(NamedTuple):
-    """The rollout that was played last, until its first gradient is reported. Times in seconds."""
-
-    environment: float = 0.0
-    acting: float = 0.0
-    gradient: float = 0.0
-    synchronise: float = 0.0
-    wait: float = 0.0
-    observation_moments: Moments | None = None
-    return_moments: Moments | None = None
-
-
-_NOTHING_PLAYED = Played()
-
-
 class Actor:
     """Steps a batch of environments and differentiates the loss over the rollout.
 
@@ -108,7 +93,10 @@ class Actor:
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
         self._finished_at = time.perf_counter()
         self._fresh = actor.fresh_gradients
-        self._played = _NOTHING_PLAYED
+        # Those of the rollout that was played last, until its first gradient is reported; moments of observations and
+        # of returns.
+        self._seconds = StageSeconds()
+        self._moments: tuple[Moments | None, Moments | None] = (None, None)
         # Environments cannot be saved, but their actions can be replayed.
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
 
@@ -175,29 +163,27 @@ class Actor:
         if target is not None:
             self._gradients.assign_target(target)
         before = time.perf_counter()
-        played = self._played._replace(
-            synchronise=self._played.synchronise + before - started,
-            wait=self._played.wait + started - self._finished_at,
+        seconds = self._seconds._replace(
+            synchronise=self._seconds.synchronise + before - started,
+            wait=self._seconds.wait + started - self._finished_at,
         )
         non_finite, part = "", None
         if self._gradients.rollout_is_done:
             self._builder.reward_factor = snapshot.reward_factor
             rollout, environment, acting = self._play()
             before += environment + acting
-            played = played._replace(environment=environment, acting=acting)
+            seconds = seconds._replace(environment=environment, acting=acting)
             non_finite = self._builder.non_finite
             if non_finite:
                 steps = int(rollout.mask.sum())
                 part = RolloutPart(np.full(self._policy.layout.size, np.nan, np.float32), {}, steps, steps)
             else:
                 self._gradients.begin(rollout)
-                played = played._replace(
-                    observation_moments=self._moments_of(rollout.observations[:-1]) if self._keeps_moments else None,
-                    return_moments=self._builder.return_moments,
-                )
+                of_observations = self._moments_of(rollout.observations[:-1]) if self._keeps_moments else None
+                self._moments = of_observations, self._builder.return_moments
                 if self._fresh:
                     self._finished_at = time.perf_counter()
-                    self._played = played._replace(gradient=self._finished_at - before)
+                    self._seconds = seconds._replace(gradient=self._finished_at - before)
                     return None
         if part is None:
             part = self._gradients.next()
@@ -206,9 +192,10 @@ class Actor:
                 # The next ones of the rollout would be no better.
                 dropped = self._gradients.drop()
                 part = part._replace(agent_steps=part.agent_steps + dropped, samples=part.samples + dropped)
-                played = played._replace(observation_moments=None, return_moments=None)
+                self._moments = None, None
+        observation_moments, return_moments = self._moments
         self._finished_at = time.perf_counter()
-        self._played = _NOTHING_PLAYED
+        self._seconds, self._moments = StageSeconds(), (None, None)
         self._sequence += 1
         return GradientReport(
             actor_id=self.actor_id,
@@ -219,16 +206,10 @@ class Actor:
             agent_steps=part.agent_steps,
             samples=part.samples,
             episodes=self._builder.take_episodes(),
-            stage_seconds=StageSeconds(
-                environment=played.environment,
-                acting=played.acting,
-                gradient=played.gradient + self._finished_at - before,
-                synchronise=played.synchronise,
-                wait=played.wait,
-            ),
+            stage_seconds=seconds._replace(gradient=seconds.gradient + self._finished_at - before),
             statistics=part.statistics,
-            observation_moments=played.observation_moments,
-            return_moments=played.return_moments,
+            observation_moments=observation_moments,
+            return_moments=return_moments,
             unfinished_environments=self._builder.unfinished_environments,
             non_finite=non_finite,
         )

@@ -90,8 +90,8 @@ class Policy:
         self._act_and_store = Graph(self._act_and_store_graph, [step, *batch])
         self._act = Graph(self._act_graph, seen)
         self._greedy = Graph(self._greedy_graph, seen)
-        self._values = Graph(self._values_graph, seen)
-        self._preferences = Graph(self._preferences_graph, seen)
+        self._values = Graph(lambda *seen: self.method.value(self._evaluated(*seen)), seen)
+        self._preferences = Graph(lambda *seen: self.method.preferences(self._evaluated(*seen)), seen)
 
     @property
     def traces(self) -> int:
@@ -166,12 +166,6 @@ class Policy:
         output = self._evaluated(*seen)
         return self.method.greedy(output), *output.state
 
-    def _preferences_graph(self, *seen: tf.Tensor) -> tf.Tensor | None:
-        return self.method.preferences(self._evaluated(*seen))
-
-    def _values_graph(self, *seen: tf.Tensor) -> tf.Tensor:
-        return self.method.value(self._evaluated(*seen))
-
     def _evaluated(self, observations: tf.Tensor, *state: tf.Tensor) -> NetworkOutput:
         return self.network(observations, state)
 
@@ -206,7 +200,6 @@ def _made(name: str, *arguments: Any) -> Network:
 
 
 def assign_graph(network: Network, layout: ParameterLayout) -> Graph:
-
     def assign(parameters: tf.Tensor) -> None:
         # Aligned slices of a vector share its memory; `tf.split` would copy them.
         for variable, offset, size in zip(network.variables, layout.offsets, layout.sizes, strict=True):

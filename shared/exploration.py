@@ -26,7 +26,7 @@ class RandomStream(ABC):
 
     @abstractmethod
     def sample(self, output: NetworkOutput) -> tf.Tensor:
-        """Graph code: one action per environment, int32 [B(, C)] or float32 [B, D], from the output for B observations."""
+        """Graph code: one action per environment, int32 [B(, C)] or float32 [B, D], from the output for a batch."""
 
     def state(self) -> dict[str, npt.NDArray[np.generic]]:
         return {"generator": self.generator.state.numpy()}

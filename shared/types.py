@@ -103,14 +103,13 @@ def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
 
 
 class StageSeconds(NamedTuple):
-    """Wall-clock seconds of each stage of one call of an actor. Later gradients of a rollout have no environment and
-    acting."""
+    """Wall-clock seconds of each stage up to a report. Later gradients of a rollout have no environment and acting."""
 
-    environment: float
-    acting: float
-    gradient: float
-    synchronise: float
-    wait: float
+    environment: float = 0.0
+    acting: float = 0.0
+    gradient: float = 0.0
+    synchronise: float = 0.0
+    wait: float = 0.0
 
 
 class GradientReport(NamedTuple):

@@ -215,7 +215,6 @@ def _step_until_parent_ends(*arguments: Any) -> None:
 
 
 def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
-
     def refused(why: str) -> ConfigurationError:
         return setting_error("environment.vectorization", "gymnasium", f"{why}; use sync or async")
 
