@@ -22,7 +22,7 @@ from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
-from shared.distributions import MASKED, allowed, masked_logits
+from shared.distributions import MASKED
 from shared.errors import ConfigurationError, EnvironmentFailedError
 from shared.exploration import EpsilonGreedy
 from shared.methods.method import RolloutTensors, method_class
@@ -84,13 +84,6 @@ def test_training_and_evaluation_play_allowed_actions_only(
     played(replace(picky(cartpole, method, **options), **changes), agent_steps=2_000)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", [MethodConfig(), Q], ids=["actor_critic", "q_learning"])
-def test_long_training_plays_allowed_actions_only(method: MethodConfig, cartpole: RunConfig) -> None:
-    several = method.name == "actor_critic"
-    played(replace(picky(cartpole, method, several=several), actor=ActorConfig(64, 16)), agent_steps=50_000)
-
-
 def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside the last one. After a terminated episode, where nothing was allowed, a mask allows all."""
     rollouts = recording(monkeypatch)
@@ -113,27 +106,6 @@ def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monk
             assert (masks[~starts] == 1).all()
             assert not live.all()
         assert np.take_along_axis(masks[:-1], rollout.actions[..., None], axis=-1).all()
-
-
-def test_an_actor_resumes_to_the_bit(cartpole: RunConfig) -> None:
-    config = replace(
-        picky(cartpole),
-        actor=ActorConfig(environments=4, unroll_length=8, epochs=2, minibatches=2),
-        checkpoint=replace(cartpole.checkpoint, exact=True),
-        executor="inline",
-    )
-    spec = environment_spec(config.environment)
-    snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
-    actor = Actor(config, spec, 0)
-    for _ in range(6):
-        actor.run(snapshot)
-    resumed = Actor(config, spec, 0)
-    resumed.restore(actor.state())
-    for _ in range(4):
-        reports = [each.run(snapshot) for each in (actor, resumed)]
-        assert reports[0] is not None
-        assert reports[1] is not None
-        np.testing.assert_array_equal(reports[0].gradient, reports[1].gradient)
 
 
 class Scripted:
@@ -223,20 +195,6 @@ def test_action_values_bootstrap_from_the_best_allowed_action(
         expected += (following - TABLE[t, ACTIONS[t]]) ** 2
     loss = method.loss(online, target if target_network else None, masked_rollout())
     assert float(loss.total) == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_masked_logit_has_gradient_0_and_its_action_probability_0() -> None:
-    logits = tf.Variable([[5.0, -3.0, 100.0], [1.0, 2.0, 3.0]])
-    mask = tf.constant([[True, True, False], [False, True, False]])
-    with tf.GradientTape() as tape:
-        masked = masked_logits(logits, mask)
-        log_probs = tf.nn.log_softmax(masked)
-        entropy = -tf.reduce_sum(tf.exp(log_probs) * log_probs)
-    gradient = tape.gradient(entropy, logits).numpy()
-    assert (gradient[~mask.numpy()] == 0).all()
-    assert np.isfinite(gradient).all()
-    assert (tf.nn.softmax(masked).numpy()[~mask.numpy()] == 0).all()
-    np.testing.assert_array_equal(allowed(masked), mask)
 
 
 def test_random_exploration_is_uniform_among_the_allowed_actions(cartpole: RunConfig) -> None:

@@ -16,8 +16,6 @@ from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.graph import aligned
-from shared.methods.actor_critic import ActorCritic
-from shared.methods.method import RolloutTensors
 from shared.registry import METHODS
 from shared.types import WeightSnapshot
 
@@ -45,18 +43,6 @@ def target(config: RunConfig) -> WeightSnapshot | None:
 def snapshot(config: RunConfig, version: int = 0) -> WeightSnapshot:
     policy = Policy(config, environment_spec(config.environment))
     return WeightSnapshot(version, policy.initial_parameters())
-
-
-def test_rewards_are_scaled_for_training_and_returns_are_not(pendulum: RunConfig) -> None:
-    reports = []
-    for scale in (1.0, 0.1):
-        environment = replace(PENDULUM, reward_scale=scale, options={"max_episode_steps": 20})
-        config = replace(pendulum, environment=environment, actor=ActorConfig(environments=2, unroll_length=25))
-        actor = Actor(config, environment_spec(environment), 0)
-        reports.append(actor.run(snapshot(config)))
-    assert len(reports[0].episodes.returns) == 2
-    np.testing.assert_array_equal(reports[0].episodes.returns, reports[1].episodes.returns)
-    assert reports[0].statistics["value_loss"] > 10 * reports[1].statistics["value_loss"]
 
 
 def recorded(config: RunConfig, monkeypatch: pytest.MonkeyPatch, runs: int) -> list:
@@ -130,30 +116,6 @@ def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_writ
     np.testing.assert_array_equal(*found)
 
 
-def test_the_density_in_the_loss_is_the_one_that_acted_and_stale_weights_have_another(
-    pendulum: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Independent noise: an action is μ + σξ, so its log-density is that of ξ, for any μ and σ."""
-    config = replace(pendulum, exploration=ExplorationConfig(noise="independent", initial_log_std=-1.0))
-    (rollout,) = recorded(config, monkeypatch, 1)
-    spec = environment_spec(config.environment)
-    policy = Policy(config, spec)
-    method = policy.method
-    assert isinstance(method, ActorCritic)
-    observations = rollout.observations[:-1].reshape(-1, 3)
-    actions = rollout.actions.reshape(-1, 1)
-
-    def log_probs() -> np.ndarray:
-        return method.log_prob(policy.network(observations), tf.constant(actions)).numpy()
-
-    acted = log_probs()
-    mean = policy.greedy(observations).actions
-    noise = (actions - mean) / np.exp(-1.0)
-    np.testing.assert_allclose(acted, -0.5 * noise[:, 0] ** 2 + 1.0 - 0.5 * np.log(2 * np.pi), rtol=1e-4, atol=1e-5)
-    policy.assign(policy.initial_parameters() + 0.05)
-    assert np.abs(log_probs() - acted).max() > 0.01
-
-
 @pytest.mark.parametrize("noise", [None, "independent", "state_dependent"])
 def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_is_reused(
     noise: str | None, cartpole: RunConfig, request: pytest.FixtureRequest
@@ -186,27 +148,6 @@ def test_where_a_rollout_is_differentiated_once_acting_computes_actions_only(nam
     assert acted.actions.shape == (1,)
     assert acted.values is None
     assert acted.log_probs is None
-
-
-def test_where_a_value_is_held_constant_its_head_gets_no_gradient_from_the_policy(cartpole: RunConfig) -> None:
-    """value_cost 0: advantages still use the values, and only the policy learns."""
-    config = replace(cartpole, method=MethodConfig(value_cost=0.0))
-    policy = Policy(config, environment_spec(config.environment))
-    random = np.random.default_rng(0)
-    rollout = RolloutTensors(
-        tf.constant(random.normal(size=(6, 3, 4)), tf.float32),
-        tf.constant(random.integers(0, 2, (5, 3)), tf.int32),
-        *(tf.ones((5, 3)) for _ in range(3)),
-        tf.zeros(3, tf.int32),
-    )
-    with tf.GradientTape() as tape:
-        total = policy.method.loss(policy.network, None, rollout).total
-    variables = policy.network.trainable_variables
-    for variable, gradient in zip(variables, tape.gradient(total, variables), strict=True):
-        if "value" in variable.path:
-            assert gradient is None or not np.any(gradient), variable.path
-        else:
-            assert np.any(gradient), variable.path
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

@@ -10,10 +10,9 @@ from rollouts import METHODS, recording
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.evaluator import Evaluator
-from actors.gradient import RolloutGradient, rollout_arrays, rollout_tensors
+from actors.gradient import rollout_arrays, rollout_tensors
 from actors.policy import Policy
-from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
-from shared.errors import ConfigurationError
+from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, RunConfig
 from shared.types import Rollout, WeightSnapshot
 
 
@@ -111,22 +110,6 @@ def test_a_target_network_comes_to_the_rollout_s_end_with_a_memory_of_its_own(
     np.testing.assert_allclose(returns[-1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_gradient_from_what_acting_stored_is_that_of_a_rollout_seen_anew(
-    pong: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = remembering(pong, 6)
-    spec = environment_spec(config.environment)
-    rollouts = recording(monkeypatch)
-    actor, snapshot = Actor(config, spec, 0), WeightSnapshot(0, weights(config))
-    reports = [actor.run(snapshot) for _ in range(2)]
-    anew = RolloutGradient(config, spec, policy := Policy(config, spec))
-    policy.assign(snapshot.parameters)
-    for rollout, report in zip(rollouts, reports, strict=True):
-        anew.begin(rollout)
-        expected = anew.next().gradient
-        assert np.abs(report.gradient - expected).max() <= 1e-4 * np.abs(expected).max()
-
-
 def test_an_evaluation_starts_each_episode_without_a_memory(
     cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,14 +134,3 @@ def test_an_evaluation_starts_each_episode_without_a_memory(
         assert (starts[first] == 0).all()
         assert np.abs(starts[first + 1]).max() > 0
         first += int(length) + 1
-
-
-def test_a_memory_and_minibatches_that_do_not_fit_are_one_line(cartpole: RunConfig) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"--actor\.minibatches 3: does not divide --actor\.environments 4: with a memory"
-    ):
-        replace(
-            cartpole,
-            network=NetworkConfig(name="mlp", recurrent="lstm"),
-            actor=ActorConfig(environments=4, unroll_length=6, minibatches=3),
-        )

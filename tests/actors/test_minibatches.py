@@ -12,7 +12,7 @@ from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
 from shared import registry
-from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, RunConfig
+from shared.config import ActorConfig, MethodConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.methods.actor_critic import ActorCritic
 from shared.registry import MethodEntry
@@ -157,17 +157,6 @@ def test_later_gradients_are_at_the_newest_weights_against_what_acting_knew(
     assert report.statistics["ratio_deviation"] == pytest.approx(deviation, rel=1e-4)
     assert 0.0 < report.statistics["clipped_share"] < 1.0
     assert report.statistics["approximate_kl"] > 0.0
-
-
-def test_a_gaussian_policy_with_noise_that_persists_is_reused_too(cartpole: RunConfig) -> None:
-    environment = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
-    noise = ExplorationConfig(noise="state_dependent")
-    config = reused(replace(cartpole, environment=environment, exploration=noise), 2, 2)
-    actor = Actor(config, environment_spec(config.environment), 0)
-    snapshot = WeightSnapshot(0, initial(config))
-    for report in (actor.run(snapshot) for _ in range(4)):
-        assert report.statistics["ratio_deviation"] < 1e-3
-        assert np.isfinite(report.gradient).all()
 
 
 def test_the_first_action_of_a_rollout_has_the_probability_with_which_it_was_chosen(cartpole: RunConfig) -> None:

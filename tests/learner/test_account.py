@@ -24,15 +24,6 @@ def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None
     assert account.episodes == 120
 
 
-def test_episodes_of_a_dropped_report_count_unless_it_was_counted_before(cartpole: RunConfig) -> None:
-    account = Account(cartpole)
-    account.record(report(returns=(1.0, 2.0)), "too_old", 3)
-    account.record(report(returns=(1.0, 2.0)), "duplicate", 3)
-    assert account.episodes == 2
-    assert account.ledger.dropped == {"too_old": 10, "duplicate": 10}
-    assert not account.lag_counts
-
-
 @pytest.mark.parametrize(("frames", "expected"), [(0, 1e-3), (10, 7.5e-4), (40, 0.0), (50, 0.0)])
 def test_learning_rate_falls_with_frames(frames: int, expected: float, cartpole: RunConfig) -> None:
     account = Account(replace(cartpole, total_frames=40))
@@ -56,13 +47,3 @@ def test_frames_that_were_counted_stay_and_new_ones_are_of_the_present_frame_ski
     # Checkpoints of version 0.1 have no frames.
     older.restore({name: value for name, value in account.state().items() if name != "frames"})
     assert older.frames == 240
-
-
-def test_a_state_brings_everything_back(cartpole: RunConfig) -> None:
-    account, other = Account(cartpole), Account(cartpole)
-    account.record(report(returns=(3.0,)), None, 2)
-    account.record(report(), "non_finite", 0)
-    account.ledger.apply()
-    other.restore(account.state() | {"last_sequences": [], "of another": 1})
-    assert other.state() == account.state()
-    assert (other.ledger, other.lag_counts) == (account.ledger, account.lag_counts)

@@ -35,15 +35,6 @@ def test_n_pushes_equal_one_push_of_the_sum(accumulation: str, scale: float) -> 
     assert int(many.pending) == 0
 
 
-def test_below_k_the_parameters_are_unchanged_to_the_bit() -> None:
-    held = accumulator(3)
-    before = held.parameters.numpy().tobytes()
-    for gradient in gradients(2):
-        assert not held.push(gradient, 0.01).applied
-    assert held.parameters.numpy().tobytes() == before
-    np.testing.assert_allclose(held.accumulated.numpy(), gradients(2).sum(axis=0), rtol=1e-6)
-
-
 @pytest.mark.parametrize("k", [1, 3])
 def test_one_trace_after_a_thousand_submits(k: int) -> None:
     used = accumulator(k)

@@ -68,6 +68,10 @@ def test_a_number_out_of_its_range_is_refused_by_name(settings: Settings, proble
             "--network.name natur_cnn: no such network; there are a3c_cnn, ",
         ),
         ({"exploration": ExplorationConfig(name="noisy")}, "--exploration.name noisy: no such explorer; the imported"),
+        (
+            {"network": NetworkConfig(recurrent="lstm"), "actor": ActorConfig(4, 6, minibatches=3)},
+            "--actor.minibatches 3: does not divide --actor.environments 4: with a memory",
+        ),
         ({"replay_arrivals": "order.txt"}, "needs --executor inline"),
         ({"aggregation": "node"}, "there is nothing to add"),
         (

@@ -26,13 +26,6 @@ def test_round_trip_through_live_variables(shapes: list[tuple[int, ...]], seed: 
     np.testing.assert_array_equal(layout.flatten([v.numpy() for v in variables]), flat)
 
 
-def test_offsets_and_size_are_written_out() -> None:
-    layout = ParameterLayout(("a", "b", "c"), ((2, 3), (), (4,)))
-    assert layout.sizes == (6, 1, 4)
-    assert layout.offsets == (0, 6, 7)
-    assert layout.size == 11
-
-
 def test_fingerprint_tells_names_shapes_and_order_apart() -> None:
     layouts = [
         ParameterLayout(("a", "b"), ((2,), (3,))),
@@ -57,16 +50,6 @@ def test_wrong_lengths_and_shapes_are_refused() -> None:
 def test_networks_have_the_papers_sizes(name: str, parameters: int) -> None:
     network = ConvolutionalNetwork(NetworkConfig(name=name), (84, 84, 4), HEADS, seed=1)
     assert ParameterLayout.of(network.variables).size == parameters
-
-
-def test_the_same_seed_gives_the_same_network() -> None:
-    def weights(seed: int) -> list[np.ndarray]:
-        network = MultilayerPerceptron(NetworkConfig(name="mlp", hidden_sizes=(8,)), (4,), HEADS, seed)
-        return [v.numpy() for v in network.variables]
-
-    for first, second in zip(weights(1), weights(1), strict=True):
-        np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(weights(1)[0], weights(2)[0])
 
 
 def test_vectors_are_scaled_by_bounds_or_by_running_moments_that_no_gradient_reaches() -> None:

@@ -107,19 +107,6 @@ def test_the_target_network_is_asked_for_the_last_observation_only_where_that_is
     assert loss("q_learning", cartpole, rollout(mask=masked))[1].asked == 4
 
 
-def test_without_a_target_network_q_bootstraps_from_the_network_that_acted(cartpole: RunConfig) -> None:
-    """PQN (Gallici et al. 2024, section 4): the best values of the acting network are 2, 4, 9 and 8."""
-    method = made("q_learning", cartpole, target_network=False, return_lambda=0.65)
-    r2 = 3 + 0.5 * 8
-    r1 = 2 + 0.5 * (0.35 * 9 + 0.65 * r2)
-    r0 = 1 + 0.5 * (0.35 * 4 + 0.65 * r1)
-    online = Scripted(ONLINE)
-    total = float(method.loss(online, None, rollout()).total)
-    assert total == pytest.approx(mean_square([r0, r1, r2], [1.0, 3.0, 5.0]))
-    # The rollout's own observations for the loss, and the one that it ended in.
-    assert online.asked == 3 + 1
-
-
 def test_without_a_target_network_an_episode_truncated_on_the_way_bootstraps_from_the_network_that_acted(
     cartpole: RunConfig,
 ) -> None:

@@ -125,21 +125,6 @@ def test_a_rollout_at_once_is_its_times_one_by_one_and_its_two_halves(make) -> N
         np.testing.assert_allclose(whole.heads["policy"][cut:], second.heads["policy"], rtol=1e-4, atol=1e-5)
 
 
-def test_a_masked_time_still_has_the_old_state_and_the_next_one_starts_anew() -> None:
-    network = mlp()
-    observations = observed(network, *MASK.shape)
-    state, zeros = start(network, 2), [tf.zeros((2, 7))] * 2
-    with_state, without = (
-        network.unroll(tf.constant(observations), first, tf.constant(MASK)).heads["value"].numpy()[..., 0]
-        for first in (state, zeros)
-    )
-    # Environment 0 resets at time 1: the state counts up to and with it, and not after it.
-    assert (with_state[:2, 0] != without[:2, 0]).all()
-    np.testing.assert_array_equal(with_state[2:, 0], without[2:, 0])
-    assert (with_state[:4, 1] != without[:4, 1]).all()
-    np.testing.assert_array_equal(with_state[4:, 1], without[4:, 1])
-
-
 @pytest.mark.parametrize("make", [mlp, cnn, resnet])
 def test_the_exported_layers_take_a_state_and_give_the_same(make) -> None:
     network = make()

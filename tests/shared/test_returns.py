@@ -74,7 +74,7 @@ def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
     np.testing.assert_allclose(truncated, [1 + 0.9 * last, last, 7.0, 100 + 0.9 * 10], rtol=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     steps=st.integers(1, 6),
     batch=st.integers(1, 3),

@@ -7,17 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import drawn_spaces
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from actors.environments import VectorEnvironment, environment_spec
 from actors.environments.border import info_number, observation_check
-from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
 from shared.config.task import read_option
 from shared.errors import ConfigurationError, EnvironmentFailedError
@@ -314,63 +310,3 @@ def test_options_are_read_by_the_type_of_their_argument() -> None:
     expected = {"limit": math.inf, "code": "12", "seed": 7, "name": "12e4", "rate": 1e-3, "flag": True, "map": "007"}
     assert taken == expected
     assert EnvironmentConfig(options={"limit": math.inf}).options == {"limit": "inf"}
-
-
-class Drawn(gymnasium.Env):
-    """Random observations and rewards of drawn spaces, as lists or arrays, and a fault at one step."""
-
-    def __init__(self, observations: gymnasium.Space, actions: gymnasium.Space, fault: Any, at: int) -> None:
-        self.observation_space, self.action_space, self._fault, self._at = observations, actions, fault, at
-        self._t = 0
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, Any]:
-        super().reset(seed=seed, options=options)
-        return self.observation_space.sample(), None
-
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        assert self.action_space.contains(action), action
-        self._t += 1
-        seen = self.observation_space.sample()
-        result = [seen.tolist() if isinstance(seen, np.ndarray) else seen, self._t, np.bool_(self._t % 7 == 0), 0, None]
-        if self._t == self._at and self._fault is not None:
-            part, value = self._fault
-            if part is None:
-                raise value
-            result[part] = value
-        return tuple(result)
-
-
-faults = st.sampled_from(
-    [
-        None, (0, None), (0, "text"), (0, np.zeros((4, 4))), (1, None), (1, np.zeros(3)), (2, None), (3, "no"),
-        (4, {"a": object()}), (None, SimulatorError(1, "engine")), (None, SystemExit(3)), (None, RuntimeError()),
-    ]
-)  # fmt: skip
-
-
-@settings(max_examples=50, deadline=None)
-@given(observations=drawn_spaces.numbers, actions=drawn_spaces.actions, fault=faults, at=st.integers(1, 20))
-def test_any_environment_is_played_or_refused_in_one_line(
-    observations: gymnasium.Space, actions: gymnasium.Space, fault: Any, at: int
-) -> None:
-    gymnasium.register("Drawn-v0", lambda: Drawn(observations, actions, fault, at))
-    generator = np.random.default_rng(0)
-    failed = ""
-    try:
-        environment = VectorEnvironment(EnvironmentConfig(id="Drawn-v0", frame_skip=1), 2)
-        spec = environment.spec()
-        environment.reset(1)
-        for _ in range(25):
-            actions_taken = random_actions(spec.actions, 2, generator)
-            result = environment.step(3 * actions_taken if spec.actions.continuous else actions_taken)
-            assert result.observations.shape == (2, *spec.observation_shape)
-            assert result.observations.dtype == spec.observation_dtype
-            assert (result.rewards.dtype, result.terminated.dtype) == (np.float32, np.bool_)
-    except EnvironmentFailedError as error:
-        failed = str(error)
-    finally:
-        gymnasium.registry.pop("Drawn-v0")
-    # Only info may be anything.
-    assert bool(failed) == (fault is not None and fault[0] != 4), failed
-    assert not failed or failed.startswith("Drawn-v0: step()")
-    assert "\n" not in failed
