@@ -11,8 +11,9 @@ from shared.config import NetworkConfig
 from shared.errors import setting_error
 from shared.networks import Head, Network, NetworkOutput, orthogonal_seeds
 from shared.networks.layers import (
-    EPSILON,
     Weights,
+    as_dense,
+    as_layer_norm,
     gain_and_bias,
     hidden_convolution,
     hidden_dense,
@@ -99,27 +100,19 @@ class ConvolutionalNetwork(Network):
         x = keras.layers.Rescaling(1.0, 0.0 if self._mean is None else (-self._mean.numpy()).tolist(), dtype="float32")(
             inputs
         )
-        weights = [(kernel.numpy(), bias.numpy()) for kernel, bias in self._layers]
-        # The scale is part of the first kernel here too: the same products to the last bit.
-        weights[0] = weights[0][0] * np.float32(self._scale), weights[0][1]
-        outputs, layers = {}, []
-        relu = None if self._norms else "relu"
         for i, stride in enumerate(self._strides):
-            filters = self._shapes[i][-1]
-            size = weights[i][0].shape[0]
-            layers.append(
-                keras.layers.Conv2D(filters, size, stride, activation=relu, dtype="float32", name=f"conv{i + 1}")
-            )
-            x = self._activated_by_keras(i, layers[-1](x))
-        layers.append(keras.layers.Dense(self.feature_size, relu, dtype="float32", name="hidden"))
-        x = self._activated_by_keras(len(self._strides), layers[-1](keras.layers.Flatten()(x)))
-        for head in self._heads:
-            layers.append(keras.layers.Dense(head.units, dtype="float32", name=head.name))
-            outputs[head.name] = layers[-1](x)
-        outputs = outputs or {"features": x}
-        for layer, pair in zip(layers, weights, strict=True):
-            layer.set_weights(pair)
-        return keras.Model(inputs, outputs, name="cnn")
+            kernel, bias = (variable.numpy() for variable in self._layers[i])
+            side, filters = kernel.shape[0], kernel.shape[-1]
+            layer = keras.layers.Conv2D(filters, side, stride, dtype="float32", name=f"conv{i + 1}")
+            x = layer(x)
+            # The scale is part of the first kernel here too: the same products to the last bit.
+            layer.set_weights([kernel if i else kernel * np.float32(self._scale), bias])
+            x = self._activated_by_keras(i, x)
+        i = len(self._strides)
+        x = self._activated_by_keras(i, as_dense("hidden", self._layers[i])(keras.layers.Flatten()(x)))
+        of_heads = zip(self._heads, self._layers[len(self._shapes) :], strict=True)
+        outputs = {head.name: as_dense(head.name, weights)(x) for head, weights in of_heads}
+        return keras.Model(inputs, outputs or {"features": x}, name="cnn")
 
     def _centred(self, images: tf.Tensor) -> tf.Tensor:
         # Their scale is part of the first kernel instead, which saves a pass over the pixels. The mean is not: folded
@@ -139,12 +132,7 @@ class ConvolutionalNetwork(Network):
         return tf.nn.relu(x * gain + bias)
 
     def _activated_by_keras(self, i: int, x: keras.KerasTensor) -> keras.KerasTensor:
-        if not self._norms:
-            return x
-        axes = list(range(1, len(x.shape)))
-        norm = keras.layers.LayerNormalization(axes, EPSILON, dtype="float32")
-        x = norm(x)
-        norm.set_weights([variable.numpy() for variable in self._norms[i]])
+        x = as_layer_norm(self._norms[i], x) if self._norms else x
         return keras.layers.ReLU(dtype="float32")(x)
 
 

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from shared.networks.stored_activations import hidden
 
+# CleanRL's, which is PyTorch's default; PQN's own code has 1e-6. It matters only where all units are nearly alike.
+EPSILON = 1e-5
+
 
 class Weights(NamedTuple):
     kernel: keras.Variable
@@ -39,8 +42,12 @@ def as_dense(name: str, weights: Weights) -> keras.layers.Dense:
     return layer
 
 
-# CleanRL's, which is PyTorch's default; PQN's own code has 1e-6. It matters only where all units are nearly alike.
-EPSILON = 1e-5
+def as_layer_norm(norm: tuple[keras.Variable, keras.Variable], x: keras.KerasTensor) -> keras.KerasTensor:
+    """Keras' normalisation of `x` over all its units, with the current gain and bias."""
+    layer = keras.layers.LayerNormalization(list(range(1, len(x.shape))), EPSILON, dtype="float32")
+    result = layer(x)
+    layer.set_weights([variable.numpy() for variable in norm])
+    return result
 
 
 class Normalised(NamedTuple):

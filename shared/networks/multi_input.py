@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.networks import Head, Network, NetworkOutput, ObservationScale, orthogonal_seeds
-from shared.networks.layers import EPSILON, as_dense, gain_and_bias, initial_weights, linear, normalised
+from shared.networks.layers import as_dense, as_layer_norm, gain_and_bias, initial_weights, linear, normalised
 from shared.networks.perceptron import MultilayerPerceptron
 from shared.types import ObservationParts
 
@@ -53,7 +53,7 @@ class MultiInputNetwork(Network):
         own_seeds = orthogonal_seeds(next(seeds))
         inputs = sum(trunk.feature_size for trunk in self._trunks)
         self._joint = initial_weights("joint", (inputs, _UNITS), 2**0.5, next(own_seeds))
-        self._norm = gain_and_bias("joint", (_UNITS,)) if config.layer_norm else ()
+        self._norm = gain_and_bias("joint", (_UNITS,)) if config.layer_norm else None
         self._head_weights = [
             initial_weights(head.name, (_UNITS, head.units), head.gain, next(own_seeds)) for head in heads
         ]
@@ -66,7 +66,7 @@ class MultiInputNetwork(Network):
     def trainable_variables(self) -> list[keras.Variable]:
         of_trunks = [variable for trunk in self._trunks for variable in trunk.trainable_variables]
         of_heads = [variable for pair in self._head_weights for variable in pair]
-        return [*of_trunks, *self._joint, *self._norm, *of_heads, *self._parameters.values()]
+        return [*of_trunks, *self._joint, *(self._norm or ()), *of_heads, *self._parameters.values()]
 
     @property
     def untrained_variables(self) -> list[keras.Variable]:
@@ -95,9 +95,7 @@ class MultiInputNetwork(Network):
         x = keras.layers.Concatenate(dtype="float32")(features) if len(features) > 1 else features[0]
         x = as_dense("joint", self._joint)(x)
         if self._norm:
-            norm = keras.layers.LayerNormalization(epsilon=EPSILON, dtype="float32", name="joint_norm")
-            x = norm(x)
-            norm.set_weights([variable.numpy() for variable in self._norm])
+            x = as_layer_norm(self._norm, x)
         x = keras.layers.ReLU(dtype="float32", name="joint_activation")(x)
         of_heads = zip(self._heads, self._head_weights, strict=True)
         outputs = {head.name: as_dense(head.name, weights)(x) for head, weights in of_heads}
