@@ -52,7 +52,7 @@ class Evaluator:
         snapshot: WeightSnapshot,
         policy: EvaluationPolicy | None = None,
         *,
-        on_ended: Callable[[int], object] | None = None,
+        on_ended: Callable[[int], object] = lambda _: None,
         on_wait: Callable[[str], object] | None = None,
         stops: Callable[[], bool] = lambda: False,
     ) -> EvaluationResult | None:
@@ -70,10 +70,8 @@ class Evaluator:
         returns = np.zeros(self._count, np.float64)
         lengths = np.zeros(self._count, np.int64)
         resets_next = np.zeros(self._count, bool)
-        all_returns: list[float] = []
-        all_lengths: list[int] = []
-        all_games: list[int] = []
-        all_info: dict[str, list[float]] = {}
+        ended: list[EpisodeStats] = []
+        games: list[int] = []
         observations = self._environments.reset(self._seeds.environments)
         fingerprints = EpisodeFingerprints(observations)
         memory = self._policy.first_state(self._count)
@@ -98,21 +96,17 @@ class Evaluator:
             lengths += ~resets_next
             resets_next = result.terminated | result.truncated
             counted = resets_next & (quota > 0)
-            all_returns.extend(returns[counted].tolist())
-            all_lengths.extend(lengths[counted].tolist())
-            for name, values in result.info.items():
-                all_info.setdefault(name, []).extend(values[counted].tolist())
-            all_games.extend(map(fingerprints.number, np.flatnonzero(counted).tolist()))
-            quota[counted] -= 1
             if counted.any():
+                info = {name: values[counted] for name, values in result.info.items()}
+                ended.append(EpisodeStats(returns[counted], lengths[counted], info))
+                games.extend(map(fingerprints.number, np.flatnonzero(counted).tolist()))
+                quota[counted] -= 1
                 since, wait = time.monotonic(), _WAIT_SECONDS
-            if on_ended is not None and counted.any():
                 on_ended(int(counted.sum()))
             returns[resets_next] = 0.0
             lengths[resets_next] = 0
-        info = {name: np.array(values, np.float64) for name, values in all_info.items()}
-        episodes = EpisodeStats(np.array(all_returns, np.float64), np.array(all_lengths, np.int64), info)
-        played = np.array(all_games, np.int64)
+        played = np.array(games, np.int64)
+        episodes = EpisodeStats.joined(ended)
         return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=played)
 
     def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:

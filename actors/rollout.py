@@ -167,13 +167,7 @@ class RolloutBuilder:
 
     def take_episodes(self) -> EpisodeStats:
         finished, self._finished = self._finished, []
-        if not finished:
-            return EpisodeStats(np.empty(0, np.float64), np.empty(0, np.int64))
-        return EpisodeStats(
-            np.concatenate([stats.returns for stats in finished]),
-            np.concatenate([stats.lengths for stats in finished]),
-            {name: np.concatenate([stats.info[name] for stats in finished]) for name in finished[0].info},
-        )
+        return EpisodeStats.joined(finished)
 
     @property
     def replaced(self) -> npt.NDArray[np.bool_] | None:

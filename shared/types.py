@@ -25,7 +25,7 @@ the newest picture repeats that of the step before; where a time limit ends it o
 frame. Only the bootstrap of a truncation reads it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -94,6 +94,15 @@ class EpisodeStats(NamedTuple):
     returns: npt.NDArray[np.float64]
     lengths: npt.NDArray[np.int64]
     info: dict[str, npt.NDArray[np.float64]] = {}  # noqa: RUF012
+
+    @classmethod
+    def joined(cls, parts: Sequence["EpisodeStats"]) -> "EpisodeStats":
+        """The episodes of all parts, whose `info` has the same names."""
+        if not parts:
+            return cls(np.empty(0, np.float64), np.empty(0, np.int64))
+        returns, lengths, infos = zip(*parts, strict=True)
+        info = {name: np.concatenate([info[name] for info in infos]) for name in infos[0]}
+        return cls(np.concatenate(returns), np.concatenate(lengths), info)
 
 
 def info_means(info: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:

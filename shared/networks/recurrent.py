@@ -58,7 +58,8 @@ class RecurrentNetwork(Network):
     def __call__(self, observations: tf.Tensor, state: Sequence[tf.Tensor] = ()) -> NetworkOutput:
         trunk = self._trunk(observations)
         recurrent_kernel = tf.convert_to_tensor(self._recurrent_kernel)
-        next_state = lstm_step(self._projected(trunk.features), State(*state), recurrent_kernel)
+        hidden, cell = state
+        next_state, _ = _next(_gates(self._projected(trunk.features), hidden, recurrent_kernel), cell)
         return self._output(next_state.hidden)._replace(state=next_state)
 
     def unroll(self, observations: tf.Tensor, state: Sequence[tf.Tensor], mask: tf.Tensor) -> NetworkOutput:
@@ -102,19 +103,16 @@ class State(NamedTuple):
     cell: tf.Tensor
 
 
-def lstm_step(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor) -> State:
-    """One time of an LSTM (Hochreiter and Schmidhuber 1997; with the forget gate of Gers et al. 2000, no peepholes).
+def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """T times of an LSTM in sequence: h'_t float32 [T, B, U] (Hochreiter and Schmidhuber 1997).
+
+    With the forget gate of Gers et al. 2000, and no peepholes:
 
         i, f, g, o = σ(z_i), σ(z_f), tanh(z_g), σ(z_o),    z = W x + b + U h
         c' = f · c + i · g,    h' = o · tanh(c')
 
-    `projected` is W x + b, float32 [B, 4 U], the gates in Keras' order i, f, g, o; `recurrent_kernel` U [U, 4 U].
-    """
-    return _next(_gates(projected, state.hidden, recurrent_kernel), state.cell)[0]
-
-
-def lstm_unroll(projected: tf.Tensor, state: State, recurrent_kernel: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """T times of `lstm_step` in sequence: h'_t float32 [T, B, U], from `projected` [T, B, 4 U] with a static T.
+    `projected` is W x + b, float32 [T, B, 4 U] with a static T, the gates in Keras' order i, f, g, o;
+    `recurrent_kernel` is U, [U, 4 U].
 
     The state that time t + 1 begins with is that after time t, and 0 after a step that only reset. It is selected, not
     multiplied by the mask: what such a step saw need not be finite.
