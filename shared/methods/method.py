@@ -10,20 +10,10 @@ from shared.exploration import RandomStream
 from shared.losses import masked_mean
 from shared.networks import Head, Network, NetworkOutput
 from shared.registry import EXPLORERS, METHODS, class_of
-from shared.types import ActionSpec, Float32Array
+from shared.types import ActionSpec, Float32Array, Rollout
 
-
-class RolloutTensors(NamedTuple):
-    """A `shared.types.Rollout` inside a graph, with the same shapes."""
-
-    observations: tf.Tensor
-    actions: tf.Tensor
-    rewards: tf.Tensor
-    discounts: tf.Tensor
-    mask: tf.Tensor
-    next_actions: tf.Tensor
-    first_state: tuple[tf.Tensor, ...] = ()
-    last_state: tuple[tf.Tensor, ...] = ()
+RolloutTensors = Rollout
+"""A rollout inside a graph: tensors of the same shapes."""
 
 
 class Targets(NamedTuple):
