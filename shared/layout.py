@@ -4,19 +4,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.types import Float32Array
-
-
-class NamedVariable(Protocol):
-    @property
-    def path(self) -> str: ...
-    @property
-    def shape(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,8 @@ class ParameterLayout:
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, variables: Sequence[NamedVariable]) -> "ParameterLayout":
+    def of(cls, variables: Sequence[Any]) -> "ParameterLayout":
+        """The layout of Keras variables in the given order."""
         names = tuple(variable.path for variable in variables)
         if len(set(names)) != len(names):
             raise ValueError(f"parameter names must be unique, got {names}")
