@@ -123,11 +123,13 @@ def test_what_is_left_of_a_run(tmp_path: Path) -> None:
 
 def test_an_interrupted_study_goes_on_by_the_same_command(tmp_path: Path) -> None:
     settings = "--executor inline --actors 1 --evaluation.every-frames 0 --stop-measure training"
-    command = f"bench learning cartpole --minutes 0.06 --seeds 1,2 {settings} --output {tmp_path}".split()
+    limits = "--minutes 9 --total-frames 20000"
+    command = f"bench learning cartpole --seeds 1,2 {limits} {settings} --output {tmp_path}".split()
     first = tmp_path / "cartpole" / "seed-1"
+    rows = first / "metrics.jsonl"
     line = [sys.executable, "-m", "launch.cli", *command]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as bench:
-        wait_for(lambda: list(first.glob("checkpoints/*.index")), "the first checkpoint", process=bench)
+        wait_for(lambda: rows.is_file() and rows.stat().st_size, "the first row", process=bench)
         bench.send_signal(signal.SIGINT)
         output, _ = bench.communicate(timeout=120)
     assert bench.returncode == 130, output
@@ -137,7 +139,7 @@ def test_an_interrupted_study_goes_on_by_the_same_command(tmp_path: Path) -> Non
     def study() -> dict[str, Any]:
         return json.loads((tmp_path / "learning.json").read_text())["contenders"][0]
 
-    assert study()["runs"][1]["status"] == "not run"
+    assert [run["status"] for run in study()["runs"]] == ["interrupted", "not run"]
     manifest = (first / "manifest.json").read_bytes()
     assert main(command) == 0
     assert study()["runs_ended"] == 2
