@@ -30,7 +30,7 @@ from launch.machine import machine_id
 from launch.output import from_json, make_folder, provenance, quoted, write_json
 from launch.presets.settings_files import without_removed
 from shared.config import EnvironmentConfig, RunConfig
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, one_line, setting_error
 from shared.layout import ParameterLayout
 from shared.seeds import ACTOR_SEEDS_ARE, SEEDS_ARE, Purpose
 from shared.types import WeightSnapshot
@@ -46,6 +46,8 @@ LOCK_FILE = ".lock"
 _LOOK_SECONDS, _TRIES = 0.05, 4
 # Longer than any row.
 _TAIL_BYTES = 65_536
+# NumPy quotes a damaged header, of any length.
+_MOST_OF_AN_ERROR = 300
 # Exceptions of NumPy's reader for damaged files, as seen with files that were cut or altered.
 _DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile, zlib.error, NotImplementedError)
 # Settings of environments that this process has written into a run folder, or had written by its child.
@@ -151,7 +153,9 @@ class RunFolder:
         try:
             mean = np.load(self.observation_mean, allow_pickle=False)
         except (OSError, EOFError, ValueError, SyntaxError, TypeError) as error:
-            raise ConfigurationError(f"{self.observation_mean} cannot be read: {error}") from error
+            raise ConfigurationError(
+                f"{self.observation_mean} cannot be read: {one_line(error, _MOST_OF_AN_ERROR)}"
+            ) from error
         if mean.shape != spec.observation_shape:
             raise ConfigurationError(
                 f"{self.observation_mean} has shape {mean.shape}, and observations {spec.observation_shape}; leave "
@@ -350,7 +354,7 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
             )
             fingerprint = str(file["layout"]) if "layout" in file else layout.fingerprint
     except _DAMAGE as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}{advice}") from error
+        raise ConfigurationError(f"{path} cannot be read: {one_line(error, _MOST_OF_AN_ERROR)}{advice}") from error
     if parameters.shape != (layout.size,) or fingerprint != layout.fingerprint:
         raise ConfigurationError(
             f"{path} is of another network: it has {parameters.size:,} parameters (layout {fingerprint}), the settings "
