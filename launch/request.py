@@ -1,10 +1,10 @@
 """A request to train: completed to the settings of a run, and checked before any worker starts."""
 
+import math
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,8 +131,14 @@ def complete(request: TrainRequest) -> ResolvedRun:
         raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
     base = base_settings(request)
     config = request.changed(base.config)
-    if any(attrgetter(name)(config) != attrgetter(name)(base.config) for name in _SHARED):
-        # Chosen by hand.
+    chosen = {*request.settings, *base.chosen_in_file}
+    if by_hand := [name for name in _SHARED if name in chosen]:
+        steps = config.actor.steps_in_flight
+        if steps is not None and "actor.steps_in_flight" in chosen:
+            option = f"--{by_hand[0].replace('_', '-')}"
+            raise setting_error(
+                "actor.steps_in_flight", steps, f"chooses {option} by the number of actors; leave one out"
+            )
         config = replace(config, actor=replace(config.actor, steps_in_flight=None))
     check_effects(config, [*request.settings, *(("environment.options",) if request.options else ())])
     try:
@@ -156,16 +162,15 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     ordered = config.checkpoint.exact or config.record_arrivals is not None or config.replay_arrivals is not None
     if actor.steps_in_flight is None or actors * steps <= actor.steps_in_flight or ordered:
         return config
-    each = min(steps, max(actor.steps_in_flight // actors, _LEAST_STEPS, config.method.n_step or 1))
-    unroll_length = min(each, max(actor.unroll_length, _LONG_UNROLL))
-    environments = each // unroll_length
+    environments, unroll_length = _rollout_within(actor.steps_in_flight // actors, config)
+    rollout = environments * unroll_length
     per_update = steps * learner.gradients_per_update // actor.minibatches
+    together = min(_ENVIRONMENTS_OF_AN_UPDATE, actor.environments * learner.gradients_per_update)
+    gradients = max(1, -(-together // environments), round(per_update / rollout))
     # With a memory a minibatch is drawn from environments.
-    drawable = environments if config.network.recurrent != "none" else environments * unroll_length
-    sizes = {m: environments * unroll_length // m for m in range(1, actor.minibatches + 1) if drawable % m == 0}
-    largest = per_update * environments // min(_ENVIRONMENTS_OF_AN_UPDATE, actor.environments)
-    minibatches = max((m for m, size in sizes.items() if size >= min(per_update, largest)), default=1)
-    gradients = max(1, round(per_update / sizes[minibatches]))
+    drawable = environments if config.network.recurrent != "none" else rollout
+    most = max(1, min(actor.minibatches, rollout * gradients // per_update))
+    minibatches = max(m for m in range(1, most + 1) if drawable % m == 0)
     return replace(
         config,
         actor=replace(
@@ -183,16 +188,33 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     )
 
 
+def _rollout_within(steps: int, config: RunConfig) -> tuple[int, int]:
+    """Environments and unroll length of the largest rollout of at most `steps` agent steps, the longer one of equals.
+
+    Both are parts of the preset's, so that an update is whole gradients.
+    """
+    actor = config.actor
+    longest, least = max(actor.unroll_length, _LONG_UNROLL), max(_LEAST_STEPS, config.method.n_step or 1)
+    unroll_lengths = [longest >> halvings for halvings in range(longest.bit_length()) if longest >> halvings >= least]
+    rollouts = [
+        (environments, unroll_length)
+        for environments in range(1, actor.environments + 1)
+        for unroll_length in unroll_lengths
+        if actor.environments % environments == 0 and environments * unroll_length <= steps
+    ]
+    return max(rollouts, key=lambda rollout: (math.prod(rollout), rollout[1]), default=(1, unroll_lengths[-1]))
+
+
 def sharing_line(config: RunConfig, shared: RunConfig, actors: int) -> str:
     """What `shared_by(config, actors)` changed, as a line for the terminal; empty if it changed nothing."""
     if shared == config:
         return ""
     actor, count = shared.actor, shared.learner.gradients_per_update
-    rollout = f"{actor.environments} x {actor.unroll_length}"
+    rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
     parts = f" in {actor.minibatches} parts" if actor.minibatches > 1 else ""
     update = f"the {shared.learner.accumulation} of {count} gradients" if count > 1 else "one gradient"
     return (
-        f"rollouts:     {actors:,} actors share {config.actor.steps_in_flight:,} agent steps in flight: each {rollout}"
+        f"rollouts:     {actors:,} actors share {in_flight:,} agent steps in flight: each {rollout}"
         f"{parts}, an update {update} (--actor.steps-in-flight None: as set)"
     )
 

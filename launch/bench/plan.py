@@ -181,23 +181,25 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
 
     Between the snapshot and the report of an actor every other outstanding gradient is applied once: a mean lag of
     (N c - 1) / K updates. With sums on n nodes, an actor starts with the weights that came with its node's last sum:
-    N / K + n (c - 1 / K) - 1.
+    N / K + n (c - 1 / K) - 1. A fresh gradient misses only those that are applied during its own part of a rollout.
     """
     actor, learner = _gradient_seconds(config, costs, actors, nodes, node_cores)
     calls, count = config.actor.calls_in_flight, config.learner.gradients_per_update
+    sums = _sums_on_nodes(config, actors, nodes, node_cores)
+    aggregator = costs.learner["aggregator"] if sums else 0.0
     limits = {
         # A second call in flight hides the transfer.
         "actors": actors / (actor if calls > 1 else actor + learner),
-        "cores": nodes * node_cores / (actor + learner),
+        "cores": nodes * node_cores / (actor + learner + aggregator),
         "learner": 1.0 / learner,
+        "nodes": nodes / aggregator if sums else math.inf,
     }
-    sums = _sums_on_nodes(config, actors, nodes, node_cores)
-    if sums:
-        limits["nodes"] = nodes / costs.learner["aggregator"]
     held_back_by = min(limits, key=lambda limit: limits[limit])
     rate = limits[held_back_by]
     agent_steps = rate * agent_steps_per_gradient(config)
     frames = agent_steps * config.frames_per_agent_step
+    share = costs.alone["gradient"] / sum(costs.alone.values()) if config.actor.fresh_gradients else 1.0
+    lag = share * actors / count + nodes * (calls - 1 / count) - 1 if sums else share * (actors * calls - 1) / count
     return {
         "actors": actors,
         "nodes": nodes,
@@ -206,16 +208,18 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
         "agent_steps_per_second": agent_steps,
         "frames_per_second": frames,
         **{f"minutes_to_{millions}m_frames": millions * 1e6 / frames / 60 for millions in _MILLIONS_OF_FRAMES},
-        "policy_lag": actors / count + nodes * (calls - 1 / count) - 1 if sums else (actors * calls - 1) / count,
+        "policy_lag": max(0.0, lag),
         "learner_utilisation": rate * learner,
         "held_back_by": held_back_by,
     }
 
 
 def saturation_actors(config: RunConfig, costs: Costs, nodes: int, node_cores: int) -> float:
-    """Number of actors at which the learner is full, when all cores are busy."""
+    """Number of actors at which the learner, or the process that adds on each node, is full, with all cores busy."""
     actor, learner = _gradient_seconds(config, costs, nodes * node_cores, nodes, node_cores)
-    return (actor if config.actor.calls_in_flight > 1 else actor + learner) / learner
+    sums = _sums_on_nodes(config, nodes * node_cores, nodes, node_cores)
+    full = max(learner, costs.learner["aggregator"] / nodes if sums else 0.0)
+    return (actor if config.actor.calls_in_flight > 1 else actor + learner) / full
 
 
 def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
@@ -232,7 +236,7 @@ def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
     several = full["several_machines"]
     lines.append(f"several machines: the learner is full at about {several:,.0f} actors; more of them would wait")
     last = result["curve"][-1]
-    if last["held_back_by"] == "learner":
+    if last["held_back_by"] in ("learner", "nodes"):
         changes = ["a longer --actor.unroll-length"]
         if config.actor.gradients_per_rollout > 1:
             changes.append("fewer --actor.epochs or --actor.minibatches")

@@ -35,9 +35,22 @@ def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_ste
     assert (shared.actor.minibatches, shared.learner.gradients_per_update) == (minibatches, gradients)
     assert (shared.actor.fresh_gradients, shared.learner.accumulation) == (True, "mean")
     assert shared.actor.epochs == config.actor.epochs
-    assert shared.actor.environments * shared.learner.gradients_per_update >= 4
     # Nothing is left to share on a resume.
     assert shared_by(shared, actors) == shared
+
+
+@pytest.mark.parametrize("preset", [name for name, preset in PRESETS.items() if preset.config.actor.steps_in_flight])
+def test_any_number_of_actors_keeps_the_steps_of_an_update(preset: str) -> None:
+    config = PRESETS[preset].config
+    actor = config.actor
+    update = actor.environments * actor.unroll_length // actor.minibatches
+    for actors in range(1, 257):
+        shared = shared_by(config, actors)
+        rollout = shared.actor.environments * shared.actor.unroll_length
+        assert rollout * shared.learner.gradients_per_update == update * shared.actor.minibatches
+        assert shared.actor.environments * shared.learner.gradients_per_update >= 4
+        assert actor.steps_in_flight is not None
+        assert actors * rollout <= actor.steps_in_flight or rollout == 16
 
 
 @pytest.mark.parametrize(
@@ -81,10 +94,16 @@ def test_few_actors_keep_the_rollouts_of_the_preset(preset: str) -> None:
 def test_a_rollout_has_the_steps_of_a_return() -> None:
     config = PRESETS["cartpole"].config
     config = replace(config, method=replace(config.method, n_step=20, return_lambda=None))
-    assert shared_by(config, 256).actor.unroll_length == 20
+    assert shared_by(config, 256).actor.unroll_length == 32
 
 
 def test_rollouts_that_are_chosen_by_hand_are_left_alone() -> None:
     chosen = complete(TrainRequest("pong", {"actor.unroll_length": 16})).config
     assert shared_by(chosen, 64) == chosen
+    # As in the preset: a choice all the same.
+    as_it_is = complete(TrainRequest("pong", {"actor.environments": 32})).config
+    assert shared_by(as_it_is, 64) == as_it_is
+    both = TrainRequest("pong", {"actor.environments": 32, "actor.steps_in_flight": 512})
+    with pytest.raises(ConfigurationError, match=r"--actor\.steps-in-flight 512: chooses --actor\.environments by the"):
+        complete(both)
     assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 2_048

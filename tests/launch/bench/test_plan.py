@@ -68,6 +68,14 @@ def test_one_machine_of_many_cores_adds_its_gradients_too() -> None:
     assert (found["gradients_per_second"], found["held_back_by"]) == (pytest.approx(1 / 0.03), "nodes")
     assert found["learner_utilisation"] == pytest.approx(0.02 / 0.03)
     assert predict(config(4), COSTS, 32, 1, 8)["held_back_by"] == "learner", "eight at work do not need it"
+    # 0.15 + 0.02 s a gradient with all cores busy, and the process that adds takes one each 0.03 s.
+    assert saturation_actors(config(4), COSTS, 1, 64) == pytest.approx(0.17 / 0.03)
+
+
+def test_a_fresh_gradient_is_old_by_its_own_part_of_a_rollout() -> None:
+    fresh = config(4)
+    fresh = replace(fresh, actor=replace(fresh.actor, fresh_gradients=True))
+    assert predict(fresh, COSTS, 9, 1, 8)["policy_lag"] == pytest.approx(0.3 * 8 / 4)
 
 
 def test_advice_names_the_number_of_actors_and_what_to_set_for_more() -> None:

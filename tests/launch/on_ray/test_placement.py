@@ -94,7 +94,6 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
     placement = place(RunConfig(actors="1:16"), nodes)
     assert placement.learner in WORKERS
     assert "h" not in placement.actors
-    assert "8 of 16 actors" not in placement_lines(placement, nodes)
     assert any("is being drained" in line for line in placement_lines(placement, nodes))
     assert any("have no place yet" in note for note in placement.notes)
     assert learner_node(RunConfig(), nodes)[0] is not nodes[0]
@@ -128,7 +127,7 @@ def test_where_gradients_are_summed(count: int, requested: str, limit: int | Non
     assert aggregation(replace(config, aggregation="auto"), None, 8).level == "none"
 
 
-@pytest.mark.parametrize(("cores", "level"), [(64, "node"), (8, "none")])
+@pytest.mark.parametrize(("cores", "level"), [(16, "node"), (15, "none")])
 def test_one_machine_sums_where_many_actors_are_at_work(
     cores: int, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
