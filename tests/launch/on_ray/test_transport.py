@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 import ray
 
 from actors.environments import environment_spec
-from launch.loop.executor import Failed
+from launch.loop.executor import Failed, Heartbeat
 from launch.on_ray.actor_process import ActorProcess
 from launch.on_ray.executor import RayExecutor
+from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.transport import (
     Channel,
     ChannelAddress,
@@ -27,8 +29,8 @@ from launch.on_ray.transport import (
     open_channel,
 )
 from launch.presets import PRESETS
-from shared.config import RunConfig
-from shared.types import EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
+from shared.config import LearnerConfig, RunConfig
+from shared.types import AggregatedReport, EpisodeStats, GradientReport, StageSeconds, WeightSnapshot
 
 # Echoes messages, and ends within a reply when it is requested.
 _ECHO = """
@@ -272,6 +274,38 @@ def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
     assert len(local_calls) == 3
     executor.close()
     assert seen == [6.0, 1.0, 8.0, 1.0]
+
+
+class NoEvaluator:
+    """Takes the place of an evaluator that nothing asks."""
+
+    def __init__(self, config: RunConfig, spec: object) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_sums_of_a_node_go_through_pipes_and_have_the_weights_that_their_reports_name(
+    local_calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a preset that ends by evaluations, which a node's aggregator has not."""
+    monkeypatch.setattr("launch.on_ray.executor.EvaluatorProcess", NoEvaluator)
+    updates, size = 40, 50_000
+    config = replace(PRESETS["cartpole"].config, learner=LearnerConfig(gradients_per_update=3), aggregation="node")
+    executor = NodesExecutor(config, environment_spec(config.environment), 2, 0, None, EchoProcess)
+    (node,) = executor.actor_ids
+    for version in range(1, updates + 1):
+        executor.publish(WeightSnapshot(version, np.full(size, version, np.float32), 0))
+        executor.dispatch(node)
+        while isinstance(summed := completed(executor), Heartbeat):
+            executor.dispatch(node)
+        assert isinstance(summed, AggregatedReport)
+        versions = [report.version for report in summed.reports]
+        # An actor that has not completed the last sum started with the weights before.
+        assert {version} <= set(versions) <= {version - 1, version}
+        np.testing.assert_array_equal(summed.gradient, np.full(size, sum(versions), np.float32))
+    # The first went through Ray.
+    assert len(local_calls) == updates - 1
+    executor.close()
 
 
 class FailingProcess(ActorProcess):
