@@ -43,24 +43,14 @@ def lag_summary(counts: Counter[int]) -> tuple[float, int, int]:
 INFO = "info/"
 
 
-class JsonLines:
-    """metrics.jsonl: one JSON object per row. A resumed run continues the file."""
-
-    def __init__(self, folder: Path) -> None:
-        file = folder / "metrics.jsonl"
-        drop_half_line(file)
-        # Without a buffer: a killed process loses no row that it has written.
-        self._file = file.open("ab", buffering=0)
-
-    def write(self, line: bytes) -> None:
-        """Append a line. After an OSError, as on a full disk, no part of it is left."""
-        end = self._file.seek(0, os.SEEK_END)
-        if self._file.write(line) != len(line):
-            self._file.truncate(end)
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file. After an OSError, as on a full disk, no part of it is left."""
+    # Without a buffer: a killed process loses no row that it has written.
+    with path.open("ab", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        if file.write(line) != len(line):
+            file.truncate(end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def row_values(row: Progress) -> dict[str, Any]:
@@ -290,7 +280,9 @@ class Reporting:
         self._every_frames = config.log_every_frames or max(1, config.total_frames // _ROWS_OF_A_RUN)
         self._view_seconds = min(RATE_SECONDS, self._every_seconds)
         self._metrics, self._progress, self._messages, self._on_row = metrics, progress, messages, on_row
-        self._rows, self._rows_fail = JsonLines(folder.path), False
+        self._file, self._rows_fail = folder.metrics, False
+        # A resumed run continues the file.
+        drop_half_line(self._file)
         self._logged_seconds, self._logged_frames = 0.0, 0
         self.latest = Progress()
 
@@ -317,7 +309,7 @@ class Reporting:
         self._logged_seconds, self._logged_frames = row.elapsed_seconds, row.frames
         line = to_json(row_values(row)).encode() + b"\n"
         try:
-            self._rows.write(line)
+            append_line(self._file, line)
             self._rows_fail = False
         except OSError as error:
             # One message for each time that the disk is full, not for each row.
@@ -337,10 +329,9 @@ class Reporting:
             self._messages.log(f"warning: {dead_network}")
 
     def write_last_row(self) -> None:
-        """Write the last row, unless its interval is empty and has no rates, and close metrics.jsonl."""
+        """Write the last row, unless its interval is empty and has no rates."""
         if not self._metrics.empty:
             self.write_row(last=True)
-        self._rows.close()
 
 
 def annealing_warning(config: RunConfig) -> str | None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -304,6 +305,8 @@ def run_path(text: str) -> Path:
     raise ConfigurationError(f"{text}: there is no such folder{others}")
 
 
+# Cached: a command may ask for the folder more than once.
+@cache
 def _fetched(url: str) -> Path:
     wanted = default_run_dir(url.rstrip("/").rpartition("/")[2]).absolute()
     folder = next(folder for folder in numbered(wanted) if not folder.exists())

@@ -134,7 +134,7 @@ def test_actors_of_a_cluster_share_the_steps_in_flight_and_not_on_a_resume(
     for config in (trained[0], kept):
         assert (config.actor.environments, config.actor.unroll_length) == (1, 16)
         assert config.learner.gradients_per_update == 16
-    line = "rollouts:     65 actors share 1,024 agent steps in flight: each 1 x 16, an update the mean of 16 gradients"
+    line = "rollouts:     65 actors share 1,040 agent steps in flight: each 1 x 16, an update the mean of 16 gradients"
     assert any(isinstance(event, Message) and event.text.startswith(line) for event in events)
     earlier = tmp_path / "earlier"
     train(quick(total_frames=300), earlier, lambda _: None)

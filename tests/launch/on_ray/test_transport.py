@@ -300,8 +300,8 @@ def test_sums_of_a_node_go_through_pipes_and_have_the_weights_that_their_reports
             executor.dispatch(node)
         assert isinstance(summed, AggregatedReport)
         versions = [report.version for report in summed.reports]
-        # An actor that has not completed the last sum started with the weights before.
-        assert {version} <= set(versions) <= {version - 1, version}
+        # The actor that completed the last sum. The other one started before, perhaps long ago.
+        assert max(versions) == version
         np.testing.assert_array_equal(summed.gradient, np.full(size, sum(versions), np.float32))
     # The first went through Ray.
     assert len(local_calls) == updates - 1

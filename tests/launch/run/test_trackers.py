@@ -16,9 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS, Even
 
 from launch.on_ray import prometheus as ray_metrics
 from launch.on_ray.prometheus import RayMetrics
-from launch.output import to_json
+from launch.output import drop_half_line, to_json
 from launch.run.events import Progress
-from launch.run.metrics import JsonLines, row_values
+from launch.run.metrics import append_line, row_values
 from launch.run.session import TrainingSession
 from launch.run.trackers import (
     MLflow,
@@ -88,9 +88,8 @@ def test_a_number_that_is_not_finite_is_no_point_on_a_curve() -> None:
 def test_a_row_follows_half_a_line_that_a_killed_process_left(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"frames": 100}\n{"frames": 2')
-    sink = JsonLines(tmp_path)
-    sink.write(to_json(row_values(replace(ROW, gradient_norm=float("nan")))).encode())
-    sink.close()
+    drop_half_line(file)
+    append_line(file, to_json(row_values(replace(ROW, gradient_norm=float("nan")))).encode())
     rows = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
     assert [row["frames"] for row in rows] == [100, 400]
     assert (rows[1]["entropy"], rows[1]["policy_lag_counts"]) == (1.5, {"0": 3, "2": 1})
