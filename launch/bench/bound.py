@@ -92,15 +92,21 @@ def measuring_processes(
 def _interrupts_blocked() -> Iterator[None]:
     """A process that is started within inherits the mask of signals.
 
-    Ctrl-C, which a terminal sends to all processes of its group, then ends it from here, without a traceback.
+    Ctrl-C, which a terminal sends to all processes of its group, then ends it from here, without a traceback. A thread
+    that does not block it may take it: here it is raised at the end, so that no process is left half started.
     """
+    interrupts: list[int] = []
     # The first spawned process starts this one, which would unblock the interrupts.
     resource_tracker.ensure_running()
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def measure_at_once(processes: Sequence[Connection], seconds: float, *request: Any) -> list[Any]:
