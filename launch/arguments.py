@@ -32,7 +32,7 @@ Repeated = Annotated[tuple[_Value, ...], _REPEATED]
 HELP = ("-h", "--help", "--help-all")
 ENVIRONMENT_OPTIONS = "environment.options"
 
-_OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_OPTION = re.compile(r"--([a-zA-Z][^=\s]*)(?:=(.*))?", re.DOTALL)
 _SHORT_OPTION = re.compile(r"-([a-zA-Z][\w.-]*)")
 # 40M, 2.5k, 1e6, 1,000,000: counts are long, and zeros are easily miscounted.
 _COUNT = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?)(?:([km])|e\+?(\d{1,2}))?", re.IGNORECASE)
@@ -127,9 +127,9 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             pairs = [typed.partition(f"{ENVIRONMENT_OPTIONS}.")[2], *following(attached)]
             values.setdefault(ENVIRONMENT_OPTIONS, {}).update(_pairs(pairs))
         elif options.get(name) is bool:
-            values[name] = _read(name, bool, attached or "True")
+            values[name] = _read(name, bool, "True" if attached is None else attached)
         elif name not in options and options.get(switched_off) is bool:
-            values[switched_off] = not _read(switched_off, bool, attached or "True")
+            values[switched_off] = not _read(switched_off, bool, "True" if attached is None else attached)
         elif name not in options:
             raise _unknown(word, name, options, title)
         elif name == ENVIRONMENT_OPTIONS:

@@ -1,8 +1,10 @@
 """The command line: `tributary COMMAND`. Each command imports what it needs, so that help comes at once."""
 
 import importlib
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, get_type_hints
@@ -86,21 +88,39 @@ def _run(command: str, *rest: str) -> int:
             print("\ntributary bench WHAT --help shows all settings.")
             return EXIT_DONE
         command, rest = f"bench {rest[0]}", rest[1:]
-    from launch.arguments import parse
-    from launch.commands.help import asks_for_help, print_help
-    from launch.output import nearest
+    with _sigterm_blocked():
+        from launch.arguments import parse
+        from launch.commands.help import asks_for_help, print_help
+        from launch.output import nearest
 
-    if command not in COMMANDS:
-        raise ConfigurationError(f"unknown command {command}{nearest(command, COMMANDS)}")
-    module, _, name = COMMANDS[command].function.partition(":")
-    function = getattr(importlib.import_module(module), name)
+        if command not in COMMANDS:
+            known = [name for name in COMMANDS if name.startswith("bench ") == command.startswith("bench ")]
+            raise ConfigurationError(f"unknown command {command}{nearest(command, known)}")
+        module, _, name = COMMANDS[command].function.partition(":")
+        function = getattr(importlib.import_module(module), name)
     takes = get_type_hints(function)["arguments"]
     if not (isinstance(takes, type) and is_dataclass(takes)):
-        return function(rest)
+        with suppress(ConfigurationError) if asks_for_help(rest) else nullcontext():
+            return function(rest)
+        # Whoever asks how to write a line has not written it yet.
+        return function([word for word in rest if asks_for_help([word])])
     if asks_for_help(rest):
         print_help(takes, command)
         return EXIT_DONE
     return function(parse(takes, command, rest)[0])
+
+
+@contextmanager
+def _sigterm_blocked() -> Iterator[None]:
+    """NumPy's threads, which its import starts, inherit the mask: the signal goes to the main thread.
+
+    It has to hold it back while Ray starts, see `launch.on_ray.cluster`.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _listed(prefix: str) -> str:

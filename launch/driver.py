@@ -183,7 +183,10 @@ def main(descriptor: str) -> int:
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.default_int_handler)
     with Interrupts() as interrupts:
+        # Without SIGTERM, which the main thread holds back while Ray starts.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
         def send(message: Event | _Outcome) -> None:
             # Nobody may be there any more: the run is saved all the same.

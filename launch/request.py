@@ -131,15 +131,18 @@ def complete(request: TrainRequest) -> ResolvedRun:
         raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
     base = base_settings(request)
     config = request.changed(base.config)
-    chosen = {*request.settings, *base.chosen_in_file}
-    if by_hand := [name for name in _SHARED if name in chosen]:
-        steps = config.actor.steps_in_flight
-        if steps is not None and "actor.steps_in_flight" in chosen:
+    # What is typed takes precedence over the file.
+    for chosen in (request.settings, base.chosen_in_file):
+        by_hand = [name for name in _SHARED if name in chosen]
+        steps = config.actor.steps_in_flight if "actor.steps_in_flight" in chosen else None
+        if by_hand and steps is not None:
             option = f"--{by_hand[0].replace('_', '-')}"
-            raise setting_error(
-                "actor.steps_in_flight", steps, f"chooses {option} by the number of actors; leave one out"
-            )
-        config = replace(config, actor=replace(config.actor, steps_in_flight=None))
+            problem = f"chooses {option} by the number of actors; leave one out"
+            raise setting_error("actor.steps_in_flight", steps, problem)
+        if by_hand:
+            config = replace(config, actor=replace(config.actor, steps_in_flight=None))
+        if by_hand or steps is not None:
+            break
     check_effects(config, [*request.settings, *(("environment.options",) if request.options else ())])
     try:
         check_effects(config, base.chosen_in_file)

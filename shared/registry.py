@@ -84,13 +84,15 @@ class MethodEntry(Entry):
 
     continuous_actions: bool
     target_network: bool = False
-    masks: bool = True
+    masks: bool = False
 
 
 METHODS: dict[str, MethodEntry] = {
-    "actor_critic": MethodEntry("shared.methods.actor_critic", "ActorCritic", continuous_actions=True),
-    "q_learning": MethodEntry("shared.methods.q_learning", "QLearning", continuous_actions=False, target_network=True),
-    "sarsa": MethodEntry("shared.methods.q_learning", "Sarsa", continuous_actions=False, target_network=True),
+    "actor_critic": MethodEntry("shared.methods.actor_critic", "ActorCritic", continuous_actions=True, masks=True),
+    **{
+        name: MethodEntry("shared.methods.q_learning", kind, continuous_actions=False, target_network=True, masks=True)
+        for name, kind in (("q_learning", "QLearning"), ("sarsa", "Sarsa"))
+    },
 }
 
 

@@ -208,10 +208,12 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
             return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP, copy=False)
 
 
-def _step_until_parent_ends(*arguments: Any) -> None:
+def _step_until_parent_ends(index: int, make: Callable[[], gymnasium.Env], *arguments: Any) -> None:
     """Gymnasium's loop of a copy in its process, which prints no traceback when its parent's process was killed."""
+    # Its constructor may raise a ConnectionError of its own.
+    environment = make()
     with suppress(ConnectionError):
-        _async_worker(*arguments)
+        _async_worker(index, lambda: environment, *arguments)
 
 
 def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
@@ -252,7 +254,7 @@ def _clean_children() -> Iterator[None]:
         yield
     finally:
         vars(main).update(hidden)
-        del os.environ["PYTHONWARNINGS"]
+        os.environ.pop("PYTHONWARNINGS", None)
         if warnings is not None:
             os.environ["PYTHONWARNINGS"] = warnings
 

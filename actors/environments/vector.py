@@ -123,9 +123,8 @@ class VectorEnvironment:
                 # Gymnasium's end of a pipe to a copy.
                 line = f"{self._id}: {method}(): the process of a copy died; its output has the reason"
             raise EnvironmentFailedError(line) from error
-        faults = [fault for fault in result[-1].get(FAULT, ()) if fault is not None]
-        if faults:
-            raise EnvironmentFailedError(faults[0])
+        if FAULT in result[-1]:
+            raise EnvironmentFailedError(next(fault for fault in result[-1][FAULT] if fault is not None))
         return result
 
     def _logged(self, info: dict[str, Any], ended: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[np.float64]]:

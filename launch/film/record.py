@@ -171,8 +171,8 @@ class VideoWriter:
                 loop=0,
                 comment=self._comment.encode(),
             )
-        if self._container is not None and self._stream is not None:
-            if whole:
+        if self._container is not None:
+            if whole and self._stream is not None:
                 self._container.mux(self._stream.encode(None))
             self._container.close()
         if whole:

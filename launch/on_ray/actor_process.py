@@ -102,12 +102,13 @@ class ActorProcess(WorkerProcess):
         """
         if self._not_made is not None:
             raise ActorNotMadeError(self._not_made)
-        with _one_line_errors():
+        with one_line_errors():
             return self._runner.run(snapshot, target)
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
+    """Raise errors as a `CallFailedError`, with their type and place."""
     try:
         yield
     except Exception as error:
@@ -139,7 +140,7 @@ class EvaluatorProcess:
 
     def run(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> EvaluationResult:
         """Evaluate these weights, see `Evaluator.run`, and film an episode if the settings request it."""
-        with _one_line_errors():
+        with one_line_errors():
             # Here, as the errors of constructors have no cause in Ray.
             self._evaluator = self._evaluator or self._make()
             result = self._evaluator.run(snapshot, policy)

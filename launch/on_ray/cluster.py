@@ -178,6 +178,11 @@ def _sigterm_after_start() -> Iterator[None]:
     threading.Thread(target=_leave_if_stuck, args=(started,), daemon=True).start()
     try:
         yield
+    except SystemExit as ended:
+        # By Ray's handler, where a thread from before took the signal.
+        if ended.code != signal.SIGTERM:
+            raise
+        raise StoppedBeforeTrainingError from None
     finally:
         started.set()
         if before != signal.SIG_DFL:

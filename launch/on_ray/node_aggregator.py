@@ -17,7 +17,7 @@ from typing import Any
 from actors.environments import EnvironmentSpec
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Completion, Heartbeat
-from launch.on_ray.actor_process import ActorProcess, WorkerProcess
+from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.cluster import ClusterView
 from launch.on_ray.executor import RayExecutor
 from launch.on_ray.transport import Answer
@@ -57,7 +57,8 @@ class NodeAggregator(WorkerProcess):
         if self._weights is None or self._weights.version != snapshot.version:
             # Actors may start with these weights after the call, when their memory may have the next ones.
             self._weights = _copy(snapshot)
-        return self._aggregator.collect(self._weights, target and _copy(target))
+        with one_line_errors():
+            return self._aggregator.collect(self._weights, target and _copy(target))
 
 
 class NodesExecutor(RayExecutor):

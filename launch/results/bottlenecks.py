@@ -52,7 +52,9 @@ class TimeSpent(NamedTuple):
 def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
     """Time per stage from at least one row of metrics; see `read_rows`."""
     seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
-    agent_steps = seconds * [row["agent_steps_per_second"] for row in rows]
+    # Rates hold in rows between two rollouts, in which no stage was measured.
+    rates = [row["agent_steps_per_second"] if row["stage_microseconds"] else 0.0 for row in rows]
+    agent_steps = seconds * rates
     microseconds = {}
     for stage in StageSeconds._fields:
         of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]

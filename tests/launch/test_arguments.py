@@ -98,6 +98,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
             "--tracking.x 1",
             "--tracking.x: there is no such option; there are --tracking.project, --tracking.group",
         ),
+        ("--fast=", "--fast : must be True or False"),
         ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),
         ("--environment.options length", "--environment.options length: must be names and values, like length 5 goal"),
     ],

@@ -123,6 +123,8 @@ def test_cores_are_divided_on_purpose() -> None:
         ("help train cartpole", "usage: tributary train"),
         ("help bench", "usage: tributary bench WHAT"),
         ("help plan", "usage: tributary plan"),
+        ("train pong --seed --help", "usage: tributary train"),
+        ("bench learning --bogus 3 --help", "usage: tributary bench learning"),
         ("help presets", "usage: tributary presets"),
         ("--version", "tributary 0."),
     ],

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_a_rollout_has_the_steps_of_a_return() -> None:
     assert shared_by(config, 256).actor.unroll_length == 32
 
 
-def test_rollouts_that_are_chosen_by_hand_are_left_alone() -> None:
+def test_rollouts_that_are_chosen_by_hand_are_left_alone(tmp_path: Path) -> None:
     chosen = complete(TrainRequest("pong", {"actor.unroll_length": 16})).config
     assert shared_by(chosen, 64) == chosen
     # As in the preset: a choice all the same.
@@ -106,4 +107,9 @@ def test_rollouts_that_are_chosen_by_hand_are_left_alone() -> None:
     both = TrainRequest("pong", {"actor.environments": 32, "actor.steps_in_flight": 512})
     with pytest.raises(ConfigurationError, match=r"--actor\.steps-in-flight 512: chooses --actor\.environments by the"):
         complete(both)
+    file = tmp_path / "mine.toml"
+    file.write_text('preset = "pong"\n[actor]\nsteps_in_flight = 512\n')
+    assert complete(TrainRequest(config=file)).config.actor.steps_in_flight == 512
+    typed = complete(TrainRequest(config=file, settings={"actor.environments": 16})).config.actor
+    assert (typed.environments, typed.steps_in_flight) == (16, None)
     assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 2_048

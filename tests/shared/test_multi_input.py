@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.layout import ParameterLayout
-from shared.networks import Head, KerasNetwork
+from shared.networks import Head, KerasNetwork, Network
 from shared.networks.convolutional import ConvolutionalNetwork
 from shared.networks.multi_input import MultiInputNetwork
 from shared.networks.recurrent import RecurrentNetwork
@@ -125,3 +125,9 @@ def test_trunks_start_with_weights_of_their_own_that_are_alike_in_every_process(
     for variable in other.variables:
         np.testing.assert_array_equal(weights[variable.path], variable.numpy())
     assert np.abs(weights["image_0/conv1_kernel"] - weights["image_1/conv1_kernel"]).max() > 0.01
+
+
+def test_running_moments_stay_the_last_in_the_layout() -> None:
+    network: Network = make(observation_scaling="running")
+    assert [v.path for v in network.variables[-2:]] == ["observation_scaling/mean", "observation_scaling/variance"]
+    assert len(network.trainable_variables) == len(network.variables) - 2

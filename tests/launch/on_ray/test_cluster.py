@@ -55,6 +55,17 @@ def test_a_termination_while_ray_starts_reaches_no_handler_of_rays_and_saves_not
     assert codes == [-signal.SIGTERM]
 
 
+def test_a_termination_that_another_thread_takes_while_ray_starts_is_no_exit_of_rays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(*_: object, **__: object) -> None:
+        raise SystemExit(signal.SIGTERM)
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
+        cluster.start_here(1)
+
+
 def test_a_ray_that_does_not_start_in_time_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
