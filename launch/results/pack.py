@@ -20,7 +20,6 @@ from rich.console import Console
 from actors.environments import adapter_of, environment_spec
 from launch import zoo
 from launch.arguments import Operand, parse
-from launch.commands.help import asks_for_help, print_help
 from launch.output import EXIT_DONE, exit_code, replace_folder, revision, to_json, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows
@@ -136,9 +135,6 @@ def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 def main() -> int:
     """Run `python -m launch.results.pack`. Returns the exit code."""
-    if asks_for_help(sys.argv[1:]):
-        print_help(PackArguments, "pack")
-        return EXIT_DONE
     print(f"packed: {pack(parse(PackArguments, 'pack', sys.argv[1:])[0])}")
     return EXIT_DONE
 
