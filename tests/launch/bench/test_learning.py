@@ -123,7 +123,7 @@ def test_what_is_left_of_a_run(tmp_path: Path) -> None:
 
 def test_an_interrupted_study_goes_on_by_the_same_command(tmp_path: Path) -> None:
     settings = "--executor inline --actors 1 --evaluation.every-frames 0 --stop-measure training"
-    limits = "--minutes 9 --total-frames 20000"
+    limits = "--minutes 9 --total-frames 60000"
     command = f"bench learning cartpole --seeds 1,2 {limits} {settings} --output {tmp_path}".split()
     first = tmp_path / "cartpole" / "seed-1"
     rows = first / "metrics.jsonl"
