@@ -46,3 +46,15 @@ def test_the_exported_layers_give_the_same_outputs(activation: str, layer_norm: 
     exported, heads = network.as_keras()(OBSERVATIONS), network(OBSERVATIONS).heads
     for head in heads:
         np.testing.assert_allclose(exported[head], heads[head], rtol=1e-6, atol=1e-6)
+
+
+def test_layer_norm_leaves_the_initial_weights_of_the_layers_as_they_are() -> None:
+    plain, normalised = (
+        {variable.path: variable.numpy() for variable in make(layer_norm=on).variables} for on in (False, True)
+    )
+    added = normalised.keys() - plain.keys()
+    assert added == {
+        f"{head}_hidden{i}_norm/{part}" for head in ("policy", "value") for i in (1, 2) for part in ("gamma", "beta")
+    }
+    for name, value in plain.items():
+        np.testing.assert_array_equal(normalised[name], value)
