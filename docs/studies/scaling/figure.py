@@ -16,13 +16,8 @@ def main() -> None:
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["executor"] == "inline":
-                task, workers = f"{row['task']}, {row['mark']}", int(row["workers"])
-                many_in_flight = row["task"] == "pong" and int(row["agent_steps_in_flight"]) > 2048 * max(
-                    1, workers / 128
-                )
-                if workers > 2 and (row["advantages_standardised_over"] == "rollout" or many_in_flight):
-                    task += ", earlier rules"
-                seeds[task][workers].append((int(row["agent_steps"]), row["reached"] == "yes"))
+                task = f"{row['task']}, {row['mark']}{'' if row['rules'] == 'present' else ', earlier rules'}"
+                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), row["reached"] == "yes"))
     with figure() as (drawn, (axes,)):
         for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
             counts = sorted(by_workers)
