@@ -3,12 +3,13 @@
 import importlib
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, get_type_hints
 
+from launch.interrupts import blocked
 from launch.output import EXIT_DONE, exit_code
 from shared.errors import ConfigurationError
 
@@ -88,7 +89,8 @@ def _run(command: str, *rest: str) -> int:
             print("\ntributary bench WHAT --help shows all settings.")
             return EXIT_DONE
         command, rest = f"bench {rest[0]}", rest[1:]
-    with _sigterm_blocked():
+    # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
+    with blocked(signal.SIGTERM):
         from launch.arguments import parse
         from launch.commands.help import asks_for_help, print_help
         from launch.output import nearest
@@ -102,25 +104,12 @@ def _run(command: str, *rest: str) -> int:
     if not (isinstance(takes, type) and is_dataclass(takes)):
         with suppress(ConfigurationError) if asks_for_help(rest) else nullcontext():
             return function(rest)
-        # Whoever asks how to write a line has not written it yet.
+        # The rest of the line has a mistake, which its author may be looking up.
         return function([word for word in rest if asks_for_help([word])])
     if asks_for_help(rest):
         print_help(takes, command)
         return EXIT_DONE
     return function(parse(takes, command, rest)[0])
-
-
-@contextmanager
-def _sigterm_blocked() -> Iterator[None]:
-    """NumPy's threads, which its import starts, inherit the mask: the signal goes to the main thread.
-
-    It has to hold it back while Ray starts, see `launch.on_ray.cluster`.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _listed(prefix: str) -> str:

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal, Unpack
 
 import msgspec
 
-from launch.interrupts import Interrupts, StopRequest
+from launch.interrupts import Interrupts, StopRequest, blocked
 from launch.machine import module_command, module_environment, open_standard_streams
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, resilient_stdio
 from launch.run.events import Event
@@ -183,10 +183,9 @@ def main(descriptor: str) -> int:
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.default_int_handler)
     with Interrupts() as interrupts:
-        # Without SIGTERM, which the main thread holds back while Ray starts.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        # SIGTERM goes to the main thread, which holds it back while Ray starts.
+        with blocked(signal.SIGTERM):
+            threading.Thread(target=_take_requests, args=(connection, interrupts), daemon=True).start()
 
         def send(message: Event | _Outcome) -> None:
             # Nobody may be there any more: the run is saved all the same.

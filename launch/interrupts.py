@@ -86,9 +86,9 @@ class Interrupts(StopRequest):
 
 
 @contextmanager
-def children_outlive_hangups() -> Iterator[None]:
-    """A closed terminal does not end the processes started here, nor theirs: they inherit that SIGHUP is blocked."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+def blocked(kind: signal.Signals) -> Iterator[None]:
+    """Block a signal in this thread. Threads and processes that are started within inherit that, and keep it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {kind})
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ The command line calls `train`; `tributary_rl`, several seeds, sweeps and benchm
 `launch.driver.train_in_process`, which takes the same arguments and runs it in a process of its own.
 """
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from launch.checks import check_arrivals, check_checkpoint, check_network, check_video
-from launch.interrupts import StoppedBeforeTrainingError, StopRequest, children_outlive_hangups
+from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
 from launch.machine import ThreadBudget, budget_for, thread_budget, usable_cores
 from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
@@ -305,7 +306,8 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         spec = thread.submit(_spec_of, run)
         thread.shutdown(wait=False)
         try:
-            with children_outlive_hangups():
+            # A closed terminal does not end Ray's processes.
+            with blocked(signal.SIGHUP):
                 connect(config, budget.actors if budget else 0)
         except ConnectionError as error:
             raise setting_error("address", config.address, f"no Ray cluster answers there: {error}") from error

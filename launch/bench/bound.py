@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
+from launch.interrupts import blocked
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError
@@ -90,20 +91,19 @@ def measuring_processes(
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A process that is started within inherits the mask of signals.
+    """Block Ctrl-C for the process that is started within: it is ended from here, without a traceback of its own.
 
-    Ctrl-C, which a terminal sends to all processes of its group, then ends it from here, without a traceback. A thread
-    that does not block it may take it: here it is raised at the end, so that no process is left half started.
+    Another thread of this process, which does not block it, may take the signal: it is raised at the end, so that no
+    process is left half started.
     """
     interrupts: list[int] = []
     # The first spawned process starts this one, which would unblock the interrupts.
     resource_tracker.ensure_running()
     handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with blocked(signal.SIGINT):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGINT, handler)
     if interrupts:
         raise KeyboardInterrupt

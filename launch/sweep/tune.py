@@ -33,7 +33,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
-from launch.interrupts import children_outlive_hangups
+from launch.interrupts import blocked
 from launch.machine import usable_cores
 from launch.output import finite, short
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
@@ -65,7 +65,8 @@ def run_trials(sweep: Sweep, folder: Path, address: str) -> tune.ResultGrid:
         ConnectionError: there is no cluster at the address.
     """
     warnings.filterwarnings("ignore", "Consider boosting PBT performance")
-    with children_outlive_hangups():
+    # A closed terminal does not end Ray's processes.
+    with blocked(signal.SIGHUP):
         if address == "local":
             cluster.start_here(usable_cores())
         else:

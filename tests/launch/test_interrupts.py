@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from launch.interrupts import Interrupts, children_outlive_hangups
+from launch.interrupts import Interrupts, blocked
 
 KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -90,6 +90,6 @@ def test_a_hangup_that_was_ignored_stays_ignored() -> None:
 
 @pytest.mark.parametrize("outlives", [True, False])
 def test_children_outlive_a_hangup_where_they_are_told_to(outlives: bool) -> None:
-    with children_outlive_hangups() if outlives else nullcontext():
+    with blocked(signal.SIGHUP) if outlives else nullcontext():
         child = subprocess.run(["sh", "-c", "kill -HUP $$; exit 7"], check=False)
     assert child.returncode == (7 if outlives else -signal.SIGHUP)
