@@ -26,7 +26,8 @@ class GradientAggregator:
     keeps its own report, so that the learner still admits and accounts for each one.
 
     Args:
-        executor: runs the rollouts. Its actors are started, and no rollout is under way.
+        executor: runs the rollouts on one node, which no actor joins or leaves on its own. Its actors are started, and
+            no rollout is under way.
         gradients: number of gradients in a sum.
         supervision: limits of silence and of replacements.
         clock: monotonic seconds.
@@ -73,10 +74,7 @@ class GradientAggregator:
             self._pool.start()
         while not self._events and not self._is_complete():
             if self._idle:
-                actor_id = self._idle.pop(0)
-                self._pool.dispatch(actor_id)
-                # On a draining node nothing was dispatched.
-                self._record(*self._pool.remove_if_drained(actor_id))
+                self._pool.dispatch(self._idle.pop(0))
                 continue
             completion = self._executor.next_completion()
             if isinstance(completion, GradientReport):

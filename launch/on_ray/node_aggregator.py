@@ -87,8 +87,8 @@ class NodesExecutor(RayExecutor):
             self.add()
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        # One a actor, but for the actor that completed the last sum. A sum of K is sent as soon as it is complete, so
-        # an incomplete one holds up to K - 1 gradients.
+        # One of each actor, but for the actor that completed the last sum. A sum of K is sent as soon as it is
+        # complete: an incomplete one holds up to K - 1 gradients that are finite, and seldom one that is not.
         rollouts = self._workers[actor_id].actors - 1
         if actor_id in self._unfinished or actor_id in self._calls.values():
             rollouts += self._config.learner.gradients_per_update

@@ -7,7 +7,7 @@ from hand_driven import HandDrivenExecutor
 from reports import gradient_report
 
 from launch.loop.aggregator import GradientAggregator
-from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Joined, Replaced
+from launch.loop.executor import ChildEvent, Failed, Heartbeat, Replaced
 from shared.config import SupervisionConfig
 from shared.types import AggregatedReport, GradientReport, WeightSnapshot
 
@@ -92,27 +92,6 @@ def test_a_slow_sum_is_kept_and_a_heartbeat_comes_instead() -> None:
     summed = node.collect(4.0, report(2, 1, 2.0, 2.0))
     assert isinstance(summed, AggregatedReport)
     assert [r.actor_id for r in summed.reports] == [1, 2]
-
-
-def test_actors_that_join_or_drain_are_reported_and_the_sum_is_kept() -> None:
-    node = Node(actors=2, k=2)
-    node.actors.wanted, node.actors.going = 3, [1]
-    assert node.collect(2.0) == ChildEvent(0, Joined(3))
-    assert node.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "add 3", "dispatch 3"]
-    node.actors.wanted = 2
-    # After its last report, whose gradient is in the sum.
-    assert node.collect(report(1, 1, 1.0, 1.0)) == ChildEvent(0, Drained(1))
-    assert node.actors.tape == ["remove 1"]
-    summed = node.collect(report(3, 1, 2.0, 2.0))
-    assert [r.actor_id for r in summed.reports] == [1, 3]
-
-
-def test_an_idle_actor_on_a_draining_node_is_ended() -> None:
-    node = Node(actors=2, k=1)
-    node.actors.going, node.actors.wanted, node.actors.clock.now = [2], 1, 2.0
-    assert isinstance(node.collect(report(2, 1, 1.0, 1.0)), AggregatedReport)
-    assert node.collect() == ChildEvent(0, Drained(2))
-    assert node.actors.tape == ["remove 2"]
 
 
 def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:
