@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from math import isfinite
@@ -62,7 +62,7 @@ class VectorEnvironment:
 
     def reset(self, seed: int | npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
         """Reset all environments, environment i with seed + i, or with entry i of seeds [B]. Returns [B, …]."""
-        observations, info = self._called("reset", seed=self._adapter.seeds(seed))
+        observations, info = self._called(self._environment.reset, seed=self._adapter.seeds(seed))
         self._lives = self._adapter.lives(info)
         observations = self._adapter.observations(observations, None)
         self.reset_non_finite = self._replace_non_finite(observations)
@@ -77,7 +77,9 @@ class VectorEnvironment:
         Environments whose episode ended in the previous step ignore theirs and reset. An environment that raises an
         error, or returns what its spaces do not allow, is an `EnvironmentFailedError`.
         """
-        observations, rewards, terminated, truncated, info = self._called("step", self._adapter.actions(actions))
+        observations, rewards, terminated, truncated, info = self._called(
+            self._environment.step, self._adapter.actions(actions)
+        )
         lives = self._adapter.lives(info)
         if lives is not None:
             assert self._lives is not None, "reset comes before the first step"
@@ -111,17 +113,17 @@ class VectorEnvironment:
         numbers[faults] = 0.0
         return NonFinite(np.any(faults, axis=1, keepdims=True)[:, 0], name)
 
-    def _called(self, method: str, *arguments: Any, **named: Any) -> Any:
+    def _called(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """The result of a method of the library's environment, whose errors are an `EnvironmentFailedError`."""
         try:
-            result = getattr(self._environment, method)(*arguments, **named)
+            result = method(*arguments, **named)
         except (EnvironmentFailedError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line = f"{self._id}: {method}() raised {typed_line(error)}{place(error)}"
+            line = f"{self._id}: {method.__name__}() raised {typed_line(error)}{place(error)}"
             if isinstance(error, EOFError | ConnectionError):
                 # Gymnasium's end of a pipe to a copy.
-                line = f"{self._id}: {method}(): the process of a copy died; its output has the reason"
+                line = f"{self._id}: {method.__name__}(): the process of a copy died; its output has the reason"
             raise EnvironmentFailedError(line) from error
         if FAULT in result[-1]:
             raise EnvironmentFailedError(next(fault for fault in result[-1][FAULT] if fault is not None))
