@@ -194,7 +194,7 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
 def _rollout_within(steps: int, config: RunConfig) -> tuple[int, int]:
     """Environments and unroll length of the largest rollout of at most `steps` agent steps, the longer one of equals.
 
-    Both are parts of the preset's, so that an update is whole gradients.
+    The environments divide the preset's and the unroll length is halved, so that an update is of whole gradients.
     """
     actor = config.actor
     longest, least = max(actor.unroll_length, _LONG_UNROLL), max(_LEAST_STEPS, config.method.n_step or 1)

@@ -168,7 +168,7 @@ def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, 
     # The costs of an agent step grow linearly from one busy core to all of them.
     busy = (min(math.ceil(actors / nodes), node_cores) - 1) / (node_cores - 1) if node_cores > 1 else 1.0
     alone, loaded = sum(costs.alone.values()), sum(costs.loaded.values())
-    # Of several machines only one is the learner's.
+    # On several machines most gradients come from another machine than the learner's.
     way = "shared_memory" if nodes == 1 else "objects"
     if _sums_on_nodes(config, actors, nodes, node_cores):
         way = "shared_memory_sums" if nodes == 1 else "sums"

@@ -287,7 +287,7 @@ class NoEvaluator:
 def test_sums_of_a_node_go_through_pipes_and_have_the_weights_that_their_reports_name(
     local_calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a preset that ends by evaluations, which a node's aggregator has not."""
+    """With a preset that ends by evaluations: a node's aggregator has no evaluator."""
     monkeypatch.setattr("launch.on_ray.executor.EvaluatorProcess", NoEvaluator)
     updates, size = 40, 50_000
     config = replace(PRESETS["cartpole"].config, learner=LearnerConfig(gradients_per_update=3), aggregation="node")
