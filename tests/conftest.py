@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from random_play import shorten_random_play
@@ -34,6 +35,13 @@ def children_take_signals() -> Iterator[None]:
 def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean observation is that of a moment of random play."""
     shorten_random_play(monkeypatch)
+
+
+@pytest.fixture
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which commands are typed."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ MISTAKES = {
     "train --method.target-interval-agent-steps 0": "must be at least 1",
     "train --method.no-target-network": "--method.target-network False: is for --method.name q_learning or sarsa; ",
     "train cartpole --network.observation-scaling bounds": "no finite bounds in observation [1, 3]; use running",
-    "train pong --network.observation-scaling running": "is for mlp",
+    "train pong --network.observation-scaling running": "is for mlp, and a3c_cnn is none; images have --network.centre",
     "train --exploration.final-epsilons 0.1 0.2 1.5": "--exploration.final-epsilons 1.5: must be between 0 and 1",
     "train cartpole --environment.id phys2d/CartPole-v1": "cannot be made",
     "train --actor.environments 0": "--actor.environments 0: must be at least 1",
@@ -42,7 +42,7 @@ MISTAKES = {
     "train --environment.id Pong-v4": "would skip twice",
     "train --actors 1000": "there is room for",
     "train --network.name mlp": "use a3c_cnn, nature_cnn or impala_resnet",
-    "train cartpole --network.name a3c_cnn": "use mlp",
+    "train cartpole --network.name a3c_cnn": "CartPole-v1 gives observations of shape (4,); use mlp",
     "train --network.name resnet": "a3c_cnn",
     "train --resume no-such-folder": "no-such-folder: there is no such folder, and no run below runs/",
     "train pong --resume no-such-folder": "--preset pong: --resume no-such-folder has its settings",
@@ -68,6 +68,23 @@ MISTAKES = {
     "evaluate zoo:cartpole --episodes 0": "--episodes 0: must be at least 1",
     "evaluate no-such-folder": "no-such-folder: there is no such folder, and no run below runs/",
     "evaluate .": "is not the folder of a run: it has no config.json",
+    # Settings without an effect.
+    "train cartpole --environment.frame-stack 4": "is for images; for others --environment.wrappers gymnasium.wrapp",
+    "train cartpole --environment.no-greyscale": "--environment.greyscale False: is for images; leave it out with Cart",
+    "train cartpole --environment.screen-size None": "--environment.screen-size None: is for images; ",
+    "train cartpole --environment.max-noops 30": "is for Atari; leave it out with CartPole-v1",
+    "train cartpole --seed 3 --environment.no-fire-on-reset": "--environment.fire-on-reset False: is for Atari",
+    "train cartpole --environment.max-episode-frames 50": "is for Atari; for others --environment.wrappers gymn",
+    "train cartpole --environment.sticky-action-probability 0.25": "is for Atari; for others --environment.wrappers",
+    "train cartpole --exploration.noise state_dependent": "is for continuous actions; leave it out with Cart",
+    "train pendulum --exploration.noise independent --exploration.noise-persistence-agent-steps 8": "is for "
+    "--exploration.noise state_dependent; leave it out with independent",
+    "train cartpole-q --method.entropy-cost 0.01": "0.01: is for --method.name actor_critic; leave it out with q_learn",
+    "train pong-q --method.target-interval-agent-steps 9": "is for --method.target-network True; leave it out with",
+    "train cartpole --exploration.final-epsilons 0.1": "is for --method.name q_learning or sarsa; leave",
+    "train lunarlander --optimizer.decay 0.99": "is for --optimizer.name rmsprop; leave it out with adam",
+    "train cartpole-tutorial --optimizer.annealing-frames 900": "is for --optimizer.schedule linear or cosine; leave",
+    "train pong --network.hidden-sizes 8": "--network.hidden-sizes (8,): is for --network.name mlp; leave it out",
     # Runs that are named.
     "evaluate latest": "there is none",
     "plot latest": "there is none",
@@ -135,9 +152,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    command: str, refused: Callable[[list[str]], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, refused: Callable[[list[str]], str], working_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ray.init", lambda *_, **__: pytest.fail("a worker would have started"))
     assert MISTAKES[command] in refused(shlex.split(command))
-    assert not list(tmp_path.iterdir())
+    assert not list(working_folder.iterdir())

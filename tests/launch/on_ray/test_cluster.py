@@ -117,7 +117,10 @@ def test_no_place_for_rays_files_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
         cluster.own_temporary_folder()
 
 
-@pytest.mark.parametrize("value", ["http://127.0.0.1:8265", "ray://127.0.0.1:1", "local", "127.0.0.1:1", "[::1]:1"])
+@pytest.mark.parametrize(
+    "value",
+    ["http://127.0.0.1:8265", "ray://127.0.0.1:1", "local", "somewhere", "127.0.0.1:1", "127.0.0.1:99999", "[::1]:1"],
+)
 def test_a_variable_that_names_no_cluster_is_one_line(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", value)
     with pytest.raises(ConfigurationError) as raised:

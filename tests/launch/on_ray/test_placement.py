@@ -100,14 +100,6 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actors", "message"), [("5:2", "in order"), ("0:3", "at least 1"), ("few", "MIN:MAX"), (":4", "MIN:MAX")]
-)
-def test_wrong_ranges(actors: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        RunConfig(actors=actors)
-
-
-@pytest.mark.parametrize(
     ("count", "requested", "limit", "level", "why"),
     [
         (1, "auto", None, "none", "applied by itself"),
