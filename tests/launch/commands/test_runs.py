@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -55,16 +56,16 @@ def test_a_narrow_terminal_goes_without_columns_and_not_without_half_of_each(
         assert max(map(len, shown(tmp_path, width))) <= width
 
 
+@pytest.mark.usefixtures("working_folder")
 def test_before_the_first_run_there_is_none_and_a_folder_that_is_typed_has_to_be_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], refused: Callable[[str], str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert main(["runs"]) == 0
     assert "tributary train begins one" in capsys.readouterr().out
-    assert main(["runs", "nosuch"]) == 2
-    assert capsys.readouterr().err == "error: nosuch: there is no such folder\n"
+    assert refused("runs nosuch") == "nosuch: there is no such folder"
 
 
+@pytest.mark.usefixtures("working_folder")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -75,10 +76,7 @@ def test_before_the_first_run_there_is_none_and_a_folder_that_is_typed_has_to_be
         ("--sort return --name v0-", ["Picking-v0-1", "Picking-v0-2"]),
     ],
 )
-def test_runs_are_chosen_and_sorted(
-    options: str, expected: list[str], cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_runs_are_chosen_and_sorted(options: str, expected: list[str], cartpole: RunConfig) -> None:
     returns = {"b-picking": 9.0, "Picking-v0-1": 3.5, "night": None, "Picking-v0-2": -2.0}
     for seconds, (name, value) in enumerate(returns.items()):
         made(Path("runs") / name, cartpole, **({} if value is None else {"mean_return_100": value}))
@@ -88,11 +86,10 @@ def test_runs_are_chosen_and_sorted(
     assert [Path(run["run"]).name for run in found] == expected
 
 
-def test_what_is_not_shown_is_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_not_shown_is_in_the_file(working_folder: Path) -> None:
     assert main(["runs", "--json", "none.json"]) == 0
     assert json.loads(Path("none.json").read_text()) == {"runs": [], "left_out": []}
-    folder = tmp_path / "runs" / "damaged"
+    folder = working_folder / "runs" / "damaged"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{")
     assert main(["runs", "--json", "one.json"]) == 0

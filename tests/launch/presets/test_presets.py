@@ -40,10 +40,10 @@ def test_images_that_are_no_ataris() -> None:
     assert preset_for(name) == "images"
 
 
+@pytest.mark.usefixtures("working_folder")
 def test_an_id_in_the_place_of_a_preset_starts_from_the_one_that_fits_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     small = "--executor inline --actors 1 --total-frames 300 --evaluation.every-frames 0 --stop-measure training"
     assert main(f"train MountainCar-v0 {small} --run-dir other".split()) == 0
     assert "preset:       vectors: any environment that shows no images" in capsys.readouterr().out

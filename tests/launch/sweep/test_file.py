@@ -1,10 +1,10 @@
 """The file of a sweep: what it says is read, and what cannot be is one line, before any trial starts."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from launch.cli import main
 from launch.sweep.file import Asha, Pbt, Range, read_sweep
 from shared.errors import ConfigurationError
 
@@ -151,8 +151,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, old: str, new: str, message:
 
 
 def test_without_the_extra_the_command_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str]
 ) -> None:
     monkeypatch.setattr("launch.sweep.file.find_spec", lambda _name: None)
-    assert main(["sweep", str(written(tmp_path, GOOD))]) == 2
-    assert "pip install 'tributary-rl[tune]'" in capsys.readouterr().err
+    assert "pip install 'tributary-rl[tune]'" in refused(f"sweep {written(tmp_path, GOOD)}")
