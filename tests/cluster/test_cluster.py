@@ -1,6 +1,5 @@
 """Several Ray nodes on this machine: actors follow nodes, the learner is where it was told to be."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,19 +43,6 @@ def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Calla
     assert summary["actor_restarts"] == 0
 
 
-def test_nodes_that_add_their_gradients_come_and_go(cluster: Cluster, train: Callable[[str], Training]) -> None:
-    nodes = [add(cluster, 2) for _ in range(2)]
-    training = train("--learner.gradients-per-update 2 --aggregation node --actors 2:4")
-    training.wait_for_actors(4)
-    cluster.remove_node(nodes[0], allow_graceful=False)
-    training.wait_for(lambda: training.row()["actors_alive"] < 4, "the loss")
-    training.wait_for(lambda: training.row()["actors_alive"] >= 2, "those that are left")
-    summary, output = training.stop()
-    assert "aggregation:  by node: as requested" in output
-    assert summary["gradients_applied"] == 2 * summary["updates"]
-    assert summary["actor_restarts"] == 0
-
-
 def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Callable[[str], Training]) -> None:
     marked = add(cluster, 1, learner=1)
     training = train()
@@ -93,14 +79,3 @@ def test_a_cluster_that_is_too_small_costs_one_line(
     assert "--actors 7: there is room for 3" in error
     assert len(without_ray(error)) == 1
     assert not (tmp_path / "run").exists()
-
-
-def test_the_doctor_looks_at_every_node(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    add(cluster, 1)
-    file = tmp_path / "doctor.json"
-    assert main(f"doctor --address {cluster.address} --json {file}".split()) == 0, capsys.readouterr().out
-    nodes = json.loads(file.read_text())["nodes"]
-    assert len(nodes) == 2
-    for node in nodes:
-        assert node["environment_microseconds"] > 0
-        assert node["graph_microseconds"] > 0

@@ -88,13 +88,3 @@ def test_after_an_interrupt_each_seed_is_trained_to_its_end_and_all_have_one_sum
     written = (folder / "seed-1" / "summary.json").stat().st_mtime_ns
     assert main(f"train --resume {folder}".split()) == 0
     assert (folder / "seed-1" / "summary.json").stat().st_mtime_ns == written
-
-
-def test_the_run_under_way_saves_and_ends_when_the_command_is_killed(tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
-    process = start(folder)
-    process.kill()
-    # The output closes when the run has ended: nobody could stop it any more.
-    output, _ = process.communicate(timeout=120)
-    assert "Traceback" not in output
-    assert json.loads((folder / "seed-1" / "summary.json").read_text())["status"] == "interrupted"

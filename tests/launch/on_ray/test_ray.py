@@ -19,8 +19,6 @@ from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 from watched_processes import actor_processes, rows
 
 from launch.cli import main
-from launch.on_ray.cluster import check_address
-from shared.errors import ConfigurationError
 
 SMALL = f"train cartpole --actor.environments 4 --actor.unroll-length 10 {UNTIL_FRAMES}"
 _started: list[subprocess.Popen] = []
@@ -129,12 +127,6 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
         assert noise not in "\n".join(without_ray(output)), output
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "somewhere", "127.0.0.1:99999"])
-def test_an_address_without_a_cluster_is_refused_at_once(address: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"--address {address}: "):
-        check_address(address)
-
-
 @pytest.mark.slow
 def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
@@ -152,32 +144,6 @@ def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) 
     assert bytes(shown.tensor_proto.string_val[2]).startswith(b"GIF89a")
     assert events.Tensors("asynchrony/policy_lag")
     assert "_hparams_/session_start_info" in events.summary_metadata
-
-
-@pytest.mark.slow
-def test_one_dead_actor_of_a_node_that_adds_is_the_only_one_replaced(tmp_path: Path) -> None:
-    settings = f"{SMALL} --actors 2 --learner.gradients-per-update 2 --aggregation node --total-frames 100M"
-    run = tmp_path / "run"
-    process = start(f"{settings} --log-every-seconds 0.5", run)
-    wait_until(lambda: rows(run) and rows(run)[-1]["updates"] > 0 and len(actor_processes(process.pid)) == 2, process)
-    dead, other = sorted(actor_processes(process.pid))
-    os.kill(dead, signal.SIGKILL)
-    wait_until(lambda: rows(run)[-1]["actor_restarts"] == 1, process)
-    at_death = rows(run)[-1]["updates"]
-    wait_until(lambda: rows(run)[-1]["updates"] > at_death + 10, process)
-    wait_until(lambda: len(actor_processes(process.pid)) == 2, process)
-    assert other in actor_processes(process.pid)
-    process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
-    assert process.returncode == 130, output
-    summary = account_of(run)
-    assert "aggregation:  by node" in output
-    assert summary["gradients_applied"] == 2 * summary["updates"]
-    assert summary["actor_restarts"] == 1
-    # That of the dead one, and at the end that of an actor that has no part in the last sum.
-    assert summary["rollouts_lost_with_actors"] == 2
-    # T x B of the settings.
-    assert summary["agent_steps_lost_with_actors_at_most"] == 2 * 10 * 4
 
 
 @pytest.mark.slow
