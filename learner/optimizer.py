@@ -25,17 +25,18 @@ class RMSProp(SGD):
 
         g ← αg + (1-α)Δθ²        θ ← θ - η Δθ / √(g + ε)
 
-    ε is inside the root, as in the paper and in Keras; PyTorch puts it outside.
+    g starts at 0, as in the paper; TensorFlow 1 starts it at 1. ε is inside the root, as in the paper and in Keras;
+    PyTorch puts it outside.
 
-    With bias correction g is divided by 1 - α^t at update t, as in Adam. Without it, with an initial g of 0 and a small
-    ε, the first update moves every weight by η/√(1-α): ten times η for α = 0.99. On Pong that killed most ReLU units of
-    the hidden layer within 70 updates.
+    With bias correction g is divided by 1 - α^t at update t, as in Adam. Without it and with a small ε, the first
+    update moves every weight by η/√(1-α): ten times η for α = 0.99. On Pong that killed most ReLU units of the hidden
+    layer within 70 updates.
     """
 
     def __init__(self, size: int, config: OptimizerConfig) -> None:
         super().__init__(size, config)
         self.variables = {
-            "mean_square": tf.Variable(tf.fill([size], float(config.initial_mean_square)), name="mean_square"),
+            "mean_square": tf.Variable(tf.zeros([size]), name="mean_square"),
             "momentum": tf.Variable(tf.zeros([size]), name="momentum"),
             # α^t as a running product: a checkpoint then needs no step counter.
             "decay_power": tf.Variable(1.0, dtype=tf.float64, name="decay_power"),

@@ -71,6 +71,10 @@ REMOVED_SETTINGS: dict[str, Any] = {
     "transfer.shared_memory": True,
     "transfer.precision": "float32",
     "tracking.name": None,
+    "tracking.group": None,
+    "optimizer.initial_mean_square": 0.0,
+    "checkpoint.every_updates": None,
+    "supervision.max_non_finite": 20,
 }
 """Default of each setting that version `REMOVED_IN` removed."""
 _REMOVED_VALUES = (("aggregation", "group"), ("optimizer.schedule", "exponential"))

@@ -365,14 +365,12 @@ class Saving:
     def count_from(self, seconds: float) -> None:
         """Start the interval to the next checkpoint, `seconds` of training after the start of the run."""
         self._saved_seconds = seconds
-        self._saved_version, self._saved_frames = self._learner.version, self._learner.account.frames
+        self._saved_frames = self._learner.account.frames
 
     def is_due(self, seconds: float) -> bool:
-        due, learner = self._config.checkpoint, self._learner
-        frames = learner.account.frames
+        due, frames = self._config.checkpoint, self._learner.account.frames
         return (
             seconds - self._saved_seconds >= due.every_seconds
-            or (due.every_updates is not None and learner.version - self._saved_version >= due.every_updates)
             # At each multiple: runs that are compared have checkpoints at the same frames.
             or (due.every_frames is not None and crossed_multiple(self._saved_frames, frames, due.every_frames))
         )

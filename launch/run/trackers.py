@@ -216,7 +216,7 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         import wandb
 
-        name, group = name_and_group(folder, config)
+        name, group = name_and_group(folder)
         run_id = _kept_id(folder, "wandb") or secrets.token_hex(4)
         _keep_id(folder, "wandb", run_id)
         self._run = wandb.init(
@@ -261,7 +261,7 @@ class MLflow:
         run_id = _kept_id(folder, "mlflow")
         if run_id is None:
             experiment = mlflow.set_experiment(config.tracking.project)
-            name, group = name_and_group(folder, config)
+            name, group = name_and_group(folder)
             tags = {} if group is None else {"group": group}
             run_id = self._client.create_run(experiment.experiment_id, run_name=name, tags=tags).info.run_id
             _keep_id(folder, "mlflow", run_id)
@@ -319,10 +319,10 @@ def check_trackers(config: RunConfig) -> None:
             raise setting_error("trackers", "mlflow", f"mlflow-skinny has no store of its own: {advice}")
 
 
-def name_and_group(folder: Path, config: RunConfig) -> tuple[str, str | None]:
-    """The run's name and group in W&B and MLflow: by default the runs of a `--seeds` or of a sweep are one group."""
+def name_and_group(folder: Path) -> tuple[str, str | None]:
+    """The run's name and group in W&B and MLflow: the runs of a `--seeds` or of a sweep are one group."""
     several = folder.parent.name if folder.name.startswith(("seed-", "trial-")) else None
-    return folder.name if several is None else f"{several}/{folder.name}", config.tracking.group or several
+    return folder.name if several is None else f"{several}/{folder.name}", several
 
 
 # W&B and MLflow write their ids from threads of their own.

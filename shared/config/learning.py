@@ -102,8 +102,6 @@ class OptimizerConfig:
     """rmsprop: α."""
     epsilon: Annotated[float, Range(above=0), For("optimizer.name", "rmsprop", "adam")] = 0.1
     """rmsprop: ε, inside the root. adam: ε̂, outside the root."""
-    initial_mean_square: Annotated[float, Range(0), _RMSPROP] = 0.0
-    """rmsprop: g before the first update: 0 as in the paper, or 1 as in TensorFlow 1, which warms the rate up."""
     bias_correction: Annotated[bool, _RMSPROP] = False
     """rmsprop: divide g, which starts at 0, by 1 - α^t. Without the correction the first updates are up to 1/√(1-α)
     times too large."""
@@ -112,10 +110,6 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_ranges("optimizer.", self)
-        if self.bias_correction and self.initial_mean_square:
-            raise setting_error(
-                "optimizer.bias_correction", True, "corrects a mean square that starts at 0, not at another value"
-            )
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,6 @@ class CheckpointConfig:
 
     every_seconds: Annotated[float, Range(above=0)] = 120.0
     """Seconds between checkpoints. The first is saved at the start and the last at the end of a run."""
-    every_updates: Annotated[int | None, Range(1)] = None
-    """Updates between checkpoints, in addition to those by seconds."""
     every_frames: Annotated[int | None, Range(1)] = None
     """Frames between checkpoints, in addition to those by seconds: one at each multiple."""
     keep: Annotated[int, Range(1)] = 3
@@ -81,7 +79,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class SupervisionConfig:
-    """Reactions to the death or hang of a process, and to rollouts that are not finite."""
+    """Reactions to the death or hang of an actor."""
 
     max_restarts: Annotated[int, Range(0)] = 10
     """Number of actors that may be replaced within ten minutes. One more ends the run after a checkpoint."""
@@ -90,8 +88,6 @@ class SupervisionConfig:
     three times the duration of its first rollout."""
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """Seconds from the start of an actor to its first report, after which it counts as hung."""
-    max_non_finite: Annotated[int, Range(1)] = 20
-    """Number of consecutive rollouts that are not finite. One more ends the run after a checkpoint."""
 
     def __post_init__(self) -> None:
         check_ranges("supervision.", self)
@@ -99,9 +95,10 @@ class SupervisionConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Where the trackers W&B and MLflow file a run. Its name there is that of its folder."""
+    """Where the trackers W&B and MLflow file a run.
+
+    Its name there is that of its folder. The runs of --seeds or of a sweep are one group.
+    """
 
     project: str = "tributary"
     """W&B project, and MLflow experiment."""
-    group: str | None = None
-    """W&B group, and MLflow tag group. None: for the runs of --seeds or of a sweep, the folder that contains them."""

@@ -77,7 +77,6 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "epsilon": _NUMBER,
         "bias_correction": _FLAG,
         "max_gradient_norm": [None, *_NUMBER],
-        "initial_mean_square": _NUMBER,
     },
     LearnerConfig: {
         "gradients_per_update": _COUNT,
@@ -92,7 +91,7 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "cores": _NUMBER,
     },
     EvaluationConfig: {"every_frames": [-1, 0, 50], "episodes": [0, 1], "environments": [0, 1, 2]},
-    CheckpointConfig: {"every_seconds": _NUMBER, "every_updates": [None, *_COUNT], "keep": _COUNT, "exact": _FLAG},
+    CheckpointConfig: {"every_seconds": _NUMBER, "keep": _COUNT, "exact": _FLAG},
     SupervisionConfig: {"max_restarts": _COUNT, "hang_seconds": _NUMBER},
     RunConfig: {
         "actors": ["auto", *_COUNT],

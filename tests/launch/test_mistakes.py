@@ -57,7 +57,7 @@ MISTAKES = {
     "train --json no-such-folder/result.json": "in a folder that exists",
     "train --executor inline --learner.device gpu": "runs on the CPU",
     "train --checkpoint.exact": "is for --executor inline",
-    "train --checkpoint.every-updates 0": "must be at least 1",
+    "train --checkpoint.every-frames 0": "must be at least 1",
     "train --supervision.max-restarts -1": "must be at least 0",
     "train --supervision.hang-seconds 0": "must be greater than 0",
     "train --replay-arrivals order.txt": "needs --executor inline",

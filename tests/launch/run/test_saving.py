@@ -129,14 +129,6 @@ def test_a_checkpoint_is_due_by_time(tmp_path: Path) -> None:
     assert saving.is_due(160.0)
 
 
-def test_a_checkpoint_is_due_by_updates(cartpole: RunConfig, tmp_path: Path) -> None:
-    config = replace(cartpole, total_frames=700, checkpoint=CheckpointConfig(every_updates=3, every_seconds=1e9))
-    run = session(config, tmp_path)
-    updates = run.run()["updates"]
-    saved = [event.update for event in run.view().events if isinstance(event, Saved)]
-    assert saved == [*range(0, updates, 3), updates] if updates % 3 else [*range(0, updates + 1, 3), updates]
-
-
 def test_a_row_comes_after_the_checkpoint_of_its_frames(cartpole: RunConfig, tmp_path: Path) -> None:
     """The reader of a row in which a multiple was reached finds the weights of that moment."""
     every = 130

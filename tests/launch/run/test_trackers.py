@@ -116,13 +116,13 @@ def test_tensorboard_has_an_evaluation_at_the_frames_of_its_weights(tmp_path: Pa
 
 
 def test_weights_and_biases(tmp_path: Path, wandb: "FakeWandb") -> None:
-    config = RunConfig(tracking=TrackingConfig(project="games", group="mine"))
+    config = RunConfig(tracking=TrackingConfig(project="games"))
     tracker = WeightsAndBiases(tmp_path, config)
     tracker.write(EVALUATED)
     tracker.write_video(VIDEO, 320)
     tracker.close()
     (started,) = wandb.started
-    assert (started["project"], started["group"], started["name"]) == ("games", "mine", tmp_path.name)
+    assert (started["project"], started["group"], started["name"]) == ("games", None, tmp_path.name)
     assert started["*"] == "frames"
     assert started["config"]["optimizer.learning_rate"] == RunConfig().optimizer.learning_rate
     assert wandb.logged[0]["frames"] == 400
@@ -133,19 +133,15 @@ def test_weights_and_biases(tmp_path: Path, wandb: "FakeWandb") -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "tracking", "name", "group"),
+    ("folder", "name", "group"),
     [
-        ("runs/pong-1", TrackingConfig(), "pong-1", None),
-        ("runs/pong-1/seed-3", TrackingConfig(), "pong-1/seed-3", "pong-1"),
-        ("runs/sweep/trial-03", TrackingConfig(), "sweep/trial-03", "sweep"),
-        ("runs/pong-1/seed-3", TrackingConfig(group="ours"), "pong-1/seed-3", "ours"),
+        ("runs/pong-1", "pong-1", None),
+        ("runs/pong-1/seed-3", "pong-1/seed-3", "pong-1"),
+        ("runs/sweep/trial-03", "sweep/trial-03", "sweep"),
     ],
 )
-def test_runs_of_several_seeds_are_told_apart_in_trackers(
-    folder: str, tracking: TrackingConfig, name: str, group: str | None
-) -> None:
-    config = RunConfig(tracking=tracking)
-    assert name_and_group(Path(folder), config) == (name, group)
+def test_runs_of_several_seeds_are_told_apart_in_trackers(folder: str, name: str, group: str | None) -> None:
+    assert name_and_group(Path(folder)) == (name, group)
 
 
 class Store:
@@ -199,14 +195,15 @@ def mlflow_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_mlflow(tmp_path: Path, mlflow_runs: dict[str, Any]) -> None:
-    config = RunConfig(tracking=TrackingConfig(project="games", group="ours"))
-    tracker = MLflow(tmp_path, config)
+    config, folder = RunConfig(tracking=TrackingConfig(project="games")), tmp_path / "ours" / "seed-1"
+    folder.mkdir(parents=True)
+    tracker = MLflow(folder, config)
     tracker.write(EVALUATED)
     tracker.write_video(VIDEO, 320)
     assert mlflow_runs["run0"].status == "RUNNING"
     tracker.close()
     run = mlflow_runs["run0"]
-    assert (run.experiment, run.name, run.tags) == ("games", tmp_path.name, {"group": "ours"})
+    assert (run.experiment, run.name, run.tags) == ("games", "ours/seed-1", {"group": "ours"})
     assert run.params == {name: str(value) for name, value in flat_settings(config).items()}
     metrics = [(name, value, step) for name, value, _, step in run.metrics]
     assert ("return/training_mean_100", 12.5, 400) in metrics
