@@ -59,7 +59,7 @@ COMMANDS: dict[str, Command] = {
         "[DIR]", "write files for clusters: ray up, Kubernetes, Docker", "launch.commands.clusters:clusters"
     ),
     "config": Command(
-        "[PRESET]", "print all settings as a file for train --config", "launch.commands.config:config_line"
+        "[PRESET]", "print all settings as a file for train --config", "launch.commands.presets:config_line"
     ),
     "presets": Command("", "list the presets", "launch.commands.presets:presets"),
     "zoo": Command("", "list the agents that ship: zoo:NAME stands where RUN does", "launch.commands.zoo:list_zoo"),
@@ -92,7 +92,7 @@ def _run(command: str, *rest: str) -> int:
     # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
     with blocked(signal.SIGTERM):
         from launch.arguments import parse
-        from launch.commands.help import asks_for_help, print_help
+        from launch.commands.settings import asks_for_help, print_help
         from launch.output import nearest
 
         if command not in COMMANDS:

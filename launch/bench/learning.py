@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.arguments import ENVIRONMENT_OPTIONS, Operand, Repeated, parse
-from launch.commands.help import asks_for_help, print_help
 from launch.commands.seeds import PlannedRun, check_side_by_side, left_to_do, parse_seeds, train_in_turn
+from launch.commands.settings import asks_for_help, print_help
 from launch.interrupts import Interrupts
 from launch.output import (
     EXIT_DONE,

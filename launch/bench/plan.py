@@ -23,7 +23,7 @@ from launch.bench.bound import Meter, calls_within, measure_at_once, measuring_p
 from launch.bench.learner import measure_learner
 from launch.bench.throughput import print_rows, print_stages, progress
 from launch.checks import check_network
-from launch.commands.options import PresetArguments, parse_with_preset
+from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
 from launch.on_ray.placement import aggregation_of
 from launch.output import EXIT_DONE, check_json_file, print_line, provenance, write_json

@@ -18,8 +18,8 @@ from launch.arguments import parse
 from launch.bench.plan import Costs, agent_steps_per_gradient, measure_costs, predict
 from launch.bench.throughput import endless, print_rows, progress, steady_state, train_for
 from launch.checks import check_network
-from launch.commands.help import asks_for_help
-from launch.commands.options import PresetArguments, print_preset_help, request_of
+from launch.commands.presets import PresetArguments, print_preset_help, request_of
+from launch.commands.settings import asks_for_help
 from launch.machine import automatic_actors, thread_budget, usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
 from launch.request import complete, shared_by

@@ -19,7 +19,7 @@ from rich.table import Table
 from actors.environments import environment_spec
 from launch.bench.bound import PLAIN_NETWORKS, Components, has_bound, measure_components
 from launch.checks import check_network
-from launch.commands.options import PresetArguments, parse_with_preset
+from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
 from launch.machine import thread_budget, usable_cores

@@ -11,9 +11,9 @@ from rich.console import Console
 from launch.arguments import parse
 from launch.commands.detach import train_detached
 from launch.commands.display import Display
-from launch.commands.help import asks_for_help
-from launch.commands.options import PresetArguments, print_preset_help, request_of
+from launch.commands.presets import PresetArguments, print_preset_help, request_of
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
+from launch.commands.settings import asks_for_help
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
 from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for

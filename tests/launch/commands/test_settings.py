@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import main
-from launch.commands.help import MOST_USED
-from launch.commands.settings import page, settings
+from launch.commands.settings import MOST_USED, page, settings
 from launch.presets import PRESETS
 from shared.config import RunConfig, flat_settings
 
