@@ -1,8 +1,12 @@
-"""`tributary runs` and `tributary attach`: the list of runs, and the progress of one that another process trains."""
+"""Runs of other processes: `tributary runs` lists them; `train --detach` starts, `attach` shows and `stop` ends one."""
 
 import math
+import os
+import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +17,26 @@ from rich.text import Text
 
 from launch.arguments import Operand
 from launch.commands.display import Display, summary_lines
-from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, duration, number, print_line, quoted, write_json
-from launch.run.folder import read_summary
+from launch.machine import module_command, module_environment
+from launch.output import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    check_json_file,
+    duration,
+    make_folder,
+    number,
+    print_line,
+    quoted,
+    write_json,
+)
+from launch.run.folder import holder_of, read_summary
 from launch.run.metrics import NewLines, progress_of
-from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status, trust_option
-from shared.errors import ConfigurationError
+from launch.run.status import DIED, RUNNING, RunPath, RunStatus, is_resumable, run_folders, run_status, trust_option
+from shared.errors import ConfigurationError, setting_error
 
-# The files of another process, maybe of another machine, can only be looked at.
+# Files and locks of another process, maybe of another machine, can only be looked at: nothing announces a change.
 _POLL_SECONDS = 0.5
+_LOCK_POLL_SECONDS = 0.1
 _MOST_SHOWN = 20
 _HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
 # Width of the console from which on these columns are shown.
@@ -57,6 +73,16 @@ class AttachArguments:
 
     run: Operand[RunPath]
     """Folder of the run; latest: the newest one."""
+
+
+@dataclass(frozen=True)
+class StopArguments:
+    """Ask a run to finish its rollouts, save and end, and wait until it has. Ctrl-C ends only the waiting."""
+
+    run: Operand[RunPath]
+    """Folder of the run, of the runs of several seeds, or of a sweep; latest: the newest run."""
+    now: bool = False
+    """End at once, as a second Ctrl-C does; agent steps since the last checkpoint are lost."""
 
 
 def list_runs(arguments: RunsArguments) -> int:
@@ -108,6 +134,74 @@ def attach(arguments: AttachArguments) -> int:
     for line in summary_lines(read_summary(run.folder), quoted(path), trust_option(run.config)):
         print_line(console, line)
     return EXIT_FAILED if run.status == "failed" else EXIT_DONE
+
+
+def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several: bool) -> int:
+    """Start `tributary train ARGUMENTS` in a session of its own, and wait until it holds its folder or has ended.
+
+    Args:
+        arguments: as typed, without `--detach`. The process checks them as usual.
+        folder: run folder, or the folder of several seeds.
+        new: whether the run begins, in contrast to a resumed one.
+        several: whether it trains several seeds.
+
+    Returns:
+        0 when the run has begun, else the exit code of the process, whose output is printed.
+    """
+    log = folder.with_name(f"{folder.name}.log")
+    make_folder(log.parent, "run_dir")
+    with log.open("w" if new else "a", encoding="utf-8") as output:
+        begins = output.tell()
+        process = subprocess.Popen(
+            module_command("launch.cli", "train", *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=module_environment(),
+        )
+    while (holder := holder_of(folder)) is None or holder.pid != process.pid:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOCK_POLL_SECONDS)
+            break
+    printed = log.read_bytes()[begins:].decode(errors="replace")
+    if process.returncode is not None:
+        # A mistake, or nothing to do, or done within a poll.
+        print(printed, end="")
+        if process.returncode != EXIT_DONE and new and not folder.exists():
+            log.unlink()
+        return process.returncode
+    print(f"running:      {folder} (process {process.pid}); its output goes to {log}")
+    print(f"look at it:   tributary attach {'latest' if several else quoted(folder)}; tributary runs")
+    print(f"end it:       tributary stop {quoted(folder)}")
+    return EXIT_DONE
+
+
+def stop(arguments: StopArguments) -> int:
+    """Run `tributary stop`. Returns the exit code: 1 if the run still goes on."""
+    folder, console = arguments.run, Console()
+    holder = holder_of(folder)
+    if holder is None:
+        raise setting_error("run", folder, "nothing runs there; tributary runs lists what does")
+    if not holder.here:
+        where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process of an older version"
+        raise setting_error("run", folder, f"runs {where}: stop it there")
+    assert holder.pid is not None
+    _interrupt(holder.pid)
+    print_line(console, f"asked process {holder.pid} to {'end at once' if arguments.now else 'finish and save'}")
+    if arguments.now:
+        # Two signals in immediate succession may arrive as one.
+        time.sleep(2 * _LOCK_POLL_SECONDS)
+        _interrupt(holder.pid)
+    try:
+        while holder_of(folder) == holder:
+            time.sleep(_LOCK_POLL_SECONDS)
+    except KeyboardInterrupt:
+        print_line(console, "it still finishes")
+        return EXIT_FAILED
+    command = f"tributary train --resume {quoted(folder)}" if is_resumable(folder) else "the command that began it"
+    print_line(console, f"ended: {folder}; {command} goes on")
+    return EXIT_DONE
 
 
 def runs_table(runs: list[RunStatus], folder: Path, console: Console) -> Table:
@@ -176,3 +270,9 @@ def _row(run: RunStatus, folder: Path) -> tuple[str, ...]:
         number(row.get("evaluation_return"), ".2f"),
         duration(row.get("elapsed_seconds")),
     )
+
+
+def _interrupt(pid: int) -> None:
+    # The process may have ended by itself.
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)

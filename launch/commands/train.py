@@ -9,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from launch.arguments import parse
-from launch.commands.detach import train_detached
 from launch.commands.display import Display
 from launch.commands.presets import PresetArguments, print_preset_help, request_of
+from launch.commands.runs import train_detached
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
 from launch.commands.settings import asks_for_help
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError

@@ -13,7 +13,7 @@ import pytest
 from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
 
 from launch.cli import main
-from launch.commands.detach import StopArguments, stop
+from launch.commands.runs import StopArguments, stop
 from launch.run.folder import FolderLock, holder_of
 
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
