@@ -48,7 +48,7 @@ train: $(INSTALLED)
 	$(BIN)/tributary train $(ARGS)
 
 agent: $(INSTALLED)
-	$(BIN)/python -m launch.results.pack $(RUN) $(NAME) $(ARGS)
+	$(BIN)/python -m launch.commands.zoo pack $(RUN) $(NAME) $(ARGS)
 	$(BIN)/python -m launch.commands.zoo > docs/zoo.md
 
 test: $(INSTALLED)

@@ -11,8 +11,8 @@ import pytest
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
+from launch.commands.zoo import PackArguments, pack
 from launch.results.curves import read_rows
-from launch.results.pack import PackArguments, pack
 from launch.run.folder import RunFolder, load_weights
 from shared.errors import ConfigurationError
 
@@ -68,7 +68,7 @@ def test_where_the_score_suffers_the_weights_stay_whole(
         np.savez(path, version=1, parameters=parameters.astype(dtype), layout=layout.fingerprint, source=source)
 
     # What is zero plays one action only, and loses at once.
-    monkeypatch.setattr("launch.results.pack.write_weights", worse)
+    monkeypatch.setattr("launch.commands.zoo.write_weights", worse)
     made = pack(PackArguments(cartpole_runs[0], "mine", episodes=10), tmp_path)
     with np.load(RunFolder(made).best_weights, allow_pickle=False) as weights:
         assert weights["parameters"].dtype == np.float32
