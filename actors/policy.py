@@ -16,8 +16,7 @@ from shared.graph import Graph
 from shared.layout import ParameterLayout
 from shared.methods.method import Method, make_explorer, method_class
 from shared.networks import KerasNetwork, Network, NetworkOutput, ObservationScale
-from shared.networks.masked import MaskedNetwork
-from shared.networks.multi_input import MultiInputNetwork
+from shared.networks.composed import MaskedNetwork, MultiInputNetwork
 from shared.networks.recurrent import LSTM_UNITS, RecurrentNetwork
 from shared.networks.stored_activations import StoredActivations
 from shared.registry import NETWORKS, class_of, import_modules

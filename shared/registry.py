@@ -30,7 +30,7 @@ class NetworkEntry(Entry):
 NETWORKS: dict[str, NetworkEntry] = {
     "a3c_cnn": NetworkEntry("shared.networks.convolutional", "ConvolutionalNetwork", images=True, least_side=36),
     "nature_cnn": NetworkEntry("shared.networks.convolutional", "ConvolutionalNetwork", images=True, least_side=36),
-    "impala_resnet": NetworkEntry("shared.networks.residual", "ResidualNetwork", images=True, least_side=36),
+    "impala_resnet": NetworkEntry("shared.networks.convolutional", "ResidualNetwork", images=True, least_side=36),
     "mlp": NetworkEntry("shared.networks.perceptron", "MultilayerPerceptron", images=False),
 }
 """Networks by `--network.name`."""

@@ -214,7 +214,7 @@ class ObservationParts(NamedTuple):
 
     First all numbers as one vector, float32 in this machine's byte order, then each image, uint8. Every observation is
     thus one array of one dtype: rollouts, buffers and minibatches treat all alike, and images stay uint8. The network
-    `shared.networks.multi_input` splits the row into the same bits.
+    `shared.networks.composed` splits the row into the same bits.
 
     `numbers` has the name and size of each part of the vector. `images` has at least one entry.
     """

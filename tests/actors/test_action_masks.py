@@ -27,7 +27,7 @@ from shared.errors import ConfigurationError, EnvironmentFailedError
 from shared.exploration import EpsilonGreedy
 from shared.methods.method import RolloutTensors, method_class
 from shared.networks import Network, NetworkOutput
-from shared.networks.masked import MaskedNetwork
+from shared.networks.composed import MaskedNetwork
 from shared.types import ActionSpec, WeightSnapshot
 
 PICKY = EnvironmentConfig(id="Picky-v0", frame_skip=1, clip_rewards=False, action_mask="action_mask")

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from shared.config import NetworkConfig
 from shared.networks import Head
-from shared.networks.convolutional import ConvolutionalNetwork
+from shared.networks.convolutional import ConvolutionalNetwork, ResidualNetwork
 from shared.networks.perceptron import MultilayerPerceptron
 from shared.networks.recurrent import RecurrentNetwork, State, lstm_unroll
-from shared.networks.residual import ResidualNetwork
 
 HEADS = (Head("policy", 3, 0.01), Head("value", 1, 1.0))
 U = 3

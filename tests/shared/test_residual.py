@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.networks import Head
-from shared.networks.residual import ResidualNetwork
+from shared.networks.convolutional import ResidualNetwork
 
 HEADS = (Head("policy", 6, 0.01), Head("value", 1, 1.0))
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 20, 20, 2), np.uint8)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from shared.config import NetworkConfig
 from shared.networks import Head, Network, NetworkOutput
+from shared.networks.composed import MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork
-from shared.networks.multi_input import MultiInputNetwork
 from shared.networks.recurrent import RecurrentNetwork
 from shared.networks.stored_activations import StoredActivations
 from shared.types import ImagePart, ObservationParts

@@ -13,8 +13,8 @@ import tensorflow as tf
 from shared.config import NetworkConfig
 from shared.layout import ParameterLayout
 from shared.networks import Head, KerasNetwork, Network
+from shared.networks.composed import MultiInputNetwork
 from shared.networks.convolutional import ConvolutionalNetwork
-from shared.networks.multi_input import MultiInputNetwork
 from shared.networks.recurrent import RecurrentNetwork
 from shared.types import ImagePart, ObservationParts
 
