@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from launch.python.agent import Agent
-    from launch.python.run import Picture, Run
-    from launch.python.training import Training
+    from launch.python.run import Picture, Run, Training
     from launch.results.evaluate import PolicyName, ProtocolName
     from launch.run.events import (
         Episodes,
@@ -235,7 +234,7 @@ def trainable(
     from launch.sweep.file import check_tune
 
     check_tune("tributary_rl.trainable")
-    from launch.python.training import resolved_run
+    from launch.python.run import resolved_run
     from launch.sweep.trainable import run_trainable
 
     # Each trial is on one node, also where this is called in a task of Ray's; and its folder is its own matter.
@@ -293,7 +292,7 @@ def _training(
     **where: Any,
 ) -> Training:
     # It imports the library, which loading an agent does without.
-    from launch.python.training import Training, resolved_run
+    from launch.python.run import Training, resolved_run
 
     named = {"seed": seed, "total_frames": total_frames}
     changed = {**(settings or {}), **{name: value for name, value in named.items() if value is not None}}

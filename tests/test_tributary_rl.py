@@ -15,7 +15,7 @@ from sessions import QUICK
 import tributary_rl as tributary
 from launch.cli import main
 from launch.presets import PRESETS
-from launch.python.training import resolved_run
+from launch.python.run import resolved_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 

@@ -1,8 +1,10 @@
-"""A run in a Python program: its settings, rows, scores, curves and videos."""
+"""Runs in a Python program: one that trains, in a driver process of its own, and the results of any."""
 
 import base64
 import io
-from contextlib import redirect_stdout
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -10,12 +12,23 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from launch.commands.display import Display
+from launch.driver import train_in_process
+from launch.interrupts import StopRequest
+from launch.presets.settings_files import named
+from launch.request import ResolvedRun, complete, on_the_same_cluster, train_request
 from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
+from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, WeightsName, read_summary
-from launch.run.status import run_path
+from launch.run.status import default_run_dir, numbered, run_path
 from launch.tensorflow_setup import share_tensorflow
+from launch.train import TrainingFailedError
 from shared.config import RunConfig
+from shared.errors import ConfigurationError, place, setting_error, typed_line
+
+OnRow = Callable[[dict[str, Any]], object]
+OnEvent = Callable[[Event, "Training"], object]
 
 
 @dataclass(frozen=True)
@@ -149,3 +162,164 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({self._folder.name!r})"
+
+
+def resolved_run(
+    preset: str | None,
+    settings: Mapping[str, Any],
+    *,
+    config: Any = None,
+    run_dir: Any = None,
+    name: str | None = None,
+    resume: Any = None,
+    start_from: Any = None,
+    trust_imports: bool = False,
+) -> ResolvedRun:
+    """The arguments of `tributary_rl.train` as a run with resolved settings.
+
+    Raises:
+        ConfigurationError: see `complete`.
+    """
+    request = train_request(
+        preset,
+        changes := named(settings),
+        config=None if config is None else Path(config),
+        run_dir=run_dir,
+        name=name,
+        resume=None if resume is None else str(resume),
+        start_from=None if start_from is None else str(start_from),
+        trust_imports=trust_imports,
+    )
+    resolved = complete(request)
+    if resolved.several is not None:
+        raise setting_error("resume", resolved.resume, "is the folder of several seeds; name that of one of them")
+    return resolved._replace(config=on_the_same_cluster(resolved.config, changes))
+
+
+class Training:
+    """A run under way. When the program that started it ends, the run is saved and ends too.
+
+    Args:
+        run: what to train.
+        run_dir: folder of a new run. None: a new one below runs/.
+        on_row: called with each row of numbers; if it returns False, the run is stopped.
+        on_event: called with each event and this object; likewise.
+        progress: print the lines of the run's progress.
+        trust_imports: see `launch.train.train`.
+    """
+
+    def __init__(
+        self,
+        run: ResolvedRun,
+        run_dir: Any,
+        on_row: OnRow | None,
+        on_event: OnEvent | None = None,
+        *,
+        progress: bool,
+        trust_imports: bool,
+    ) -> None:
+        self._run, self._on_row, self._on_event = run, on_row, on_event
+        self._progress, self._trust_imports = progress, trust_imports
+        self._made = run.resume is None and run_dir is None
+        self.path: Path = run.resume or (_new_folder(run.name) if run_dir is None else Path(run_dir).absolute())
+        self._started, self._ended = threading.Event(), threading.Event()
+        self._stop = StopRequest()
+        self._error: BaseException | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self._ended.is_set()
+
+    def stop(self) -> None:
+        """Have it finish the rollouts under way, save and end. Returns at once; `wait` waits for the end."""
+        self._stop.ask("stop()")
+
+    def request_weights(self) -> None:
+        """Have the event `Weights` come to `on_event`, in about a second while it trains. Returns at once."""
+        self._stop.weights = True
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Wait until it has ended, at most `timeout` seconds. Returns the run, whether it is done or was stopped.
+
+        Raises:
+            ConfigurationError: it could not start.
+            TrainingFailedError: it failed.
+            TimeoutError: it goes on.
+            Exception: what `on_row` or `on_event` raised; the run was stopped and saved then.
+        """
+        if not self._ended.wait(timeout):
+            raise TimeoutError(f"the run in {self.path} goes on")
+        if self._error is not None:
+            raise self._error
+        return Run(self.path)
+
+    def start(self) -> None:
+        """Train in another thread. Returns when the run has its folder and starts its actors, or has ended.
+
+        Raises:
+            ConfigurationError: it could not start.
+        """
+        threading.Thread(target=self.follow, daemon=True).start()
+        self._started.wait()
+        if isinstance(self._error, ConfigurationError):
+            raise self._error
+
+    def follow(self) -> None:
+        """Train until the run has ended. `wait` raises its errors."""
+        console = Console(force_terminal=False, force_jupyter=False, quiet=not self._progress)
+        try:
+            with Display(self._run.config, console) as display:
+                self._train(display)
+        except BaseException as error:
+            self._error = error
+        finally:
+            if self._made:
+                # Only a run that could not start leaves it empty.
+                with suppress(OSError):
+                    self.path.rmdir()
+            self._ended.set()
+            self._started.set()
+
+    def _train(self, display: Display) -> None:
+        def on_event(event: Event) -> object:
+            display.show(event)
+            if isinstance(event, Started):
+                self._started.set()
+            try:
+                goes_on = None if self._on_event is None else self._on_event(event, self)
+                if isinstance(event, Row) and self._on_row is not None and goes_on is not False:
+                    goes_on = self._on_row(event.values)
+            except Exception as error:
+                display.message(f"error: {typed_line(error)}{place(error)}; the run is saved and ends")
+                raise
+            return goes_on
+
+        try:
+            result = train_in_process(
+                self._run.config,
+                self.path,
+                on_event,
+                preset=self._run.preset,
+                resume=self._run.resume is not None,
+                start_from=self._run.start_from,
+                trust_imports=self._trust_imports,
+                stop=self._stop,
+                command=["tributary_rl.train", self._run.preset],
+            )
+        except TrainingFailedError as error:
+            raise TrainingFailedError(f"{error} ({self.path})") from error
+        if result.trained and result.status == "failed":
+            raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
+
+
+def _new_folder(name: str) -> Path:
+    for folder in numbered(default_run_dir(name).absolute()):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise setting_error("run_dir", folder, f"cannot be made: {error.strerror}") from error
+        return folder
+    raise AssertionError("unreachable")

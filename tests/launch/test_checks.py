@@ -17,7 +17,7 @@ from launch.checks import check_checkpoint, check_effects, check_network, check_
 from launch.commands.settings import as_toml, settings
 from launch.presets import PRESETS
 from launch.presets.settings_files import KINDS, with_settings
-from launch.python.training import resolved_run
+from launch.python.run import resolved_run
 from launch.request import TrainRequest, complete
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig

@@ -11,7 +11,7 @@ import pytest
 from launch.interrupts import StopRequest
 from launch.presets import PRESETS
 from launch.python import training as module
-from launch.python.training import Training
+from launch.python.run import Training
 from launch.request import ResolvedRun
 from launch.run.events import Event, Message, Row, Started
 from launch.train import OnEvent, Result, TrainingFailedError
