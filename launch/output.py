@@ -24,7 +24,7 @@ from rich.console import Console
 
 from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
 from launch.tensorflow_setup import filter_tensorflow_notices
-from shared.errors import ConfigurationError, EnvironmentFailedError, setting_error
+from shared.errors import ConfigurationError, EnvironmentFailedError, escaped, setting_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -49,10 +49,10 @@ def exit_code(command: Callable[[], int]) -> int:
         try:
             return command()
         except ConfigurationError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {escaped(str(error))}", file=sys.stderr)
             return EXIT_USAGE
         except EnvironmentFailedError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {escaped(str(error))}", file=sys.stderr)
             return EXIT_FAILED
         except SystemExit as ended:
             # From the parser of the command line, after help or an error.

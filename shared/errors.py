@@ -24,25 +24,34 @@ def setting_error(setting: str, value: object, problem: str) -> ConfigurationErr
     return ConfigurationError(f"{name} {value}: {problem}")
 
 
-def one_line(error: BaseException, most: int | None = None) -> str:
+# Errors of libraries may contain a whole file, such as a model of MuJoCo.
+_LONGEST = 2_000
+
+
+def one_line(error: BaseException, most: int = _LONGEST) -> str:
     """The message of an error on one line, cut to `most` characters; the type of an error without a message."""
     try:
         text = str(error)
     # A class of a user, whose text raises an error of its own.
     except Exception:
         text = ""
-    return " ".join(text.split())[:most] or type(error).__name__
+    return escaped(" ".join(text.split()))[:most] or type(error).__name__
 
 
-def typed_line(error: BaseException, most: int | None = None) -> str:
+def typed_line(error: BaseException, most: int = _LONGEST) -> str:
     name, line = type(error).__name__, one_line(error, most)
     return line if line == name else f"{name}: {line}"
+
+
+def escaped(text: str) -> str:
+    """`text` with Python's escapes in place of what a terminal does not print: colours, and lines of other text."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def last_line(error: BaseException) -> str:
     """The last line of an error's message, which in a traceback is what was raised; its type where it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return escaped(lines[-1])[:_LONGEST] if lines else type(error).__name__
 
 
 class EnvironmentFailedError(Exception):

@@ -7,6 +7,7 @@ fail in the middle of it. Values are converted where nothing is lost, and refuse
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import nan
 from typing import Any, NoReturn
 
@@ -40,6 +41,12 @@ class Border(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, name: str, log_info: Sequence[str] | None = ()) -> None:
         super().__init__(env)
+        for part in ("observation_space", "action_space"):
+            # Of None or of Gym, the older library, comes an error far from here.
+            if not isinstance(space := getattr(env, part), gymnasium.Space):
+                raise TypeError(
+                    f"its {part} is {space!r} ({type(space).__module__}), where one of Gymnasium is expected"
+                )
         self._name, self._log_info = name, log_info
         self._passes_no_info = log_info is not None and not log_info
         # Looked up once: a wrapper has a __getattr__, which makes all its attributes slow.
@@ -58,7 +65,7 @@ class Border(gymnasium.Wrapper):
             raise
         except BaseException as error:
             self._raised("reset", error)
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping | None)):
+        if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], Mapping | None)):
             self.refuse("reset", f"returned {described(result)}, where (observation, info) is expected")
         try:
             return self._checked(result[0]), (result[1] or {}) if self._log_info is None else {}
@@ -258,7 +265,8 @@ def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], exp
     """`value` as an array of this dtype and shape; a ValueError if values would be lost."""
     given = None
     try:
-        given = np.asarray(value)
+        # Under a mask is no value, but a number.
+        given = np.asarray(None if np.ma.is_masked(value) else value)
         fits = given.dtype.kind in "biuf" and (given.shape == shape or (given.size == 1 and np.prod(shape) == 1))
     # Ragged lists, and whatever a class of a library raises.
     except Exception:
@@ -276,14 +284,19 @@ def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], exp
     return cast
 
 
-def _number(name: str, value: Any) -> float:
-    return float(as_array(name, value, np.dtype(np.float64), (), "a number"))
+def _number(name: str, value: Any, expected: str = "a number") -> float:
+    if isinstance(value, int):
+        # Also those that fit into no integer of NumPy.
+        with suppress(OverflowError):
+            return float(value)
+    return float(as_array(name, value, np.dtype(np.float64), (), expected))
 
 
 def _truth(name: str, value: Any) -> bool:
-    number = value if isinstance(value, np.bool_) else _number(name, value)
+    expected = "True or False"
+    number = value if isinstance(value, np.bool_) else _number(name, value, expected)
     if number not in _TRUTH:
-        raise ValueError(f"{name} is {described(value)}, where True or False is expected")
+        raise ValueError(f"{name} is {described(value)}, where {expected} is expected")
     return bool(number)
 
 
@@ -307,12 +320,16 @@ def info_number(info: Any, name: str) -> float:
 def described(value: Any) -> str:
     match value:
         case np.ndarray():
-            return f"an array {value.dtype} {list(value.shape)}"
+            masked = " with masked numbers" if np.ma.is_masked(value) else ""
+            return f"an array {value.dtype} {list(value.shape)}{masked}"
         case tuple() | list():
             inside = ", ".join("None" if part is None else type(part).__name__ for part in value[:6])
             return f"a {type(value).__name__} of {len(value)} ({inside}{', …' if len(value) > 6 else ''})"
         case Mapping():
             return f"a {type(value).__name__} with {', '.join(map(repr, list(value)[:6])) or 'nothing in it'}"
+        # Python writes no more than 4,300 digits.
+        case int() if value.bit_length() > 1024:
+            return f"a whole number of {value.bit_length()} bits"
         case None | bool() | int() | float() | complex() | np.generic():
             return str(value)
         case str():

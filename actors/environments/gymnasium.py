@@ -198,10 +198,12 @@ def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = N
             with _clean_children():
                 try:
                     return start()
-                except ValueError as error:
-                    if not isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
+                except (TypeError, ValueError) as error:
+                    # Custom spaces cannot be put into shared memory, nor those of dynamic shape, by a TypeError.
+                    if isinstance(error, ValueError) and not isinstance(
+                        error.__cause__, gymnasium.error.CustomSpaceError
+                    ):
                         raise
-                    # Custom spaces cannot be put into shared memory.
                     return start(shared_memory=False)
         case _:
             # The adapter copies observations.

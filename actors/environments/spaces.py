@@ -34,7 +34,7 @@ class Actions:
         elif isinstance(space, MultiBinary):
             choices = (2,) * int(np.prod(space.shape))
             self.spec = ActionSpec(sum(choices), choices=choices)
-        elif isinstance(space, Box):
+        elif isinstance(space, Box) and np.prod(space.shape):
             self.spec = ActionSpec(int(np.prod(space.shape)), continuous=True)
             self._range = _range(space)
         else:
@@ -55,8 +55,8 @@ class Actions:
             return (actions.reshape(-1, *self._shape) + self._start).astype(self._dtype)
         middle, half, low, high = self._range
         shaped = np.clip(middle + half * actions.astype(np.float64).reshape(-1, *self._shape), low, high)
-        # Integer spaces.
-        whole = np.issubdtype(self._dtype, np.integer)
+        # Spaces of integers and of truth values.
+        whole = not np.issubdtype(self._dtype, np.inexact)
         return (np.rint(shaped) if whole else shaped).astype(self._dtype)
 
     def description(self) -> dict[str, Any]:
@@ -98,6 +98,8 @@ def _range(space: Box) -> tuple[npt.NDArray[np.float64], ...]:
 def _limits(dtype: Any) -> tuple[float, float]:
     if np.issubdtype(dtype, np.floating):
         return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    if dtype == np.bool_:
+        return 0.0, 1.0
     ends = np.iinfo(dtype).min, np.iinfo(dtype).max
     return float(ends[0]), float(_inside(np.float64(ends[1]), np.asarray(ends[1], dtype), -1))
 
@@ -166,7 +168,7 @@ class Vectors:
         self.left_out: list[str] = []
         self.images: list[tuple[Path, Box]] = []
         self._parts = list(self._parts_of(space, ()))
-        if not self._parts and not self.images:
+        if not self.images and not any(len(part.low) for part in self._parts):
             raise ValueError(f"observations are {space}: there are no numbers in them")
         nothing = np.empty(0, np.float32)
         self.low = np.concatenate([nothing, *(part.low for part in self._parts)])

@@ -96,13 +96,14 @@ def test_flat_settings_have_the_names_of_the_command_line_and_plain_values() -> 
 @pytest.mark.parametrize(
     ("error", "most", "line"),
     [
-        (ValueError("two\n  lines"), None, "two lines"),
+        (ValueError("two\n  lines"), 99, "two lines"),
         (ValueError("two\n  lines"), 5, "two l"),
         (ValueError(), 5, "ValueError"),
-        (ValueError(" \n"), None, "ValueError"),
+        (ValueError(" \n"), 99, "ValueError"),
+        (ValueError("a\x1b[31mred\udce4"), 99, r"a\x1b[31mred\udce4"),
     ],
 )
-def test_an_error_is_one_line_and_never_empty(error: Exception, most: int | None, line: str) -> None:
+def test_an_error_is_one_line_and_never_empty(error: Exception, most: int, line: str) -> None:
     assert one_line(error, most) == line
 
 
@@ -111,6 +112,7 @@ def test_an_error_is_one_line_and_never_empty(error: Exception, most: int | None
     [
         (ValueError("two\n  lines \n"), "ValueError: two lines", "lines"),
         (ValueError(" \n"), "ValueError", "ValueError"),
+        (ValueError("x" * 9999), f"ValueError: {'x' * 2000}", "x" * 2000),
     ],
 )
 def test_an_error_with_its_type_and_by_what_it_ends_with(error: Exception, typed: str, last: str) -> None:

@@ -117,6 +117,11 @@ def test_values_that_lose_nothing_are_converted(space: gymnasium.Space, came: An
             "is an array float32 [2, 2], where float32 [2] is expected",
         ),
         (TWO, [[1], [2, 3]], "the observation is a list of 2 (list, list), where"),
+        (
+            TWO,
+            np.ma.array([1.0, 0.5], mask=[0, 1]),
+            "is an array float64 [2] with masked numbers, where float32 [2] is",
+        ),
         (TWO, np.array([1j, 0]), "the observation is an array complex128 [2], where"),
         (PICTURE, np.zeros((16, 8)).tolist(), "is an array float64 [16, 8], where uint8 [16, 16] is expected"),
         (PICTURE, np.full((16, 16), 0.5), "is an array float64 [16, 16] with 0.5, where uint8 [16, 16] is expected"),
@@ -210,7 +215,9 @@ def test_an_error_of_one_copy_is_one_line_with_its_place(
         (lambda: None, 1, "the reward is None, where a number is expected"),
         (lambda: "1.0", 1, "the reward is '1.0', where a number is expected"),
         (lambda: np.zeros(2), 1, "the reward is an array float64 [2], where a number is expected"),
-        (lambda: None, 2, "terminated is None, where a number is expected"),
+        (lambda: np.ma.masked, 1, "the reward is an array float64 [] with masked numbers, where a number is expected"),
+        (lambda: 10**5000, 1, "the reward is a whole number of 16610 bits, where a number is expected"),
+        (lambda: None, 2, "terminated is None, where True or False is expected"),
         (lambda: 0.5, 3, "truncated is 0.5, where True or False is expected"),
     ],
 )
@@ -230,6 +237,19 @@ def test_results_of_neighbouring_types_are_meant(faulty: Any, what: Callable[[],
     steps = played(faulty(what, part), 9)
     assert [float(step.rewards[0]) for step in steps] == [1.0] * 9
     assert [bool(step.terminated[0]) for step in steps] == [False] * 8 + [True]
+
+
+def test_a_whole_number_of_any_length_is_a_reward(faulty: Any) -> None:
+    rewards = [float(step.rewards[0]) for step in played(faulty(lambda: 2**70, 1), 9)]
+    assert (rewards[FAILS_AT - 1], sum(rewards)) == (2.0**70, 2.0**70 + 8)
+
+
+@pytest.mark.parametrize("part", ["observation_space", "action_space"])
+def test_a_space_of_another_library_is_named(faulty: Any, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    monkeypatch.setattr(Faulty, part, range(2))
+    line = rf"cannot be made: its {part} is range\(0, 2\) \(builtins\), where one of Gymnasium is expected"
+    with pytest.raises(ConfigurationError, match=line):
+        environment_spec(faulty())
 
 
 class SilentError(Exception):

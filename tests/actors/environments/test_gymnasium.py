@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
 ) -> None:
     (tmp_path / "missions.py").write_text(
         "import gymnasium\n"
-        "from gymnasium.spaces import Dict, Discrete, Space\n"
+        "from gymnasium.spaces import Dict, Discrete, Sequence, Space\n"
         "class Mission(Space):\n"
         "    def sample(self, mask=None, probability=None): return 'go'\n"
         "    def contains(self, x): return isinstance(x, str)\n"
@@ -150,7 +151,9 @@ def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
         "    def reset(self, seed=None, options=None): self.t = 0; return self.seen(), {}\n"
         "    def step(self, action): self.t += 1; return self.seen(), 1.0, False, False, {}\n"
         "    def seen(self): return {'mission': 'go', 't': self.t}\n"
-        "gymnasium.register('Told-v0', Told, disable_env_checker=True)\n"
+        "class Longer(Told):\n"
+        "    observation_space = Sequence(Discrete(9))\n"
+        "for kind in (Told, Longer): gymnasium.register(f'{kind.__name__}-v0', kind, disable_env_checker=True)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = EnvironmentConfig(id="missions:Told-v0", frame_skip=1, vectorization="async")
@@ -161,6 +164,8 @@ def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
         np.testing.assert_array_equal(environment.step(np.zeros(1, np.int32)).observations, np.eye(9)[[1]])
     finally:
         environment.close()
+    with pytest.raises(ConfigurationError, match="neither numbers nor choices; wrap it"):
+        environment_spec(replace(config, id="missions:Longer-v0"))
 
 
 def test_the_vector_form_that_an_environment_registers_resets_in_the_step_after_the_end() -> None:

@@ -98,6 +98,7 @@ def test_a_choice_outside_of_its_space_is_refused(space: gymnasium.Space, observ
         (Box(-4, 8, (2, 2)), np.float32([-1, 0, 0.5, 9]), ActionSpec(4, continuous=True), [[-4, 2], [5, 8]]),
         (Box(-np.inf, np.inf, (1,)), np.float32([7]), ActionSpec(1, continuous=True), [7]),
         (Box(0, 10, (2,), np.int64), np.float32([-1, 0.05]), ActionSpec(2, continuous=True), [0, 5]),
+        (Box(0, 1, (3,), np.bool_), np.float32([-1, -0.1, 0.1]), ActionSpec(3, continuous=True), [False, False, True]),
         # Ranges that are too wide for float32.
         (Box(0, 2**31 - 1, (2,), np.int32), np.float32([-1, 1]), ActionSpec(2, continuous=True), [0, 2**31 - 1]),
         # The largest float stands for no bound.
@@ -148,6 +149,8 @@ def picture(value: int) -> np.ndarray:
         (Sequence(Box(0, 1, (1,))), TWO, "neither numbers nor choices; wrap it"),
         (Dict({"graph": Graph(Box(0, 1, (1,)), None)}), TWO, "neither numbers nor choices; wrap it"),
         (Text(5), TWO, "there are no numbers in them"),
+        (Box(0, 1, (0,)), TWO, "there are no numbers in them"),
+        (Box(0, 1, (1,)), Box(0, 1, (0, 2)), "a choice, several choices or an array can be played; wrap it"),
         (Box(0, 1, (1,)), Tuple((TWO, TWO)), "a choice, several choices or an array can be played; wrap it"),
     ],
 )
