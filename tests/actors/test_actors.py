@@ -1,4 +1,4 @@
-"""Rollouts, gradients: what an actor reports is what it saw."""
+"""Rollouts, gradients, evaluations: what an actor and an evaluator report is what they saw."""
 
 from dataclasses import replace
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from actors.actor import Actor
-from actors.environments import StepResult, environment_spec
+from actors.environments import StepResult, VectorEnvironment, environment_spec
 from actors.evaluator import Evaluator
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
-from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, RunConfig
+from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
-from shared.types import ActionSpec, WeightSnapshot, info_means
+from shared.types import ActionSpec, EvaluationResult, WeightSnapshot, info_means
 
 
 def step(reward=(0.0,), terminated=(False,), truncated=(False,), lost_life=(False,)) -> StepResult:
@@ -146,12 +146,58 @@ def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -
     assert reports[0].episodes.returns.size > 0
 
 
-def test_evaluation_plays_exactly_its_episodes(cartpole: RunConfig) -> None:
-    spec = environment_spec(cartpole.environment)
-    evaluation = EvaluationConfig(episodes=7, environments=3)
-    evaluator = Evaluator(cartpole, spec, evaluation)
-    weights = Policy(cartpole, spec).initial_parameters()
-    first = evaluator.run(WeightSnapshot(4, weights))
-    assert first.version == 4
-    assert len(first.episodes.returns) == 7
-    np.testing.assert_array_equal(first.episodes.returns, first.episodes.lengths)
+def starts(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
+    """The first observations of an evaluation's environments."""
+    seen: set[bytes] = set()
+    reset = VectorEnvironment.reset
+
+    def remember(self: VectorEnvironment, *arguments: int) -> np.ndarray:
+        observations = reset(self, *arguments)
+        seen.update(observation.tobytes() for observation in observations)
+        return observations
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VectorEnvironment, "reset", remember)
+        evaluate(config)
+    return seen
+
+
+def evaluate(config: RunConfig) -> EvaluationResult:
+    spec = environment_spec(config.environment)
+    evaluator = Evaluator(config, spec, config.evaluation)
+    weights = Policy(config, spec).initial_parameters()
+    try:
+        return evaluator.run(WeightSnapshot(1, weights))
+    finally:
+        evaluator.close()
+
+
+def test_evaluations_of_near_seeds_share_no_start(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=20, environments=20))
+    first, second = (starts(replace(config, seed=seed), monkeypatch) for seed in (1, 2))
+    assert len(first) == len(second) == 20
+    assert not first & second
+
+
+def test_greedy_play_from_one_start_is_one_game_however_often_it_is_played(pong: RunConfig) -> None:
+    environment = EnvironmentConfig(max_noops=0, max_episode_frames=200)
+    network = NetworkConfig(centre_observations=False)
+    config = replace(pong, environment=environment, network=network)
+    greedy = evaluate(replace(config, evaluation=EvaluationConfig(episodes=6, environments=2, policy="greedy")))
+    assert greedy.games is not None
+    assert greedy.games.tolist() == [0] * 6
+    # The same start with actions that are drawn.
+    sampled = evaluate(replace(config, evaluation=EvaluationConfig(episodes=6, environments=2)))
+    assert sampled.games is not None
+    assert sorted(sampled.games.tolist()) == list(range(6))
+
+
+def test_starts_that_differ_are_games_of_their_own(cartpole: RunConfig) -> None:
+    """All weights 0: the greedy action is always the first, and only the starts differ."""
+    config = replace(cartpole, evaluation=EvaluationConfig(episodes=8, environments=2, policy="greedy"))
+    spec = environment_spec(config.environment)
+    evaluator = Evaluator(config, spec, config.evaluation)
+    result = evaluator.run(WeightSnapshot(1, np.zeros(evaluator.layout.size, np.float32)))
+    assert result.games is not None
+    assert result.games.tolist() == list(range(8))
+    evaluator.close()

@@ -1,16 +1,15 @@
-"""The learner: admission, sums of a node, schedules, moments, the target network, and checkpoints of it all."""
+"""The learner and its account: admission, sums of a node, schedules, moments, the target network, and checkpoints."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from learners import LAYOUT, checkpoints, make_learner, q_learner, report
+from learners import checkpoints, make_learner, q_learner, report
 
-from learner.checkpoint import read_checkpoint
+from learner.account import Account
 from learner.learner import Learner
 from shared.config import MethodConfig, OptimizerConfig, RunConfig
-from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
@@ -63,12 +62,6 @@ def test_dropped_gradients_and_returns_that_are_not_finite_are_counted_and_survi
         assert ledger.dropped == {"non_finite": 10, "duplicate": 10}
         # The episodes of a duplicate were counted before.
         assert (one.account.episodes, one.account.non_finite_returns, one.account.mean_return) == (4, 2, 4.0)
-
-
-def test_the_same_sequence_of_another_actor_is_no_duplicate(cartpole: RunConfig) -> None:
-    learner = make_learner(cartpole)
-    assert learner.submit(report(1, actor_id=0)).dropped is None
-    assert learner.submit(report(1, actor_id=1)).dropped is None
 
 
 def test_gradients_that_wait_for_a_kth_are_dropped_only_if_the_run_ends(cartpole: RunConfig) -> None:
@@ -177,25 +170,6 @@ def test_a_checkpoint_has_the_names_that_those_of_earlier_revisions_have(cartpol
     assert own < set(learner.variables())
 
 
-def test_only_the_newest_checkpoints_stay(cartpole: RunConfig, tmp_path: Path) -> None:
-    learner = make_learner(cartpole)
-    kept = checkpoints(learner, tmp_path)
-    for sequence in range(1, 5):
-        learner.submit(report(sequence))
-        kept.save(learner.version)
-    assert sorted(p.name for p in tmp_path.glob("*.index")) == ["update-3.index", "update-4.index"]
-    assert read_checkpoint(tmp_path, LAYOUT)[0] == 4
-
-
-def test_a_checkpoint_of_another_network_is_refused(cartpole: RunConfig, tmp_path: Path) -> None:
-    learner = make_learner(cartpole)
-    checkpoints(learner, tmp_path).save(0)
-    with pytest.raises(ConfigurationError, match="of another network"):
-        read_checkpoint(tmp_path, ParameterLayout(("w",), ((6,),)))
-    with pytest.raises(ConfigurationError, match="no checkpoint"):
-        read_checkpoint(tmp_path / "empty", LAYOUT)
-
-
 def aggregated(reports: list[GradientReport], finite: tuple[bool, ...] | None = None) -> AggregatedReport:
     finite = finite or (True,) * len(reports)
     total = None
@@ -205,27 +179,6 @@ def aggregated(reports: list[GradientReport], finite: tuple[bool, ...] | None = 
     empty = np.empty(0, np.float32)
     bare = tuple(one._replace(gradient=empty) for one in reports)
     return AggregatedReport(100, np.zeros(5, np.float32) if total is None else total, bare, finite)
-
-
-@pytest.mark.parametrize("accumulation", ["sum", "mean"])
-def test_a_sum_made_on_a_node_is_to_the_bit_what_the_learner_makes_itself(
-    cartpole: RunConfig, accumulation: str
-) -> None:
-    generator = np.random.default_rng(0)
-    one_by_one, by_node = (make_learner(cartpole, gradients_per_update=4, accumulation=accumulation) for _ in range(2))
-    for update in range(20):
-        order = generator.permutation(4)
-        reports = [
-            report(update + 1, update, int(actor), gradient=generator.normal(size=5).astype(np.float32))
-            for actor in order
-        ]
-        single = [one_by_one.submit(r) for r in reports]
-        together = by_node.submit_sum(aggregated(reports))
-        assert [o.updated for o in together] == [o.updated for o in single] == [False, False, False, True]
-        assert [o.policy_lag for o in together] == [o.policy_lag for o in single]
-        np.testing.assert_array_equal(by_node.snapshot().parameters, one_by_one.snapshot().parameters)
-    assert by_node.account.ledger == one_by_one.account.ledger
-    assert by_node.account.lag_counts == one_by_one.account.lag_counts
 
 
 def test_each_gradient_of_a_sum_is_judged_by_itself(cartpole: RunConfig) -> None:
@@ -336,3 +289,37 @@ def test_target_and_its_clock_survive_a_checkpoint(cartpole: RunConfig, tmp_path
     assert other.target_snapshot().version == 1
     other.submit(report(5, version=other.version))
     assert other.target_snapshot().version == 2
+
+
+def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None:
+    account = Account(cartpole)
+    assert account.mean_return is None
+    account.record(report(returns=tuple(range(60))), None, 0)
+    account.record(report(returns=tuple(range(60, 120))), None, 0)
+    assert account.mean_return == np.mean(range(20, 120))
+    assert account.episodes == 120
+
+
+@pytest.mark.parametrize(("frames", "expected"), [(0, 1e-3), (10, 7.5e-4), (40, 0.0), (50, 0.0)])
+def test_learning_rate_falls_with_frames(frames: int, expected: float, cartpole: RunConfig) -> None:
+    account = Account(replace(cartpole, total_frames=40))
+    assert account.learning_rate_at(frames) == pytest.approx(expected)
+    account.record(report(agent_steps=frames), None, 0)
+    assert account.learning_rate == account.learning_rate_at(account.frames)
+
+
+def test_frames_that_were_counted_stay_and_new_ones_are_of_the_present_frame_skip(cartpole: RunConfig) -> None:
+    account = Account(cartpole)
+    account.record(report(agent_steps=60), None, 0)
+    skipping = replace(cartpole, environment=replace(cartpole.environment, frame_skip=4))
+    resumed, older = Account(skipping), Account(skipping)
+    resumed.restore(account.state())
+    assert resumed.frames == 60
+    resumed.record(report(), "non_finite", 0)
+    assert resumed.frames == resumed.frames_of(70) == 100
+    again = Account(skipping)
+    again.restore(resumed.state())
+    assert (again.frames, again.learning_rate) == (100, resumed.learning_rate)
+    # Checkpoints of version 0.1 have no frames.
+    older.restore({name: value for name, value in account.state().items() if name != "frames"})
+    assert older.frames == 240

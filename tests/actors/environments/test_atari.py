@@ -42,13 +42,9 @@ def test_the_spec_of_a_game() -> None:
     assert pong.images
     assert pong.has_lives
     assert pong.observation_bounds is None
-
-
-def test_an_agent_step_of_a_game_is_as_many_frames_as_are_skipped() -> None:
-    config = EnvironmentConfig(frame_skip=3)
-    spec = environment_spec(config)
-    assert spec.frames_per_agent_step == 3
-    assert adapter_of(config).score_protocol(spec)["frames_per_agent_step"] == 3
+    skipping = EnvironmentConfig(frame_skip=3)
+    third = environment_spec(skipping)
+    assert third.frames_per_agent_step == adapter_of(skipping).score_protocol(third)["frames_per_agent_step"] == 3
 
 
 @pytest.mark.parametrize(("rule", "value"), [("mode", 4), ("difficulty", 1), ("continuous", True)])

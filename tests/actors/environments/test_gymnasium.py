@@ -1,4 +1,4 @@
-"""Gymnasium's environments: the spec, the options, the wrappers, and how copies are stepped."""
+"""Gymnasium's environments: the spec, the options, the wrappers, how copies are stepped, and one autoreset rule."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors.environments import VectorEnvironment, adapter_of, environment_spec
+from actors.environments import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
 from actors.environments.gymnasium import make_env
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
@@ -86,6 +86,7 @@ def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
         ({"id": "ALE/Pong-v5", "greyscale": False}, "--environment.greyscale False: Atari is seen in grey"),
         ({"id": "ALE/Pong-v5", "screen_size": None}, "--environment.screen-size None: Atari is seen in a square"),
         ({"sticky_action_probability": 0.25}, "is for Atari; for others --environment.wrappers "),
+        ({"options": {"frameskip": 4}}, "skip frames twice"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:
@@ -179,3 +180,53 @@ def test_the_vector_form_that_an_environment_registers_resets_in_the_step_after_
     ended = result.terminated
     assert (np.abs(result.observations[ended, 2]) > 0.2).all()
     assert (np.abs(environment.step(np.ones(3, np.int32)).observations[ended]) <= 0.05).all()
+
+
+def test_observations_are_written_where_they_are_asked_for() -> None:
+    for config in (EnvironmentConfig(), EnvironmentConfig(id="CartPole-v1", frame_skip=1)):
+        environment = VectorEnvironment(config, 2)
+        first = environment.reset(0)
+        to = np.empty_like(first)
+        result = environment.step(np.zeros(2, np.int32), to)
+        assert result.observations is to
+        other = VectorEnvironment(config, 2)
+        other.reset(0)
+        np.testing.assert_array_equal(other.step(np.zeros(2, np.int32)).observations, to)
+
+
+def test_cartpole_and_pong_reset_in_the_step_after_the_end() -> None:
+    cartpole = VectorEnvironment(EnvironmentConfig(id="CartPole-v1", frame_skip=1), 1)
+    cartpole.reset(0)
+    while not (result := cartpole.step(np.zeros(1, np.int32))).terminated[0]:
+        pass
+    assert abs(result.observations[0, 2]) > 0.2
+    after = cartpole.step(np.ones(1, np.int32))
+    assert np.abs(after.observations).max() <= 0.05
+    assert after.rewards[0] == 0.0
+    pong = VectorEnvironment(EnvironmentConfig(max_episode_frames=80, max_noops=0), 1)
+    pong.reset(0)
+    while not (result := pong.step(np.zeros(1, np.int32))).truncated[0]:
+        assert not result.terminated[0]
+    after = pong.step(np.zeros(1, np.int32))
+    assert not after.truncated[0]
+    assert not np.array_equal(after.observations, result.observations)
+
+
+def test_continuous_actions_are_in_units_of_half_the_range_and_clipped_to_it() -> None:
+    taken = []
+    environment = VectorEnvironment(PENDULUM, 5)
+    environment.reset(0)
+    inner = environment.unwrapped
+    step = inner.step
+    inner.step = lambda actions: taken.append(actions) or step(actions)
+    environment.step(np.array([[-7.0], [-1.0], [0.0], [0.5], [3.0]], np.float32))
+    np.testing.assert_allclose(taken[0][:, 0], [-2.0, -2.0, 0.0, 1.0, 2.0])
+
+
+@pytest.mark.usefixtures("short_random_play")
+def test_the_mean_observation_is_reproducible_and_in_range() -> None:
+    first, second = (measure_observation_mean(EnvironmentConfig(), 3) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert first.shape == (84, 84, 4)
+    assert first.dtype == np.float32
+    assert 0 <= first.min() < first.max() <= 255

@@ -1,10 +1,15 @@
-"""The file of a sweep: what it says is read, and what cannot be is one line, before any trial starts."""
+"""The file of a sweep: what cannot be is one line, before any trial starts; and results without a finite return."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from launch.results.curves import EVALUATION_RETURN
+from launch.sweep.command import best_of, trials_of, write
 from launch.sweep.file import Asha, Pbt, Range, read_sweep
 from shared.errors import ConfigurationError
 
@@ -155,3 +160,24 @@ def test_without_the_extra_the_command_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("launch.sweep.file.find_spec", lambda _name: None)
     assert "pip install 'tributary-rl[tune]'" in refused(f"sweep {written(tmp_path, GOOD)}")
+
+
+def trial(number: int, row: dict[str, Any]) -> Any:
+    """A result of Tune's with its last row."""
+    metrics = {"frames": 40_000, "done": True, "ended": "done"} | row
+    settings = {"optimizer.learning_rate": 1e-3, "actor.unroll_length": 5, "method.discount": 0.98}
+    return SimpleNamespace(path=f"trial-{number:02}", config=settings, metrics=metrics, error=None)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_trial_whose_return_is_not_finite_is_listed_without_one_and_never_the_best(tmp_path: Path) -> None:
+    scores = (float("nan"), -3.0, None, float("inf"))
+    trials = [trial(number, {EVALUATION_RETURN: score}) for number, score in enumerate(scores)]
+    plan = read_sweep(written(tmp_path, GOOD))
+    found = trials_of(plan, [*trials, trial(4, {})], EVALUATION_RETURN)
+    assert [trial.score for trial in found] == [None, -3.0, None, None, None]
+    assert best_of(found) == found[1]
+    write(plan, tmp_path, found, best_of(found), None)
+    result = json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)
+    assert [trial["score"] for trial in result["trials"]] == [None, -3.0, None, None, None]
+    assert result["best"] == 1
