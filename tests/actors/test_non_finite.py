@@ -49,8 +49,9 @@ RUNNING = NetworkConfig(name="mlp", observation_scaling="running")
 
 def reports(monkeypatch: pytest.MonkeyPatch, at: Callable[[int], Step | None], calls: int = 4, **settings):
     monkeypatch.setattr(Scripted, "at", staticmethod(at))
-    chosen = {"network": RUNNING, "actor": ActorConfig(environments=2, unroll_length=4)} | settings
-    config = RunConfig(environment=EnvironmentConfig(id="Scripted-v0", frame_skip=1, normalise_rewards=True), **chosen)
+    environment = EnvironmentConfig(id="Scripted-v0", frame_skip=1, normalise_rewards=True)
+    actor = ActorConfig(environments=2, unroll_length=4)
+    config = RunConfig(**{"environment": environment, "network": RUNNING, "actor": actor} | settings)
     spec = environment_spec(config.environment)
     actor = Actor(config, spec, 0)
     snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
@@ -120,18 +121,9 @@ def test_an_observation_costs_the_rollouts_that_need_it_and_is_named(
 def test_a_gradient_without_finite_norm_ends_its_rollout_and_counts_all_of_its_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    huge = {
-        "environment": EnvironmentConfig(id="Scripted-v0", frame_skip=1, clip_rewards=False),
-        "actor": REUSED,
-        "network": NetworkConfig(name="mlp"),
-    }
-    monkeypatch.setattr(Scripted, "at", staticmethod(lambda step: (FINE, 1e30, False, False) if step == 2 else None))
-    config = RunConfig(**huge)
-    spec = environment_spec(config.environment)
-    actor = Actor(config, spec, 0)
-    snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
-    found = [actor.run(snapshot) for _ in range(5)]
-    actor.close()
+    plain = EnvironmentConfig(id="Scripted-v0", frame_skip=1, clip_rewards=False)
+    settings = {"environment": plain, "actor": REUSED, "network": NetworkConfig(name="mlp")}
+    found = reports(monkeypatch, lambda step: (FINE, 1e30, False, False) if step == 2 else None, 5, **settings)
     faulty = next(i for i, report in enumerate(found) if report.non_finite)
     assert found[faulty].non_finite.startswith("loss (")
     assert sum(report.agent_steps for report in found[: faulty + 1]) == 8

@@ -1,15 +1,17 @@
-"""Run folders whose files are written by a test: settings and rows of metrics, and no weights."""
+"""Run folders and curves that are written by a test: settings and rows of metrics, and no weights."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from launch.results.curves import Curve
 from launch.run.events import Progress
 from launch.run.folder import RunFolder
-from shared.config import RunConfig
+from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 
 
 def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
@@ -24,3 +26,9 @@ def written_run(folder: Path, rows: Iterable[dict[str, Any]], config: RunConfig 
     RunFolder(folder).write_config(config or RunConfig())
     write_rows(folder, *rows)
     return folder
+
+
+def curve(game: str, seed: int, y: Sequence[float], *, frames: float = 100, rate: float = 1e-3) -> Curve:
+    """Values `y` of a run at equal distances from 0 to `frames`."""
+    config = RunConfig(seed=seed, environment=EnvironmentConfig(id=game), optimizer=OptimizerConfig(learning_rate=rate))
+    return Curve(Path(f"{game}-{seed}"), config, np.linspace(0, frames, len(y)), np.array(y))

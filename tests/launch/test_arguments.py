@@ -94,10 +94,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
             "--environments: there is no such option; did you mean --actor.environments or --evaluation.environments?",
         ),
         ("--learner.shards 2", "--learner.shards: there is no such option; version 0.2 removed it"),
-        (
-            "--tracking.x 1",
-            "--tracking.x: there is no such option; there are --tracking.project",
-        ),
+        ("--tracking.x 1", "--tracking.x: there is no such option; there are --tracking.project"),
         ("--fast=", "--fast : must be True or False"),
         ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),
         ("--environment.options length", "--environment.options length: must be names and values, like length 5 goal"),

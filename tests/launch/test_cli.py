@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +15,13 @@ from launch.cli import main
 from launch.loop.inline import InlineExecutor
 from launch.machine import automatic_actors, thread_budget
 from launch.presets import PRESETS
-from launch.run.folder import FolderLock, RunFolder
+from launch.run.folder import RunFolder
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
 
 
-def test_a_run_folder_is_not_overwritten_and_not_shared(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "something").touch()
-    assert main(["train", "cartpole", "--executor", "inline", "--run-dir", str(tmp_path)]) == 2
-    assert f"go on with it: --resume {tmp_path}" in capsys.readouterr().err
-    with FolderLock(tmp_path), pytest.raises(ConfigurationError, match="in use"), FolderLock(tmp_path):
-        pass
-
-
-def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_train_evaluate_resume_inline(
+    tmp_path: Path, capsys: pytest.CaptureFixture, refused: Callable[[str], str]
+) -> None:
     run, result = tmp_path / "run", tmp_path / "result.json"
     small = ["--executor", "inline", "--total-frames", "1k", "--actor.environments", "4", "--actor.unroll-length", "5"]
     assert main(["train", "cartpole", *small, "--run-dir", str(run), "--json", str(result)]) == 0
@@ -46,38 +40,15 @@ def test_train_evaluate_resume_inline(tmp_path: Path, capsys: pytest.CaptureFixt
 
     assert main(["train", "--resume", str(run), "--total-frames", "1500"]) == 0
     assert json.loads((run / "summary.json").read_text())["frames"] >= 1500
-    assert main(["train", "--resume", str(run), "--network.hidden-sizes", "32"]) == 2
-    assert "of another network" in capsys.readouterr().err
-    assert main(["train", "--resume", str(run), "--optimizer.name", "adam"]) == 2
-    assert "was made with rmsprop; start a new run" in capsys.readouterr().err
-    assert main(["train", "--resume", str(run), "--method.name", "sarsa"]) == 2
-    assert capsys.readouterr().err.endswith("was made with actor_critic; start a new run\n")
+    resume = f"train --resume {run} --total-frames 3000"
+    assert "of another network" in refused(f"{resume} --network.hidden-sizes 32")
+    assert "was made with rmsprop; start a new run" in refused(f"{resume} --optimizer.name adam")
+    assert refused(f"{resume} --method.name sarsa").endswith("was made with actor_critic; start a new run")
     for change in ("frame-skip 2", "options max_episode_steps 50", "id MountainCar-v0"):
-        assert main(["train", "--resume", str(run), "--total-frames", "3000", *f"--environment.{change}".split()]) == 2
-        line = capsys.readouterr().err
-        assert line.startswith(f"error: --environment.{change.split()[0]} ")
-        assert line.endswith(f"or start a new run from its weights: --start-from {run}\n")
-        assert line.count("\n") == 1
+        line = refused(f"{resume} --environment.{change}")
+        assert line.startswith(f"--environment.{change.split()[0]} ")
+        assert line.endswith(f"or start a new run from its weights: --start-from {run}")
     assert RunFolder(run).read_config().network == PRESETS["cartpole"].config.network
-
-
-def test_a_run_from_before_a_target_network_could_be_left_out_goes_on_with_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    run = tmp_path / "run"
-    small = "--executor inline --actors 1 --total-frames 1k --network.hidden-sizes 8 --evaluation.every-frames 0"
-    train = ["train", "cartpole-q", *small.split(), "--stop-measure", "training", "--stop-at-return", "None"]
-    assert main([*train, "--run-dir", str(run)]) == 0
-    before = json.loads((run / "config.json").read_text())
-    assert before["method"].pop("target_network") is True
-    (run / "config.json").write_text(json.dumps(before))
-    capsys.readouterr()
-    assert main(["train", "--resume", str(run), "--method.no-target-network"]) == 2
-    expected = f"error: --method.target-network False: the checkpoint in {run} was made with True; start a new run\n"
-    assert capsys.readouterr().err == expected
-    assert main(["train", "--resume", str(run), "--total-frames", "2k"]) == 0
-    assert json.loads((run / "summary.json").read_text())["frames"] >= 2000
-    assert RunFolder(run).read_config().method.uses_target_network
 
 
 def test_a_run_that_learned_nothing_is_saved_as_failed_and_ends_with_exit_code_1(
@@ -88,22 +59,6 @@ def test_a_run_that_learned_nothing_is_saved_as_failed_and_ends_with_exit_code_1
     line = f"train cartpole --executor inline --actors 1 --stop-after-seconds 0.001 --run-dir {tmp_path / 'run'}"
     assert main(line.split()) == 1
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
-
-
-def test_a_replay_that_does_not_fit_is_one_line_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    mistake = "line 4 is 'report 2', which nothing under way fits"
-    order, run = tmp_path / "order.txt", tmp_path / "run"
-    order.write_text("version 2\nactors 0 1\nreport 0\nreport 2\n")
-    small = "--executor inline --actors 2 --actor.environments 4 --actor.unroll-length 5"
-    line = f"train cartpole {small} --replay-arrivals {order} --run-dir {run} --json {tmp_path}/result.json"
-    assert main(line.split()) == 1
-    out = capsys.readouterr().out
-    assert f"training failed: --replay-arrivals {order}: {mistake}" in out
-    summary = json.loads((run / "summary.json").read_text())
-    assert (summary["status"], summary["updates"]) == ("failed", 1)
-    assert json.loads((tmp_path / "result.json").read_text()) == summary
-    assert mistake in (run / "log.txt").read_text()
-    assert main(["train", "--resume", str(run), "--total-frames", "100"]) == 0
 
 
 def test_cores_are_divided_on_purpose() -> None:
@@ -134,13 +89,18 @@ def test_help_and_version(command: str, shown: str, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith(shown)
 
 
-@pytest.mark.parametrize("command", ["--version", "--help", "help train", "evaluate --help", "runs --help"])
-def test_help_imports_nothing_that_is_slow(command: str) -> None:
+def test_help_imports_nothing_that_is_slow() -> None:
     """Neither what learns, nor what plays, measures and draws."""
-    slow = {"tensorflow", "ray", "gymnasium", "asyncio", "matplotlib", "av", "launch.bench"}
-    check = f"import sys, launch.cli; launch.cli.main({command.split()})\nsys.exit(str({slow} & set(sys.modules)))"
+    check = """
+import sys
+import launch.cli
+slow = {"tensorflow", "ray", "gymnasium", "asyncio", "matplotlib", "av", "launch.bench"}
+for command in ("--version", "--help", "help train", "evaluate --help", "runs --help"):
+    launch.cli.main(command.split())
+    assert not slow & set(sys.modules), (command, slow & set(sys.modules))
+"""
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
-    assert result.stderr.strip() == "set()"
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("preset", PRESETS)

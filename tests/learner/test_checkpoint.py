@@ -13,7 +13,7 @@ from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
 
 LAYOUT = ParameterLayout(("w",), ((40,),))
-_CORRUPTIONS = 200
+_CORRUPTIONS = 100
 
 
 class Run:

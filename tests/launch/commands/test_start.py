@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from waiting import UNTIL_FRAMES
 
 from actors.environments import environment_spec
 from launch.cli import main
+from launch.on_ray import cluster
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder
 
@@ -36,10 +38,8 @@ def train_by_script(folder: Path, arguments: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=_DEADLINE_SECONDS)
 
 
-@pytest.mark.parametrize(
-    "aggregation",
-    ["", pytest.param(" --learner.gradients-per-update 2 --aggregation node", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregation", ["", " --learner.gradients-per-update 2 --aggregation node"])
 def test_an_environment_that_only_the_driver_knows_stops_in_one_line(tmp_path: Path, aggregation: str) -> None:
     ended = train_by_script(tmp_path, f"--stop-after-seconds 120 --run-dir runs/a{aggregation}")
     assert ended.returncode == 2, ended.stdout + ended.stderr
@@ -65,12 +65,12 @@ def test_a_resumed_run_that_cannot_start_keeps_its_folder(tmp_path: Path) -> Non
 
 
 def test_a_learner_without_its_gpu_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([*SMALL.split(), "--learner.device", "gpu", "--run-dir", "runs/a"]) == 2
-    assert "error: --learner.device gpu: " in capfd.readouterr().err
-    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(cluster, "connect", lambda *_: None)
+    monkeypatch.setattr(cluster.ray, "cluster_resources", dict)
+    assert "--learner.device gpu: Ray finds no GPU" in refused(f"{SMALL} --learner.device gpu --run-dir runs/a")
+    assert not list(working_folder.iterdir())
 
 
 def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: Path) -> None:
@@ -90,11 +90,12 @@ def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: P
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
 def test_seeds_that_cannot_start_leave_no_folder(
-    side_by_side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    side_by_side: int, working_folder: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    seeds = f"--seeds 1,2 --side-by-side {side_by_side} --run-dir runs --environment.id NoSuchThing-v0"
+    seeds = (
+        f"--executor inline --seeds 1,2 --side-by-side {side_by_side} --run-dir runs --environment.id NoSuchThing-v0"
+    )
     assert main([*SMALL.split(), *seeds.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "could not start: --environment.id NoSuchThing-v0: no such environment" in line
-    assert not list(tmp_path.iterdir())
+    assert not list(working_folder.iterdir())

@@ -148,12 +148,11 @@ def vector() -> SharedVector:
 
 
 def test_another_process_reads_and_writes_the_same_memory(vector: SharedVector) -> None:
+    """It starts where TensorFlow takes it without a copy, and is no file that could be left behind."""
     assert add_one(vector) == 0
     np.testing.assert_array_equal(vector.values, np.arange(1, 6))
-
-
-def test_a_vector_starts_where_tensorflow_takes_it_without_a_copy(vector: SharedVector) -> None:
     assert vector.values.ctypes.data % 64 == 0
+    assert os.readlink(f"/proc/self/fd/{vector.address.descriptor}").endswith("(deleted)")
 
 
 @pytest.mark.parametrize("change", [{"machine": "another boot"}, {"pid": 2**22 + 1}])
@@ -166,10 +165,6 @@ def test_a_descriptor_of_another_file_is_not_attached(vector: SharedVector) -> N
     with open(os.devnull) as other:
         assert attach(vector.address._replace(descriptor=other.fileno())) is None
     assert add_one(vector) == 3
-
-
-def test_no_file_is_made_that_could_be_left_behind(vector: SharedVector) -> None:
-    assert os.readlink(f"/proc/self/fd/{vector.address.descriptor}").endswith("(deleted)")
 
 
 class EchoProcess(ActorProcess):

@@ -1,15 +1,15 @@
 """Curves of runs: medians over seeds, and interquartile means against numbers worked out by hand."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from written_runs import write_rows, written_run
+from written_runs import curve, write_rows, written_run
 
 from launch.cli import main
 from launch.results.curves import (
-    Curve,
     aggregates,
     bands,
     interquartile_mean,
@@ -18,7 +18,6 @@ from launch.results.curves import (
     stratified_resamples,
 )
 from launch.run.folder import RunFolder
-from shared.config import EnvironmentConfig, OptimizerConfig, RunConfig
 from shared.errors import ConfigurationError
 
 
@@ -43,11 +42,6 @@ def test_runs_are_drawn_within_their_game_and_each_as_likely() -> None:
     # All 2² draws of the first game come equally often, so draws are independent and with replacement.
     shares = [np.mean((first == pair).all(axis=1)) for pair in itertools.product((0.0, 1.0), repeat=2)]
     np.testing.assert_allclose(shares, 0.25, atol=0.02)
-
-
-def curve(game: str, seed: int, y: list[float], *, frames: int = 100, rate: float = 1e-3) -> Curve:
-    config = RunConfig(seed=seed, environment=EnvironmentConfig(id=game), optimizer=OptimizerConfig(learning_rate=rate))
-    return Curve(Path(f"{game}-{seed}"), config, np.linspace(0, frames, len(y)), np.array(y))
 
 
 def test_scores_of_several_games_are_human_normalised() -> None:
@@ -139,7 +133,7 @@ def test_a_band_goes_on_with_two_seeds_and_stops_with_one() -> None:
 
 
 def test_a_number_that_is_null_breaks_neither_curve_nor_plot_nor_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[[str], str]
 ) -> None:
     """As the mean of returns that are not finite."""
     row = {"episodes": 3, "stage_microseconds": {"acting": 5.0}}
@@ -148,10 +142,10 @@ def test_a_number_that_is_null_breaks_neither_curve_nor_plot_nor_report(
     good = bad | {"frames": 12, "mean_return": -3.0, "median_return": -3.0}
     rows = row | {"frames": 10, "evaluations": [bad]}, row | {"frames": 20, "mean_return_100": 1.0}
     run = str(written_run(tmp_path, rows))
-    curve = read_curve(tmp_path, "frames", "mean_return_100")
-    assert (curve.x.tolist(), curve.y.tolist(), curve.evaluations) == ([20.0], [1.0], None)
+    read = read_curve(tmp_path, "frames", "mean_return_100")
+    assert (read.x.tolist(), read.y.tolist(), read.evaluations) == ([20.0], [1.0], None)
     assert main(["plot", run]) == main(["report", run]) == 0
-    assert main(["plot", run, "--y", "evaluation_return"]) == 2
+    refused(f"plot {run} --y evaluation_return")
     first = row | {"frames": 10, "mean_return_100": 1.0, "evaluations": [good, bad | {"frames": 13}]}
     write_rows(tmp_path, first, row | {"frames": 20})
     points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
@@ -159,10 +153,8 @@ def test_a_number_that_is_null_breaks_neither_curve_nor_plot_nor_report(
     assert [values.tolist() for values in points] == [[12.0], [-3.0], [0.0]]
     assert main(["report", run]) == 0
     assert "<td>best</td><td>12</td>" in (tmp_path / "report.html").read_text()
-    capsys.readouterr()
     write_rows(tmp_path, row | {"frames": 10})
-    assert main(["plot", run]) == 2
-    assert "none of its 3 episodes has a finite return" in capsys.readouterr().err
+    assert "none of its 3 episodes has a finite return" in refused(f"plot {run}")
     assert main(["report", run]) == 0
     assert "none of its 3 episodes has a finite return" in (tmp_path / "report.html").read_text()
 

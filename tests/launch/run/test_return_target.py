@@ -85,35 +85,6 @@ def test_a_run_stops_only_when_an_evaluation_confirms_its_crossing(
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
 
-def test_an_evaluation_that_is_not_finite_neither_ends_a_run_nor_has_the_best_weights(
-    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluator = script(monkeypatch, float("nan"), MARK, float("nan"))
-    config = replace(
-        cartpole,
-        stop_at_return=1e6,
-        stop_measure="evaluation",
-        evaluation=EvaluationConfig(every_frames=500),
-        total_frames=3_000,
-    )
-    summary = session(config, tmp_path).run()
-    assert len(evaluator.asked) >= 3
-    assert (summary["status"], summary["confirmed_crossing"]) == ("frames_reached", None)
-    assert summary["evaluation"]["mean_return"] is None
-    with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
-        assert (best["version"], best["mean_return"]) == (evaluator.asked[1][0], MARK)
-    # JSON as any reader takes it.
-    assert json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail) == summary
-    rows = [
-        json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()
-    ]
-    means = [entry["mean_return"] for row in rows for entry in row["evaluations"]]
-    assert means == [None, MARK] + [None] * (len(means) - 2)
-    assert rows[-1]["evaluation_return"] is None
-    resumed = session(replace(config, total_frames=4_000), tmp_path, resume=True).run()
-    assert resumed["status"] == "frames_reached"
-
-
 def test_a_window_counts_once_every_environment_has_finished_an_episode(
     cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,10 +134,7 @@ def test_a_confirmation_under_way_goes_on_after_an_exact_resume(
     """Left while the evaluation waits its turn behind the rollouts of other actors, and later."""
     evaluator = script(monkeypatch, MARK - 5.0, MARK + 85.0)
     config = replace(
-        cartpole,
-        executor="inline",
-        stop_at_return=MARK,
-        checkpoint=CheckpointConfig(exact=True, every_seconds=1e9),
+        cartpole, executor="inline", stop_at_return=MARK, checkpoint=CheckpointConfig(exact=True, every_seconds=1e9)
     )
     whole = session(config, tmp_path / "whole", actors=3).run()
     asked = list(evaluator.asked)
