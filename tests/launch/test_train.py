@@ -143,12 +143,9 @@ def test_actors_of_a_cluster_share_the_steps_in_flight_and_not_on_a_resume(
 
 
 @pytest.mark.parametrize("option", ["--resume", "--start-from"])
-def test_help_downloads_nothing(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    RunFolder(tmp_path / "kept").path.mkdir()
-    RunFolder(tmp_path / "kept").write_config(quick())
-    assert main(["train", option, f"file://{tmp_path}/kept", "--help"]) == 0
+def test_help_downloads_nothing(option: str, working_folder: Path, capsys: pytest.CaptureFixture) -> None:
+    RunFolder(working_folder / "kept").path.mkdir()
+    RunFolder(working_folder / "kept").write_config(quick())
+    assert main(["train", option, f"file://{working_folder}/kept", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: tributary train")
-    assert not (tmp_path / "runs").exists()
+    assert not (working_folder / "runs").exists()

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,10 @@ def test_a_run_is_resumed_by_the_same_words_and_adds_to_its_log(tmp_path: Path) 
     assert said.count("run folder:") >= 1
 
 
-def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path) -> None:
-    run = tmp_path / "one"
-    wrong = [*TRIBUTARY, *f"train cartpole {SMALL} --network.name a3c_cnn --detach --run-dir {run}".split()]
-    result = subprocess.run(wrong, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert "--network.name a3c_cnn: " in result.stdout
+def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = f"train cartpole {SMALL} --network.name a3c_cnn --detach --run-dir {tmp_path / 'one'}"
+    assert main(wrong.split()) == 2
+    assert "--network.name a3c_cnn: " in capfd.readouterr().out
     assert not list(tmp_path.iterdir())
 
 
@@ -84,16 +83,14 @@ def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path) -> None:
     [({"machine": "another boot"}, socket.gethostname()), ({"machine": None, "host": "elsewhere"}, "elsewhere")],
 )
 def test_a_run_of_another_machine_is_not_stopped(
-    changed: dict[str, Any], host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changed: dict[str, Any], host: str, tmp_path: Path, refused: Callable[[str], str]
 ) -> None:
     """Containers may share a host name, and a process id would name another process here."""
-    assert main(["stop", str(tmp_path)]) == 2
-    assert "nothing runs there" in capsys.readouterr().err
+    assert "nothing runs there" in refused(f"stop {tmp_path}")
     lock = FolderLock(tmp_path)
     file = tmp_path / ".lock"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
-    assert main(["stop", str(tmp_path)]) == 2
-    assert f"runs on {host}, process {os.getpid()}: stop it there" in capsys.readouterr().err
+    assert f"runs on {host}, process {os.getpid()}: stop it there" in refused(f"stop {tmp_path}")
     lock.release()
 
 
@@ -127,12 +124,12 @@ def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Pa
 
 
 def test_a_folder_that_is_not_free_is_refused_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[[str], str]
 ) -> None:
     run, log = tmp_path / "one", tmp_path / "one.log"
     run.mkdir()
     (run / "config.json").touch()
     log.write_text("of the run that is there\n")
-    assert main(f"train cartpole --detach --run-dir {run}".split()) == 2
-    assert capsys.readouterr().err.startswith(f"error: --run-dir {run}: exists; name another folder")
+    line = refused(f"train cartpole --detach --run-dir {run}")
+    assert line.startswith(f"--run-dir {run}: exists; name another folder")
     assert log.read_text() == "of the run that is there\n"

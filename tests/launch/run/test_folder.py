@@ -101,21 +101,17 @@ def test_each_seed_on_ray_starts_from_the_same_weights(tmp_path: Path) -> None:
         np.testing.assert_array_equal(first_checkpoint(runs / f"seed-{seed}"), weights_of("zoo:cartpole"))
 
 
-def test_what_belongs_to_a_run_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_belongs_to_a_run_is_not_taken_over(working_folder: Path) -> None:
     assert main(f"train cartpole {SMALL} --total-frames 40 --run-dir other".split()) == 0
-    other = RunFolder(tmp_path / "other")
-    other.write_config(replace(other.read_config(), storage=f"file://{tmp_path}/copy", record_arrivals="order.txt"))
+    other, new = RunFolder(Path("other")), RunFolder(Path("new"))
+    storage = f"file://{working_folder}/copy"
+    other.write_config(replace(other.read_config(), storage=storage, record_arrivals="order.txt"))
     assert main(["train", "--start-from", "other", "--total-frames", "40", "--run-dir", "new"]) == 0
-    assert {entry.name for entry in tmp_path.iterdir()} == {"other", "new"}
+    assert {entry.name for entry in working_folder.iterdir()} == {"other", "new"}
     # All that was played before counts: also by the run after the next, and of a run that was killed.
-    steps = [
-        json.loads((tmp_path / name / "summary.json").read_text())["agent_steps_sampled"] for name in ("other", "new")
-    ]
-    (tmp_path / "new" / "summary.json").unlink()
-    assert agent_steps_learned(RunFolder(tmp_path / "new")) == sum(steps)
+    steps = [json.loads(folder.summary.read_text())["agent_steps_sampled"] for folder in (other, new)]
+    new.summary.unlink()
+    assert agent_steps_learned(new) == sum(steps)
     # The weights are those of its last checkpoint, for want of best ones.
     assert not other.best_weights.exists()
-    assert (
-        "the last checkpoint" in json.loads((tmp_path / "new" / "manifest.json").read_text())["started_from"]["weights"]
-    )
+    assert "the last checkpoint" in json.loads(new.manifest.read_text())["started_from"]["weights"]

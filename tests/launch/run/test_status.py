@@ -138,11 +138,10 @@ def test_a_row_is_read_as_the_progress_that_it_was_written_from() -> None:
     assert progress_of(json.loads(json.dumps(row_values(progress)))) == progress
 
 
-def test_latest_is_a_name_only_where_nothing_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_latest_is_a_name_only_where_nothing_has_it(working_folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="there is none"):
         run_path("latest")
-    newest = started(tmp_path / "runs" / "pong", 1)
+    newest = started(working_folder / "runs" / "pong", 1)
     assert run_path("latest").absolute() == newest
     assert run_path("runs/pong") == Path("runs/pong")
     assert run_path("pong") == Path("runs/pong"), "as tributary runs lists it"
@@ -150,9 +149,9 @@ def test_latest_is_a_name_only_where_nothing_has_it(tmp_path: Path, monkeypatch:
         ConfigurationError, match=r"pnog: there is no such folder, there are runs/pong \(tributary runs"
     ):
         run_path("pnog")
-    (tmp_path / "latest").mkdir()
+    (working_folder / "latest").mkdir()
     assert run_path("latest") == Path("latest")
-    (tmp_path / "pong").mkdir()
+    (working_folder / "pong").mkdir()
     assert run_path("pong") == Path("pong")
 
 
