@@ -2,7 +2,7 @@
 
 Each docstring below a field is its help text on the command line. Presets (`launch/presets`) are instances of
 `RunConfig`; a run folder holds the resolved instance as `config.json`. A new setting belongs to the part that it is
-about: the task, learning, or the processes; a check of two parts together to this file.
+about, the task or the training; a check of two parts together to this file.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from shared.config.checks import Range, check_ranges
-from shared.config.learning import ExplorationConfig, LearnerConfig, MethodConfig, OptimizerConfig
-from shared.config.processes import ActorConfig, CheckpointConfig, SupervisionConfig, TrackingConfig
 from shared.config.task import EnvironmentConfig, EvaluationConfig, NetworkConfig, OptionValue
+from shared.config.training import (
+    ActorConfig,
+    CheckpointConfig,
+    ExplorationConfig,
+    LearnerConfig,
+    MethodConfig,
+    OptimizerConfig,
+    SupervisionConfig,
+    TrackingConfig,
+)
 from shared.errors import setting_error
 from shared.registry import EXPLORERS, METHODS, NETWORKS, SCHEDULES
 
