@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from actors.gradient import Gradients, RolloutGradient, RolloutPart
-from actors.minibatches import Minibatches
+from actors.gradient import Gradients, Minibatches, RolloutGradient, RolloutPart
 from actors.policy import Acted, Policy, carried
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig

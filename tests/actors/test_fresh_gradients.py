@@ -7,7 +7,7 @@ import pytest
 
 from actors.actor import Actor
 from actors.environments import environment_spec
-from actors.minibatches import RecentAdvantages
+from actors.gradient import RecentAdvantages
 from actors.policy import Policy
 from shared import losses
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
