@@ -3,6 +3,7 @@
 import io
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -302,3 +303,30 @@ def as_svg(drawn: "Figure") -> str:
     text = io.StringIO()
     drawn.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def stages_svg(microseconds: dict[str, float]) -> str:
+    """A bar chart of an actor's microseconds per agent step, by stage, with their shares."""
+    total = sum(microseconds.values()) or 1.0
+    names = list(microseconds)[::-1]
+    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+        bars = axes.barh(names, [microseconds[name] for name in names], color=COLOURS[: len(names)][::-1])
+        labels = [f"{microseconds[name]:,.0f} µs, {microseconds[name] / total:.0%}" for name in names]
+        axes.bar_label(bars, labels, padding=3, fontsize=8.5)
+        axes.set_xlim(0, 1.3 * (max(microseconds.values()) or 1.0))
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("µs per agent step of an actor")
+        return as_svg(drawn)
+
+
+def lags_svg(counts: Counter[int]) -> str:
+    """A histogram of the policy lag of gradients."""
+    from matplotlib.ticker import MaxNLocator
+
+    total = max(counts.total(), 1)
+    with figure(width=5.6, height=2.6) as (drawn, (axes,)):
+        axes.bar(list(counts), [100 * count / total for count in counts.values()], color=COLOURS[0])
+        axes.set_xlabel("policy lag of a gradient, updates")
+        axes.set_ylabel("% of gradients")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        return as_svg(drawn)

@@ -1,4 +1,4 @@
-"""`tributary report RUN…`: one self-contained HTML page about runs, with their results, costs and settings."""
+"""`tributary report RUN…`: one self-contained HTML page about runs: results, settings, where the time went and why."""
 
 import base64
 import json
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -27,7 +27,6 @@ from launch.output import (
     whole_file,
     write_json,
 )
-from launch.results.bottlenecks import held_back, lags_svg, mean_time_spent, stages_svg, time_spent
 from launch.results.curves import (
     TRAINING_RETURN,
     Curve,
@@ -40,12 +39,21 @@ from launch.results.curves import (
     same_but_for_seed,
 )
 from launch.results.evaluate import mean_and_error, protocol_line, published_scores, without_episodes
-from launch.results.plot import as_svg, curves_figure, default_output, find_runs, metric_label
+from launch.results.plot import (
+    as_svg,
+    curves_figure,
+    default_output,
+    find_runs,
+    lags_svg,
+    metric_label,
+    stages_svg,
+)
 from launch.run.folder import read_manifest, read_object, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.status import RunPath, run_status
-from shared.config import flat_settings
+from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError
+from shared.types import StageSeconds
 
 # Metrics with small curves of their own, and the least value that is shown: an explained variance of -100 says no more
 # than one of -1.
@@ -57,6 +65,25 @@ _DIAGNOSTICS = {
 }
 # Larger videos would make the page slow to open.
 _MOST_VIDEO_BYTES = 12 * 2**20
+
+# Shares from which a line reports them.
+_NOTABLE_WAIT = 0.10
+_BUSY_LEARNER = 0.70
+_NOTABLE_DROPS = 0.01
+
+# What an actor does in each stage, and how to make it faster.
+_STAGES = {
+    "environment": (
+        "stepping the environments",
+        "cheaper environments or more cores for actors would make it faster",
+    ),
+    "acting": ("choosing actions", "more environments per actor (--actor.environments) make each action cheaper"),
+    "gradient": (
+        "computing gradients",
+        "a smaller network, fewer --actor.epochs, or more cores for actors would make it faster",
+    ),
+    "synchronise": ("taking new weights", "longer rollouts (--actor.unroll-length) need new weights less often"),
+}
 
 
 @dataclass(frozen=True)
@@ -188,6 +215,7 @@ def _group_section(label: str, runs: Sequence[RunReport]) -> str:
     several = len(runs) > 1
     seeds = f"{len(runs)} seeds" if several else f"seed {config.seed}"
     spent, lags = mean_time_spent([run.spent for run in runs]), sum((run.lags for run in runs), Counter[int]())
+    charts = [stages_svg(spent.microseconds), *([lags_svg(lags)] if len(lags) > 1 else [])]
     faults: dict[str, Any] = {
         "agent_steps_dropped": dict(sum((Counter(f["agent_steps_dropped"]) for f in figures), Counter[str]())),
         "actor_restarts": sum(f["actor_restarts"] for f in figures),
@@ -214,7 +242,7 @@ def _group_section(label: str, runs: Sequence[RunReport]) -> str:
 {_video_section(runs)}
 <h3>Where the time went</h3>
 {_list(held_back(spent, [faults], config))}
-<div class=plots><div>{stages_svg(spent)}</div>{f"<div>{lags_svg(lags)}</div>" if len(lags) > 1 else ""}</div>
+<div class=plots>{"".join(f"<div>{chart}</div>" for chart in charts)}</div>
 {f"<p>Agent steps dropped: {escape(dropped)}.</p>" if dropped else ""}
 <h3>How it was made</h3>
 {"".join(f"<p><code>{escape(command)}</code></p>" for command in commands)}
@@ -336,3 +364,86 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
     headings = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{escape(row[name])}</td>" for name in names) + "</tr>" for row in rows)
     return f"<div class=scroll><table><thead><tr>{headings}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+class TimeSpent(NamedTuple):
+    """Means over a run.
+
+    `microseconds` are those of an actor per agent step, by stage, weighted by the agent steps of each row.
+    `learner_busy` is the fraction of time in which the learner processed gradients; None in rows without it.
+    `dropped` is the fraction of agent steps in dropped gradients.
+    """
+
+    microseconds: dict[str, float]
+    learner_busy: float | None
+    dropped: float
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Fraction of an actor's time in each stage. The sum is 1, or 0 without measurements."""
+        total = sum(self.microseconds.values()) or 1.0
+        return {stage: value / total for stage, value in self.microseconds.items()}
+
+
+def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
+    """Time per stage from at least one row of metrics; see `read_rows`."""
+    seconds = np.diff([row["elapsed_seconds"] for row in rows], prepend=0.0)
+    # Rates hold in rows between two rollouts, in which no stage was measured.
+    rates = [row["agent_steps_per_second"] if row["stage_microseconds"] else 0.0 for row in rows]
+    agent_steps = seconds * rates
+    microseconds = {}
+    for stage in StageSeconds._fields:
+        of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]
+        microseconds[stage] = float(agent_steps @ of_stage / (agent_steps.sum() or 1.0))
+    # Seconds of work per second, NaN in rows without it.
+    busy = 1e-3 * np.array([row.get("learner_milliseconds", np.nan) * _gradients_per_second(row) for row in rows])
+    measured = np.where(np.isnan(busy), 0.0, seconds)
+    share = float(np.nansum(busy * measured) / measured.sum()) if measured.sum() > 0 else None
+    dropped = sum(rows[-1]["agent_steps_dropped"].values()) / max(rows[-1]["agent_steps"], 1)
+    return TimeSpent(microseconds, None if share is None else min(1.0, share), dropped)
+
+
+def _gradients_per_second(row: dict[str, Any]) -> float:
+    # Rows of an older version have their updates only.
+    updates: float = row.get("updates_per_second", np.nan)
+    return float(row.get("gradients_per_second", updates * row.get("gradients_per_update", 1)))
+
+
+def mean_time_spent(spent: Sequence[TimeSpent]) -> TimeSpent:
+    """The mean over at least one run."""
+    stages = {stage: float(np.mean([run.microseconds[stage] for run in spent])) for stage in spent[0].microseconds}
+    busy = [run.learner_busy for run in spent if run.learner_busy is not None]
+    return TimeSpent(stages, float(np.mean(busy)) if busy else None, float(np.mean([run.dropped for run in spent])))
+
+
+def held_back(spent: TimeSpent, rows: Sequence[dict[str, Any]], config: RunConfig) -> list[str]:
+    """The bottlenecks of a run, in sentences; none without measurements."""
+    wait = spent.shares["wait"]
+    stage, work = max(((s, share) for s, share in spent.shares.items() if s != "wait"), key=lambda pair: pair[1])
+    lines = []
+    if work:
+        verb, advice = _STAGES[stage]
+        if config.actor.epochs == 1:
+            advice = advice.replace(", fewer --actor.epochs", "")
+        lines.append(f"Actors spent {work:.0%} of their time {verb}, more than on any other work: {advice}.")
+    if spent.learner_busy is not None and (work or wait):
+        lines.insert(0 if wait > work else len(lines), _learner_line(spent.learner_busy, wait, config))
+    if spent.dropped >= _NOTABLE_DROPS:
+        reasons = ", ".join(rows[-1]["agent_steps_dropped"])
+        lines.append(f"{spent.dropped:.1%} of the agent steps were dropped for {reasons}.")
+    restarts = rows[-1]["actor_restarts"]
+    if restarts:
+        lines.append(f"{restarts} actor{' was' if restarts == 1 else 's were'} replaced; rollouts under way were lost.")
+    return lines
+
+
+def _learner_line(busy: float, wait: float, config: RunConfig) -> str:
+    if config.executor == "inline":
+        return f"The learner took {busy:.0%} of the time, and actors the rest: --executor inline has one thread."
+    waited = f"Actors waited for the learner {wait:.0%} of their time; it was busy {busy:.0%} of its own"
+    if busy >= _BUSY_LEARNER:
+        return f"{waited}: the learner is the bottleneck, and further actors would wait, too."
+    if wait < _NOTABLE_WAIT:
+        return f"{waited}: it is no bottleneck."
+    hides = "" if config.actor.calls_in_flight > 1 else " --actor.calls-in-flight 2 hides such waits."
+    return f"{waited}: the communication is the bottleneck.{hides}"

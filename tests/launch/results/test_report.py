@@ -13,8 +13,7 @@ from written_runs import write_rows, written_run
 
 from launch.cli import main
 from launch.output import write_json
-from launch.results.bottlenecks import held_back, time_spent
-from launch.results.report import RunReport
+from launch.results.report import RunReport, held_back, time_spent
 from shared.config import ActorConfig, RunConfig
 
 
