@@ -223,14 +223,12 @@ def interquartile_mean(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
     return np.sort(scores, axis=-1)[..., cut : count - cut].mean(axis=-1)
 
 
-def stratified_resamples(
-    scores: Sequence[npt.NDArray[np.float64]], resamples: int, seed: int = 0
-) -> npt.NDArray[np.float64]:
+def stratified_resamples(scores: Sequence[npt.NDArray[np.float64]], resamples: int) -> npt.NDArray[np.float64]:
     """Resample the runs of each game with replacement, as many as the game has (Agarwal et al. 2021, section 4.1).
 
     From the scores float64 [runs] of each game and R resamples to float64 [R, N], with N runs of all games.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     drawn = [game[generator.integers(0, len(game), (resamples, len(game)))] for game in scores]
     return np.concatenate(drawn, axis=1)
 

@@ -306,17 +306,16 @@ def score_summary(
 
 
 def bootstrap_interval(
-    values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64] | None = None, coverage: float = 0.95
+    values: npt.NDArray[np.float64], times_played: npt.NDArray[np.int64] | None = None
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of float64 [G] (Efron 1979), from a fixed seed.
+    """95 % percentile bootstrap interval of the mean of float64 [G] (Efron 1979), from a fixed seed.
 
     A value that was played several times is resampled as one, with that weight.
     """
     weights = np.ones(len(values)) if times_played is None else times_played.astype(np.float64)
     drawn = np.random.default_rng(0).choice(len(values), (_RESAMPLES, len(values)))
     means = np.sum((weights * values)[drawn], axis=1) / np.sum(weights[drawn], axis=1)
-    tail = 50.0 * (1.0 - coverage)
-    low, high = np.percentile(means, (tail, 100.0 - tail))
+    low, high = np.percentile(means, (2.5, 97.5))
     return float(low), float(high)
 
 
