@@ -54,9 +54,6 @@ def exit_code(command: Callable[[], int]) -> int:
         except EnvironmentFailedError as error:
             print(f"error: {escaped(str(error))}", file=sys.stderr)
             return EXIT_FAILED
-        except SystemExit as ended:
-            # From the parser of the command line, after help or an error.
-            return ended.code if isinstance(ended.code, int) else EXIT_DONE
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
 
