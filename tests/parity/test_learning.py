@@ -168,7 +168,7 @@ def _start_from(variables: dict[str, tf.Variable], mean_square: float) -> None:
 
 def _first_step(form: OptimizerConfig, mean_square: float) -> float:
     accumulator = GradientAccumulator(np.zeros(1, np.float32), LearnerConfig(), form)
-    _start_from(accumulator.variables(), mean_square)
+    _start_from(accumulator.variables, mean_square)
     accumulator.push(np.array([_GRADIENT], np.float32), 1.0)
     return -float(accumulator.parameters.numpy()[0])
 
