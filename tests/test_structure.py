@@ -113,12 +113,7 @@ def test_ray_is_imported_in_its_room_only() -> None:
     launch = ROOT / "launch"
     users = {f.relative_to(launch) for f in launch.rglob("*.py") if "ray" in imported_packages(f.read_text())}
     outside = {str(file) for file in users if file.parts[0] != "on_ray"}
-    assert outside == {
-        "bench/learner.py",
-        "sweep/trainable.py",
-        "sweep/tune.py",
-        "train.py",
-    }
+    assert outside == {"bench/learner.py", "sweep/trainable.py", "sweep/tune.py", "train.py"}
 
 
 def test_text_files_are_utf_8_in_every_locale() -> None:

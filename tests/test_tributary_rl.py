@@ -110,19 +110,14 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("arguments", "line"), MISTAKES)
 def test_a_mistake_is_the_line_that_the_command_says(
-    arguments: dict[str, Any],
-    line: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    arguments: dict[str, Any], line: str, working_folder: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert main(line.split()) == 2
     said = capsys.readouterr().err.strip().removeprefix("error: ")
     with pytest.raises(tributary.ConfigurationError) as raised:
         tributary.train(**arguments)
     assert str(raised.value) == said
-    assert not list(tmp_path.rglob("*.*")), "no folder is left behind"
+    assert not list(working_folder.rglob("*.*")), "no folder is left behind"
 
 
 def test_an_environment_stands_where_a_preset_does() -> None:

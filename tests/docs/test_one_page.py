@@ -13,14 +13,7 @@ from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
 from learner.learner import Learner
-from shared.config import (
-    ActorConfig,
-    EnvironmentConfig,
-    MethodConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, OptimizerConfig, RunConfig
 from shared.layout import ParameterLayout
 
 FILE = Path(__file__).parents[2] / "docs" / "examples" / "one_page.py"

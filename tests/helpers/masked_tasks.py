@@ -23,11 +23,7 @@ class Picky(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 
     def __init__(
-        self,
-        several: bool = False,
-        in_observation: bool = False,
-        images: bool = False,
-        render_mode: str | None = None,
+        self, several: bool = False, in_observation: bool = False, images: bool = False, render_mode: str | None = None
     ) -> None:
         self.render_mode = render_mode
         self._choices = CHOICES if several else (5,)

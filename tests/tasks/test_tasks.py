@@ -31,9 +31,7 @@ ENVIRONMENTS = (
 PRESETS = ("acrobot", "lunarlander", "halfcheetah", "hopper", "minigrid", "car-racing")
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("working_folder")
 
 
 @pytest.mark.slow

@@ -48,8 +48,7 @@ def check_that_it_goes_on(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("executor", "vectorization"),
-    [("inline", "async"), pytest.param("ray", "sync", marks=pytest.mark.slow)],
+    ("executor", "vectorization"), [("inline", "async"), pytest.param("ray", "sync", marks=pytest.mark.slow)]
 )
 def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, vectorization: str, tmp_path: Path) -> None:
     """Its environments too may be processes at that terminal."""
@@ -135,19 +134,6 @@ def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
         assert terminal.wait() == 130
     assert not RunFolder(run).summary.exists()
     assert (run / "checkpoints" / "update-0.index").is_file()
-
-
-@pytest.mark.slow
-def test_seeds_whose_terminal_is_closed_are_saved_and_summarised(tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
-    with Terminal(command("inline", folder, "--total-frames 100M --seeds 1,2")) as terminal:
-        terminal.until(lambda: trains(folder / "seed-1"))
-        terminal.close()
-        assert terminal.wait() == 130
-    seeds = summary_of(folder)["seeds"]
-    assert seeds["1"]["status"] == "interrupted"
-    assert seeds["2"] == {"status": "not run"}
-    check_that_it_goes_on(folder / "seed-1")
 
 
 @pytest.mark.slow

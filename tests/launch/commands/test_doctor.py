@@ -16,10 +16,9 @@ def report(**wrong: Any) -> dict[str, Any]:
     return quick_probe() | {"node": "10.0.0.7", "environment_microseconds": 250.0, "graph_microseconds": 50.0} | wrong
 
 
-def test_this_machine_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_namesakes(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "doctor.json"
+def test_this_machine_is_well(working_folder: Path) -> None:
+    write_namesakes(working_folder)
+    file = working_folder / "doctor.json"
     assert main(["doctor", "--json", str(file)]) == 0
     found = json.loads(file.read_text())
     assert found["findings"] == []

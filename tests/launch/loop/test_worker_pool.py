@@ -275,9 +275,7 @@ def test_an_actor_lost_behind_an_aggregator_is_counted_and_the_others_go_on(cart
         next(events)
 
 
-def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(
-    cartpole: RunConfig,
-) -> None:
+def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, 1, hang_seconds=5.0, start_seconds=60.0)
     executor.completions += [report(0, 1, 0)]
     assert isinstance(next(events), Outcome)

@@ -155,19 +155,9 @@ DROPS = {"agent_steps_dropped": {"too_old": 20}, "actor_restarts": 1}
 @pytest.mark.parametrize(
     ("stages", "learner", "others", "expected"),
     [
-        (
-            {"environment": 80.0, "gradient": 20.0},
-            5.0,
-            {},
-            ["80% of their time stepping", "it is no bottleneck"],
-        ),
+        ({"environment": 80.0, "gradient": 20.0}, 5.0, {}, ["80% of their time stepping", "it is no bottleneck"]),
         ({"gradient": 60.0, "wait": 40.0}, 45.0, {}, ["60% of their time computing", "further actors would wait"]),
-        (
-            {"gradient": 20.0, "wait": 80.0},
-            5.0,
-            {},
-            ["busy 10% of its own: the comm", "20% of their time"],
-        ),
+        ({"gradient": 20.0, "wait": 80.0}, 5.0, {}, ["busy 10% of its own: the comm", "20% of their time"]),
         (
             {"gradient": 100.0},
             5.0,
