@@ -15,7 +15,7 @@ def main() -> None:
     seeds: dict[str, dict[int, list[tuple[int, bool]]]] = defaultdict(lambda: defaultdict(list))
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["executor"] == "inline":
+            if row["executor"] == "inline" and "evaluated" not in row["task"]:
                 task = f"{row['task']}, {row['mark']}{'' if row['rules'] == 'present' else ', earlier rules'}"
                 seeds[task][int(row["workers"])].append((int(row["agent_steps"]), row["reached"] == "yes"))
     with figure() as (drawn, (axes,)):
@@ -32,7 +32,7 @@ def main() -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="lower left")
         save(drawn, [PICTURE])
 
 
