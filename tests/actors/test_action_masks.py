@@ -81,7 +81,7 @@ def test_training_and_evaluation_play_allowed_actions_only(
     method: MethodConfig, options: dict[str, bool], changes: dict[str, Any], cartpole: RunConfig
 ) -> None:
     """The environment raises at any other."""
-    played(replace(picky(cartpole, method, **options), **changes), agent_steps=2_000)
+    played(replace(picky(cartpole, method, **options), **changes), agent_steps=500)
 
 
 def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,27 +106,6 @@ def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monk
             assert (masks[~starts] == 1).all()
             assert not live.all()
         assert np.take_along_axis(masks[:-1], rollout.actions[..., None], axis=-1).all()
-
-
-def test_an_actor_resumes_to_the_bit(cartpole: RunConfig) -> None:
-    config = replace(
-        picky(cartpole),
-        actor=ActorConfig(environments=4, unroll_length=8, epochs=2, minibatches=2),
-        checkpoint=replace(cartpole.checkpoint, exact=True),
-        executor="inline",
-    )
-    spec = environment_spec(config.environment)
-    snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
-    actor = Actor(config, spec, 0)
-    for _ in range(6):
-        actor.run(snapshot)
-    resumed = Actor(config, spec, 0)
-    resumed.restore(actor.state())
-    for _ in range(4):
-        reports = [each.run(snapshot) for each in (actor, resumed)]
-        assert reports[0] is not None
-        assert reports[1] is not None
-        np.testing.assert_array_equal(reports[0].gradient, reports[1].gradient)
 
 
 class Scripted:

@@ -167,11 +167,14 @@ def test_the_first_action_of_a_rollout_has_the_probability_with_which_it_was_cho
     assert max(deviations) < 1e-5
 
 
-@pytest.mark.parametrize("name", [*METHODS, "next_actions"])
-def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, cartpole: RunConfig) -> None:
+@pytest.mark.parametrize(
+    ("name", "recurrent"), [*((name, "none") for name in (*METHODS, "next_actions")), ("actor_critic", "lstm")]
+)
+def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, recurrent: str, cartpole: RunConfig) -> None:
     """After the first, the last and two other gradients of a rollout, which gives four."""
     method = METHODS.get(name, MethodConfig(name="next_actions"))
-    config = replace(cartpole, method=replace(method, return_lambda=0.9))
+    network = replace(cartpole.network, recurrent=recurrent)
+    config = replace(cartpole, method=replace(method, return_lambda=0.9), network=network)
     exact = replace(config.checkpoint, exact=True)
     config = reused(replace(config, executor="inline", checkpoint=exact), 2, 2, unroll_length=12)
     spec = environment_spec(config.environment)
@@ -187,7 +190,7 @@ def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, cartp
     one, others, expected = Actor(config, spec, 3), {}, []
     for reported, snapshot in enumerate(snapshots):
         if reported in (1, 3, 4, 6):
-            others[reported] = Actor(config, spec, 3)
+            others[reported] = Actor(config, spec, 3, first=one)
             others[reported].restore(one.state())
         expected.append(run(one, snapshot))
     for reported, other in others.items():

@@ -149,12 +149,11 @@ def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy
 
 
 def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its environment raises at a job that is done."""
-    shutil.copy(EXAMPLE, tmp_path)
+    shutil.copy(EXAMPLE, working_folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.chdir(tmp_path)
     line = (
         f"train job_picking:JobPicking-v0 --executor inline --actors 2 {UNTIL_FRAMES} --checkpoint.exact "
         "--optimizer.annealing-frames 100k --environment.no-normalise-rewards "
@@ -162,21 +161,20 @@ def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
         "--actor.minibatches 2 --environment.action-mask"
     )
     try:
-        assert main([*line.split(), "mask", "--total-frames", "2000", "--run-dir", "no"]) == 2
+        assert main([*line.split(), "mask", "--total-frames", "400", "--run-dir", "no"]) == 2
         assert "--environment.action-mask mask: the observation has no keys, and info has 'action_mask'" in (
             capsys.readouterr().err
         )
-        for run, frames in (("whole", 4000), ("parts", 2000)):
+        for run, frames in (("whole", 800), ("parts", 400)):
             assert main([*line.split(), "action_mask", "--total-frames", str(frames), "--run-dir", run]) == 0
-        assert main(["train", "--resume", "parts", "--trust-imports", "--total-frames", "4000"]) == 0
-        weights = [of(tmp_path / run, "latest")[0].initial_parameters() for run in ("whole", "parts")]
+        assert main(["train", "--resume", "parts", "--trust-imports", "--total-frames", "800"]) == 0
+        weights = [of(working_folder / run, "latest")[0].initial_parameters() for run in ("whole", "parts")]
         np.testing.assert_array_equal(*weights)
         for policy in ("greedy", "sampled"):
             assert (
-                main(f"evaluate whole --episodes 20 --policy {policy} --trust-imports --json {policy}.json".split())
-                == 0
+                main(f"evaluate whole --episodes 8 --policy {policy} --trust-imports --json {policy}.json".split()) == 0
             )
-        protocol = json.loads((tmp_path / "greedy.json").read_text())["protocol"]
+        protocol = json.loads((working_folder / "greedy.json").read_text())["protocol"]
         assert protocol["action_mask"] == "action_mask"
         assert -2 < sys.modules["job_picking"].play("whole") < 0
     finally:

@@ -21,24 +21,8 @@ from launch.train import Result, TrainingFailedError
 from shared.errors import ConfigurationError
 
 
-def test_a_run_sends_its_events_and_leaves_its_numbers(tmp_path: Path) -> None:
-    events: list[Event] = []
-    result = train_in_process(quick(total_frames=2_000), tmp_path / "run", events.append, preset="cartpole")
-    kinds = [type(event) for event in events]
-    started = kinds.index(Started)
-    assert {Row, Saved, Progressed} & set(kinds[:started]) == set()
-    assert events[started] == Started(str(tmp_path / "run"), quick(total_frames=2_000), 1)
-    assert kinds.count(Stopped) == 1
-    assert events[-1] == Stopped(str(tmp_path / "run"), result.summary)
-    assert result.status == "frames_reached"
-    assert result.summary == json.loads((tmp_path / "run" / "summary.json").read_text())
-    written = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [event.values for event in events if isinstance(event, Row)] == written
-    assert Saved(result.summary["updates"]) in events
-
-
-def test_weights_come_when_they_are_requested_and_episodes_with_each_row(tmp_path: Path) -> None:
-    """To the process of the caller and back."""
+def test_a_run_sends_its_events_and_its_weights_and_leaves_its_numbers(tmp_path: Path) -> None:
+    """Weights come when they are requested, to the process of the caller and back, and episodes with each row."""
     stop, events, requests = StopRequest(), list[Event](), iter([True])
 
     def on_event(event: Event) -> bool:
@@ -47,9 +31,20 @@ def test_weights_come_when_they_are_requested_and_episodes_with_each_row(tmp_pat
             stop.weights |= next(requests, False)
         return not isinstance(event, Weights)
 
-    result = train_in_process(quick(), tmp_path / "run", on_event, stop=stop)
+    run = tmp_path / "run"
+    result = train_in_process(quick(), run, on_event, preset="cartpole", stop=stop)
+    kinds = [type(event) for event in events]
+    started = kinds.index(Started)
+    assert {Row, Saved, Progressed} & set(kinds[:started]) == set()
+    assert events[started] == Started(str(run), quick(), 1)
+    assert kinds.count(Stopped) == 1
+    assert events[-1] == Stopped(str(run), result.summary)
     assert result.status == "interrupted"
     assert Message("stopped by a callback: finishing the gradients under way and saving") in events
+    assert result.summary == json.loads((run / "summary.json").read_text())
+    written = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [event.values for event in events if isinstance(event, Row)] == written
+    assert Saved(result.summary["updates"]) in events
     (weights,) = [event for event in events if isinstance(event, Weights)]
     assert 0 < weights.update <= result.summary["updates"]
     shapes = {name: array.shape for name, array in weights.arrays.items()}

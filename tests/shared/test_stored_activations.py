@@ -95,8 +95,9 @@ def test_they_give_the_same_output_and_gradient(
         np.testing.assert_allclose(known[0][t], output.heads["policy"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("make", "observed"), CASES.values(), ids=CASES)
-def test_no_forward_pass_is_computed(make: Callable[[], Network], observed: Callable[[int], np.ndarray]) -> None:
+@pytest.mark.parametrize("case", ["a3c_cnn layer norm", "recurrent", "multi-input"])
+def test_no_forward_pass_is_computed(case: str) -> None:
+    make, observed = CASES[case]
     network, stored = make(), StoredActivations(T)
     act(network, stored, observed(1))
     other = gradients(network, observed(0), stored)[0]

@@ -45,8 +45,7 @@ def test_every_method_trains_cartpole_inline(name: str, cartpole: RunConfig) -> 
     assert train(replace(cartpole, method=MethodConfig(name=name, n_step=2)), updates=20) == set()
 
 
-@pytest.mark.parametrize("noise", ["independent", "state_dependent"])
-@pytest.mark.parametrize("scaling", ["bounds", "running"])
+@pytest.mark.parametrize(("noise", "scaling"), [("independent", "running"), ("state_dependent", "bounds")])
 def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartpole: RunConfig) -> None:
     config = replace(
         cartpole,

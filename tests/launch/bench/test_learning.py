@@ -121,6 +121,7 @@ def test_what_is_left_of_a_run(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on_by_the_same_command(tmp_path: Path) -> None:
     settings = "--executor inline --actors 1 --evaluation.every-frames 0 --stop-measure training"
     limits = "--minutes 9 --total-frames 60000"

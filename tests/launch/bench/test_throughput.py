@@ -131,7 +131,10 @@ def test_an_interrupt_ends_the_measurement_at_once() -> None:
         assert bench.stderr.read() == ""
 
 
-def test_a_task_without_a_plain_form_is_measured_without_a_bound(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_task_without_a_plain_form_is_measured_without_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("launch.bench.throughput.WARM_UP_SECONDS", 0.5)
     file = tmp_path / "throughput.json"
     assert main(f"bench throughput cartpole --executor inline --actors 1 --seconds 1 --json {file}".split()) == 0
     found = json.loads(file.read_text())

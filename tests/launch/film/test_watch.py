@@ -111,12 +111,7 @@ def test_a_picture_has_two_pixels_in_a_cell_and_nothing_in_it_is_lost() -> None:
 
 @pytest.mark.parametrize(
     ("size", "rows", "columns", "fitted"),
-    [
-        ((4, 3), 23, 200, (23, 61)),
-        ((4, 3), 100, 80, (30, 80)),
-        ((1, 1), 10, 10, (5, 10)),
-        ((4, 3), 1, 1, (1, 1)),
-    ],
+    [((4, 3), 23, 200, (23, 61)), ((4, 3), 100, 80, (30, 80)), ((1, 1), 10, 10, (5, 10)), ((4, 3), 1, 1, (1, 1))],
 )
 def test_a_picture_is_as_large_as_there_is_room(
     size: tuple[int, int], rows: int, columns: int, fitted: tuple[int, int]
@@ -139,7 +134,7 @@ def test_a_narrow_window_has_a_line_below_the_picture() -> None:
     assert any(line.startswith("score -3  value +0.50") for line in lines)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 90), st.sampled_from([1.0, 12 / 7]), st.booleans())
 def test_no_window_is_too_small(rows: int, columns: int, aspect: float, discrete: bool) -> None:
     seen = PONG if discrete else changed(PONG._replace(action_names=("0",)), preferences=None, action=np.ones(1))

@@ -15,8 +15,9 @@ from sessions import messages_of, session
 from launch.cli import main
 from launch.loop.executor import Completion, Failed
 from launch.loop.inline import InlineExecutor, ReplayExecutor
-from launch.loop.trace import TraceWriter
+from launch.loop.trace import TraceWriter, read_trace
 from shared.config import ActorConfig, EvaluationConfig, RunConfig, SupervisionConfig
+from shared.errors import ConfigurationError
 
 
 def test_a_file_that_can_be_written_no_more_is_one_warning(
@@ -82,8 +83,8 @@ def test_actors_and_the_evaluator_come_and_go_as_recorded(tmp_path: Path) -> Non
         ),
         # After these reports the target has been crossed, and its evaluation is under way.
         (
-            "report 0, report 1, " * 120 + "lost-evaluator, report 0, evaluation",
-            "--stop-at-return 1 --stop-measure training",
+            "report 0, report 1, " * 35 + "lost-evaluator, report 0, evaluation",
+            "--stop-at-return 1 --stop-measure training --environment.options max_episode_steps 9",
             {"status": "return_reached"},
         ),
         ("report 0, lost-with-node 1, lost-with-node 0", "", {"status": "arrivals_replayed", "updates": 1}),
@@ -118,12 +119,21 @@ def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConf
     assert (summary["status"], summary["updates"]) == ("interrupted", 3)
 
 
-@pytest.mark.parametrize("line", ["joined 7", "replacement 2", "released 0", "lost-evaluator", "lost-with-node 2"])
-def test_what_does_not_fit_is_told_by_its_line(line: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    order = tmp_path / "order.txt"
+@pytest.mark.parametrize(
+    "line", ["report 2", "joined 7", "replacement 2", "released 0", "lost-evaluator", "lost-with-node 2"]
+)
+def test_what_does_not_fit_is_told_by_its_line_and_the_run_is_saved(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    order, run, result = tmp_path / "order.txt", tmp_path / "run", tmp_path / "result.json"
     order.write_text(f"version 2\nactors 0 1\nreport 0\n{line}\njoined 3\nreport 0\n")
-    assert main(f"{SMALL} --replay-arrivals {order} --run-dir {tmp_path / 'run'}".split()) == 1
-    assert f"line 4 is '{line}', which nothing under way fits" in capsys.readouterr().out
+    assert main(f"{SMALL} --replay-arrivals {order} --run-dir {run} --json {result}".split()) == 1
+    mistake = f"line 4 is '{line}', which nothing under way fits"
+    assert f"training failed: --replay-arrivals {order}: {mistake}" in capsys.readouterr().out
+    assert mistake in (run / "log.txt").read_text()
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["status"], summary["updates"]) == ("failed", 1)
+    assert json.loads(result.read_text()) == summary
 
 
 _MOST_ACTORS_MADE = 16
@@ -186,47 +196,54 @@ class TroubledExecutor(InlineExecutor):
         return self._random.random() < self._odds.get(what, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("seed", "odds"),
-    [
-        (1, {"fail": 0.03, "place": 0.03, "node": 0.02}),
-        (2, {"drain": 0.03, "place": 0.02, "fail": 0.01, "evaluation": 0.1}),
-        (1, {"evaluator": 0.3, "evaluation": 0.1, "fail": 0.02}),
-    ],
-    ids=["nodes", "drains", "evaluators"],
-)
 def test_a_repetition_ends_with_the_same_weights(
-    seed: int, odds: dict[str, float], cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Otherwise free slots are looked for once a second.
     monkeypatch.setattr("launch.loop.worker_pool._CHECK_SECONDS", 0.0)
     monkeypatch.setattr("launch.loop.worker_pool._FIRST_BACKOFF_SECONDS", 0.05)
+    odds = {"fail": 0.02, "place": 0.04, "node": 0.02, "drain": 0.06, "evaluator": 0.1, "evaluation": 0.15}
     config = replace(
         cartpole,
         executor="inline",
-        seed=seed,
-        total_frames=2000,
+        seed=2,
+        total_frames=1000,
         actor=ActorConfig(environments=2, unroll_length=5, calls_in_flight=2),
-        evaluation=EvaluationConfig(episodes=2, environments=2, every_frames=30),
+        evaluation=EvaluationConfig(episodes=2, environments=2, every_frames=50),
         supervision=SupervisionConfig(max_restarts=100),
         # Crossed early: when, and with how many actors, follows from who plays.
         stop_at_return=15.0,
         stop_measure="training",
+        record_arrivals=str(tmp_path / "order.txt"),
     )
-    ends: list[Any] = []
-    for name, change in (("original", "record_arrivals"), ("repetition", "replay_arrivals")):
-        this = replace(config, **{change: str(tmp_path / "order.txt")})
-        if name == "repetition":
-            this = replace(this, record_arrivals=str(tmp_path / "again.txt"))
-        executor = ReplayExecutor if name == "repetition" else partial(TroubledExecutor, odds=odds)
-        run = session(this, tmp_path / name, 2, executor)
-        summary = run.run()
-        counts = ("status", "updates", "frames", "episodes", "policy_lag_max", "messages", "actor_restarts")
-        ends.append((run.learner.snapshot().parameters, {count: summary[count] for count in counts}))
-    (weights, counted), (again, counted_again) = ends
-    assert counted_again == counted
-    np.testing.assert_array_equal(again, weights)
+    repeated = replace(config, replay_arrivals=config.record_arrivals, record_arrivals=str(tmp_path / "again.txt"))
+    original = session(config, tmp_path / "original", 2, partial(TroubledExecutor, odds=odds))
+    expected = original.run()
+    again = session(repeated, tmp_path / "repetition", 2, ReplayExecutor)
+    found = again.run()
+    for count in ("status", "updates", "frames", "episodes", "policy_lag_max", "messages", "actor_restarts"):
+        assert found[count] == expected[count], count
+    np.testing.assert_array_equal(again.learner.snapshot().parameters, original.learner.snapshot().parameters)
     record = (tmp_path / "order.txt").read_text()
     assert (tmp_path / "again.txt").read_text() == record
-    happened = {"fail": "lost ", "node": "lost-with-node", "drain": "released", "place": "joined"}
-    assert all(happened.get(what, "lost-evaluator") in record for what in odds if what != "evaluation")
+    for event in ("lost ", "lost-with-node", "released", "joined", "lost-evaluator", "evaluation\n"):
+        assert event in record, "it has not happened"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "does not begin with 'version 2' and its actors"),
+        (b"version 2\n", "does not begin with"),
+        (b"actors 0\nreport 0\n", "does not begin with"),
+        (b"version 2\nactors one\n", "does not begin with"),
+        (b"version 2\nactors 0\nreport\n", "line 3 is 'report'"),
+        (b"version 2\nactors 0\nreport 0\nreport x\n", "line 4 is 'report x'"),
+        (b"version 2\nactors 0\njoined\n", "line 3 is 'joined'"),
+        (b"\xff\xfe", "cannot be read"),
+    ],
+)
+def test_another_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "order.txt").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=message):
+        read_trace(str(tmp_path / "order.txt"))
