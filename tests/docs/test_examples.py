@@ -1,12 +1,19 @@
-"""The examples are run: a notebook, and a method, a network and a way to explore of the user's own."""
+"""The examples are run: a notebook, a method, a network and a way to explore of the user's own.
 
+The tasks of the table beside Stable-Baselines3 are done by the code that stands there.
+"""
+
+import functools
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -118,27 +125,24 @@ def test_a_network_of_the_users_own_trains_acts_and_is_exported(memory: str, exa
 
 
 def test_a_network_that_is_not_registered_or_does_not_fit_is_one_line(
-    example: Callable, capsys: pytest.CaptureFixture
+    example: Callable, refused: Callable[[str], str]
 ) -> None:
     example("own_network")
-    line = f"train cartpole {SMALL} --environment.import own_network --network.name"
-    assert main([*line.split(), "dens"]) == 2
+    line = f"{SMALL} --environment.import own_network --network.name"
     known = "a3c_cnn, nature_cnn, impala_resnet, mlp, dense_mlp"
-    assert f"--network.name dens: no such network; there are {known}" in capsys.readouterr().err
-    assert main([*line.replace("cartpole", "pong").split(), "dense_mlp"]) == 2
-    assert "use a3c_cnn, nature_cnn or impala_resnet" in capsys.readouterr().err
-    assert main([*line.split(), "dense_mlp", "--network.observation-scaling", "running"]) == 2
-    assert "running: is for mlp, and dense_mlp is none\n" in capsys.readouterr().err
+    assert f"--network.name dens: no such network; there are {known}" in refused(f"train cartpole {line} dens")
+    assert "use a3c_cnn, nature_cnn or impala_resnet" in refused(f"train pong {line} dense_mlp")
+    running = refused(f"train cartpole {line} dense_mlp --network.observation-scaling running")
+    assert running.endswith("running: is for mlp, and dense_mlp is none")
     assert not Path("run").exists()
 
 
 def test_a_way_to_explore_of_the_users_own_chooses_the_actions(
-    example: Callable, capsys: pytest.CaptureFixture
+    example: Callable, refused: Callable[[str], str]
 ) -> None:
     example("own_explorer")
     line = f"train cartpole-q {SMALL} --environment.import own_explorer --exploration.name"
-    assert main([*line.split(), "boltzman"]) == 2
-    assert "--exploration.name boltzman: no such explorer; there are boltzmann" in capsys.readouterr().err
+    assert "--exploration.name boltzman: no such explorer; there are boltzmann" in refused(f"{line} boltzman")
     assert main([*line.split(), "boltzmann"]) == 0
     assert main(["evaluate", "run", "--episodes", "2"]) == 0
     config = RunFolder(Path("run")).read_config()
@@ -195,3 +199,47 @@ def test_layers_that_other_processes_would_call_otherwise_are_refused(
         tributary.ConfigurationError, match=r"--network.name unnamed: its layer dense(_\d+)? has the name"
     ):
         Policy(config, environment_spec(config.environment))
+
+
+# These need further packages, and have tests of their own (trackers, sweeps).
+ELSEWHERE = {"W&B", "sweep"}
+INLINE = f"--executor inline --actors 1 {UNTIL_FRAMES}"
+# Options that shorten a task, or raise the frames of a run that continues.
+SHORT = {
+    "evaluate": "--episodes 2",
+    "resume": "--total-frames 1_200",
+    "frame stack": f"{INLINE} --actor.environments 1 --actor.unroll-length 8 --total-frames 8",
+    "masks": f"{INLINE} --total-frames 2_000",
+}
+
+
+def tasks() -> dict[str, str]:
+    """The code of each task: the first in the second column."""
+    table = (EXAMPLES.parent / "coming-from.md").read_text().split("\n\n")[3]
+    rows = re.findall(r"^\| ([^|]+) \| [^`|]*`([^`]+)`", table, re.M)
+    return dict(rows)
+
+
+@pytest.mark.usefixtures("working_folder")
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_each_task_is_done_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    quick = {"executor": "inline", "actors": 1, "stop_measure": "training", "evaluation.every_frames": 0}
+    train = functools.partial(tributary.train, progress=False, settings=quick)
+    names: dict[str, Any] = {
+        "tributary": SimpleNamespace(train=train, load=tributary.load),
+        "observation": np.zeros(4, np.float32),
+    }
+    found = tasks()
+    assert len(found) == 14
+    for task, code in found.items():
+        if task in ELSEWHERE:
+            continue
+        if code.startswith("tributary "):
+            default = f"{INLINE} --total-frames 600" if " train " in code else ""
+            assert main([*shlex.split(code)[1:], *SHORT.get(task, default).split()]) == 0, task
+        else:
+            exec(code.replace("300_000", "600"), names)
+    assert names["action"] in (0, 1)
+    monkeypatch.delitem(sys.modules, "own_network", raising=False)
