@@ -96,9 +96,9 @@ def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
     """Check the files that an order of arrivals is written to or read from."""
     if config.record_arrivals is not None:
         file = Path(config.record_arrivals)
+        check_can_be_written(file, "record_arrivals")
         if file.is_dir() or (file.exists() and not os.access(file, os.W_OK)):
             raise setting_error("record_arrivals", file, "is no file that can be written")
-        check_can_be_written(file, "record_arrivals")
     if config.replay_arrivals is not None and budget is not None:
         recorded = len(read_trace(config.replay_arrivals).actor_ids)
         if recorded != budget.actors:

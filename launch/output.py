@@ -72,11 +72,12 @@ def resilient_stdio() -> Iterator[None]:
     """
     open_standard_streams()
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_resilient(stream) for stream in before)
+    sys.stdout, sys.stderr = streams = [_resilient(stream) for stream in before]
     try:
         yield
     finally:
-        for stream in (sys.stdout, sys.stderr):
+        # Not those of `sys`, which an environment may have replaced.
+        for stream in streams:
             stream.flush()
         sys.stdout, sys.stderr = before
 
@@ -92,13 +93,20 @@ def _resilient(stream: TextIO | None) -> TextIO:
     with suppress(OSError):
         stream.flush()
     errors = "replace" if stream.errors == "strict" else stream.errors
-    return io.TextIOWrapper(
+    return _OpenText(
         io.BufferedWriter(_LenientFile(descriptor)),
         encoding=stream.encoding,
         errors=errors,
         line_buffering=getattr(stream, "line_buffering", False),
         write_through=getattr(stream, "write_through", False),
     )
+
+
+class _OpenText(io.TextIOWrapper):
+    """Text that stays open when an environment closes `sys.stdout`."""
+
+    def close(self) -> None:
+        self.flush()
 
 
 class _LenientFile(io.RawIOBase):
@@ -152,7 +160,13 @@ def quoted(path: Path | str) -> str:
 
 def typed_path(text: str) -> Path:
     """A path as it was typed. A leading ~ is the home folder: a shell does not replace that of --run-dir=~/runs."""
-    return Path(os.path.expanduser(text))
+    path = Path(os.path.expanduser(text))
+    try:
+        path.exists()
+    except OSError as error:
+        # Too long a name.
+        raise ValueError(f"is no path: {error.strerror}") from error
+    return path
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -247,6 +261,7 @@ def replace_folder(made: Path, path: Path) -> None:
 def check_can_be_written(path: Path, setting: str) -> None:
     """Refuse a file in a folder that cannot be written to. `setting` is the option that named it."""
     try:
+        path.exists()
         # A file without a name, which no other process can be writing.
         tempfile.TemporaryFile(dir=path.absolute().parent).close()
     except OSError as error:

@@ -290,7 +290,10 @@ def run_path(text: str) -> Path:
         return _fetched(text)
     if text.startswith(zoo.PREFIX):
         return zoo.agent_folder(text)
-    path = typed_path(text)
+    try:
+        path = typed_path(text)
+    except ValueError as error:
+        raise setting_error("run", text, str(error)) from error
     if path.exists():
         return path
     if text == LATEST:

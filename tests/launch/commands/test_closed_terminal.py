@@ -167,6 +167,16 @@ def test_a_command_keeps_its_exit_code_without_anybody_to_read_it(line: str, cod
     os.close(writer)
 
 
+@pytest.mark.parametrize("closes", ["sys.stdout.close()", "sys.stdout = sys.stderr = None"])
+def test_a_command_keeps_its_exit_code_when_an_environment_closes_its_output(closes: str) -> None:
+    script = (
+        f"import sys; from launch.output import exit_code\ndef command(): {closes}; print('more'); return 3\n"
+        "sys.exit(exit_code(command))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (3, "")
+
+
 def test_help_of_which_only_the_beginning_is_read_says_nothing_of_it() -> None:
     reader = subprocess.Popen(["head", "-1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     command = [*TRIBUTARY, "train", "--help-all"]
