@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from launch.loop.executor import Change, ChildEvent, Executor, Failed, Heartbeat, Replaced
-from launch.loop.worker_pool import MAX_NON_FINITE, TrainingStoppedError, WorkerPool, worked_seconds
+from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_seconds
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
 from shared.errors import ConfigurationError
@@ -55,6 +55,7 @@ class Coordinator:
         self._learner = learner
         self._executor = executor
         self._pool = WorkerPool(executor, calls_per_actor, supervision, clock)
+        self._max_non_finite = supervision.max_non_finite
         # The versions that the executor has: a publish costs a copy, so each is published once.
         self._published_version: int | None = None
         self._published_target_version: int | None = None
@@ -146,10 +147,10 @@ class Coordinator:
             outcomes = [self._learner.submit(report)]
         for outcome in outcomes:
             self._non_finite = self._non_finite + 1 if outcome.dropped == "non_finite" else 0
-            if self._non_finite > MAX_NON_FINITE:
+            if self._non_finite > self._max_non_finite:
                 raise TrainingStoppedError(
-                    f"{self._non_finite} rollouts in a row were not finite; the last had the "
-                    f"{outcome.report.non_finite}: "
+                    f"{self._non_finite} rollouts in a row were not finite, more than --supervision.max-non-finite "
+                    f"{self._max_non_finite}; the last had the {outcome.report.non_finite}: "
                     f"{non_finite_advice(outcome.report.non_finite)}"
                 )
         # Before the outcomes are yielded: the actor would idle while the caller writes rows or a checkpoint.

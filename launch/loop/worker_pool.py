@@ -43,8 +43,6 @@ _FIRST_FACTOR = 3.0
 _HANG_FACTOR = 20.0
 # A death an hour is no reason to end a run of days, and ten within minutes have a lasting cause.
 _RESTART_WINDOW_SECONDS = 600.0
-MAX_NON_FINITE = 20
-"""Number of consecutive rollouts that are not finite. One more ends the run after a checkpoint."""
 
 
 class TrainingStoppedError(Exception):

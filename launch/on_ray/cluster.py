@@ -78,7 +78,7 @@ def connect(config: RunConfig, actors: int) -> None:
     """
     if config.address == "local":
         # As many cores as the actors need, even beyond those of the machine: a warning has been shown before.
-        start_here(max(1, int(actors * config.actor.cores + 0.999)))
+        start_here(max(1, actors))
     else:
         join(config.address)
 
@@ -258,7 +258,7 @@ def machines_requested(config: RunConfig) -> Iterator[None]:
     if config.address == "local" or most is None or isinstance(config.actors, int):
         yield
         return
-    request_resources(bundles=[{"CPU": config.actor.cores}] * most)
+    request_resources(bundles=[{"CPU": 1}] * most)
     try:
         yield
     finally:
@@ -285,8 +285,8 @@ def _draining_nodes() -> set[str]:
 class ClusterView:
     """The nodes of the cluster and their slots for actors, looked up again every two seconds."""
 
-    def __init__(self, config: RunConfig, learner: Node) -> None:
-        self._config, self.learner = config, learner
+    def __init__(self, learner: Node) -> None:
+        self.learner = learner
         self._nodes: list[Node] = []
         # Nodes that Ray's server lists as alive and that do not respond, with the time of the last attempt.
         self._silent: dict[str, float] = {}
@@ -302,7 +302,7 @@ class ClusterView:
 
     def slots_by_node(self) -> dict[str, int]:
         """Number of actors that each node takes, by node id."""
-        return slots_by_node(self._config, self.nodes(), self.learner)
+        return slots_by_node(self.nodes(), self.learner)
 
     def has_lost(self, node_id: str) -> bool:
         """Whether this node is lost. Contacts the node itself: Ray's server may take half a minute to notice."""

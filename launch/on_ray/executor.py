@@ -211,7 +211,7 @@ class RayExecutor:
                 return None
             node = free
         actor_id = next(self._ids)
-        self._workers[actor_id] = self._start(self._actor_process, self._config.actor.cores, node, 1, actor_id)
+        self._workers[actor_id] = self._start(self._actor_process, 1, node, 1, actor_id)
         return actor_id
 
     def _start(

@@ -120,7 +120,7 @@ class LearnerProcess:
         config, spec = start.config, start.spec
 
         def executor_from(first_actor_id: int) -> Executor:
-            cluster = None if start.node is None else ClusterView(config, start.node)
+            cluster = None if start.node is None else ClusterView(start.node)
             actors = start.budget.actors
             if start.aggregation.level == "node":
                 return NodesExecutor(config, spec, actors, first_actor_id, cluster)

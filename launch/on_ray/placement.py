@@ -72,7 +72,7 @@ def learner_node(config: RunConfig, nodes: Sequence[Node]) -> tuple[Node, bool]:
     return chosen, gpu
 
 
-def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> dict[str, int]:
+def slots_by_node(nodes: Sequence[Node], learner: Node) -> dict[str, int]:
     """Number of actors that each node takes, by node id. A node that is marked for the learner takes none."""
     slots = {}
     for node in nodes:
@@ -81,7 +81,7 @@ def slots_by_node(config: RunConfig, nodes: Sequence[Node], learner: Node) -> di
             continue
         if (node.id == learner.id and cores >= 4) or cores >= LARGE_NODE_CORES:
             cores -= 1
-        actors = min(int(cores / config.actor.cores), node.bytes // ACTOR_BYTES)
+        actors = min(int(cores), node.bytes // ACTOR_BYTES)
         if actors > 0:
             slots[node.id] = actors
     return slots
@@ -110,20 +110,18 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
     if not nodes:
         raise setting_error("address", config.address, "the cluster has no node")
     learner, gpu = learner_node(config, nodes)
-    slots = slots_by_node(config, nodes, learner)
+    slots = slots_by_node(nodes, learner)
     least, most = config.actor_range
     available = sum(slots.values())
     if available < least:
-        reasons = "; ".join(_slot_note(config, node, learner, slots) for node in nodes)
+        reasons = "; ".join(_slot_note(node, learner, slots) for node in nodes)
         raise setting_error("actors", config.actors, f"there is room for {available} on the cluster's nodes: {reasons}")
     running: list[str] = []
     for _ in range(desired_actors(config, slots)):
         node = next_node(slots, running)
         assert node is not None
         running.append(node)
-    notes = [
-        _slot_note(config, node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id
-    ]
+    notes = [_slot_note(node, learner, slots) for node in nodes if node.id not in slots and node.id != learner.id]
     if most is not None and most > len(running):
         notes.append(f"{most - len(running)} of {most} actors have no place yet; they start when nodes join")
     return Placement(learner, gpu, dict(Counter(running)), tuple(notes))
@@ -178,7 +176,7 @@ def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:
     return [*lines, *(f"note: {note}" for note in placement.notes)]
 
 
-def _slot_note(config: RunConfig, node: Node, learner: Node, slots: dict[str, int]) -> str:
+def _slot_note(node: Node, learner: Node, slots: dict[str, int]) -> str:
     if node.draining:
         return f"{node.address} is being drained"
     if node.marked and node.id == learner.id:
@@ -187,5 +185,5 @@ def _slot_note(config: RunConfig, node: Node, learner: Node, slots: dict[str, in
     if not count and node.bytes < ACTOR_BYTES:
         return f"{node.address} has {node.bytes >> 20} MiB of memory, and an actor needs {ACTOR_BYTES >> 20}"
     if not count:
-        return f"{node.address} has {node.cores:g} cores, and an actor needs {config.actor.cores:g}"
+        return f"{node.address} has {node.cores:g} cores, and an actor needs one"
     return f"{node.address} has room for {count}"

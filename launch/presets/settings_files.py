@@ -74,7 +74,7 @@ REMOVED_SETTINGS: dict[str, Any] = {
     "tracking.group": None,
     "optimizer.initial_mean_square": 0.0,
     "checkpoint.every_updates": None,
-    "supervision.max_non_finite": 20,
+    "actor.cores": 1.0,
 }
 """Default of each setting that version `REMOVED_IN` removed."""
 _REMOVED_VALUES = (("aggregation", "group"), ("optimizer.schedule", "exponential"))

@@ -104,10 +104,10 @@ def check_trials(base: RunConfig) -> None:
         raise setting_error("address", base.address, "each trial is on one node: tributary sweep FILE --address")
 
 
-def cores_of(config: RunConfig) -> float:
+def cores_of(config: RunConfig) -> int:
     """The cores that a trial reserves: those of its actors."""
     assert isinstance(config.actors, int)
-    return 1.0 if config.executor == "inline" else config.actors * config.actor.cores
+    return 1 if config.executor == "inline" else config.actors
 
 
 def read_sweep(path: Path) -> Sweep:

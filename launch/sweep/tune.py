@@ -74,7 +74,7 @@ def run_trials(sweep: Sweep, folder: Path, address: str) -> tune.ResultGrid:
     try:
         cores, most = cores_of(sweep.base), max(node.cores for node in cluster.cluster_nodes())
         if cores > most:
-            raise setting_error("actors", sweep.base.actors, f"a trial needs {cores:g} cores, and no machine has them")
+            raise setting_error("actors", sweep.base.actors, f"a trial needs {cores} cores, and no machine has them")
         with _hangups_as_interrupts():
             return _tuner(sweep, folder).fit()
     finally:

@@ -157,8 +157,6 @@ class ActorConfig:
     calls_in_flight: Annotated[int, Range(1, 2)] = 1
     """Number of gradient calls that are under way at one actor. 2 hides the learner's latency, and adds one version of
     policy lag."""
-    cores: Annotated[float, Range(above=0)] = 1.0
-    """CPU cores that Ray reserves for one actor."""
 
     def __post_init__(self) -> None:
         check_ranges("actor.", self)
@@ -205,7 +203,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class SupervisionConfig:
-    """Reactions to the death or hang of an actor."""
+    """Reactions to the death or hang of a process, and to rollouts that are not finite."""
 
     max_restarts: Annotated[int, Range(0)] = 10
     """Number of actors that may be replaced within ten minutes. One more ends the run after a checkpoint."""
@@ -214,6 +212,8 @@ class SupervisionConfig:
     three times the duration of its first rollout."""
     start_seconds: Annotated[float, Range(above=0)] = 180.0
     """Seconds from the start of an actor to its first report, after which it counts as hung."""
+    max_non_finite: Annotated[int, Range(1)] = 20
+    """Number of consecutive rollouts that are not finite. One more ends the run after a checkpoint."""
 
     def __post_init__(self) -> None:
         check_ranges("supervision.", self)

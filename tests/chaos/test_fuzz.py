@@ -88,7 +88,6 @@ POOLS: dict[type, dict[str, list[Any]]] = {
         "environments": _COUNT,
         "unroll_length": [-1, 0, 1, 3, 5],
         "calls_in_flight": _COUNT,
-        "cores": _NUMBER,
     },
     EvaluationConfig: {"every_frames": [-1, 0, 50], "episodes": [0, 1], "environments": [0, 1, 2]},
     CheckpointConfig: {"every_seconds": _NUMBER, "keep": _COUNT, "exact": _FLAG},

@@ -8,7 +8,6 @@ import pytest
 from launch.on_ray import cluster as ray_cluster
 from launch.on_ray.cluster import ClusterView
 from launch.on_ray.placement import Node
-from shared.config import RunConfig
 
 HEAD = Node("h", "10.0.0.1", 2.0, 16 * 2**30, head=True)
 WORKER = Node("w", "10.0.0.2", 4.0, 16 * 2**30)
@@ -23,7 +22,7 @@ class Cluster:
         monkeypatch.setattr(ray_cluster, "cluster_nodes", lambda: list(self.listed))
         monkeypatch.setattr(ray_cluster, "_responds", self._responds)
         monkeypatch.setattr(ray_cluster, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.view = ClusterView(RunConfig(), HEAD)
+        self.view = ClusterView(HEAD)
 
     def _responds(self, node: Node) -> bool:
         self.asked.append(node.id)

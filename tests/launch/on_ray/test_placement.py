@@ -15,7 +15,7 @@ from launch.on_ray.placement import (
     placement_lines,
     slots_by_node,
 )
-from shared.config import ActorConfig, LearnerConfig, RunConfig
+from shared.config import LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
 
 GIB = 2**30
@@ -53,14 +53,12 @@ def test_a_gpu_draws_the_learner_unless_it_shall_be_on_a_cpu() -> None:
 
 def test_a_large_node_is_left_a_core_and_so_is_the_learners() -> None:
     large, head = Node("l", "10.0.0.9", 16.0, 64 * GIB), replace(HEAD, cores=4.0)
-    assert slots_by_node(RunConfig(), [head, large], head) == {"h": 3, "l": 15}
+    assert slots_by_node([head, large], head) == {"h": 3, "l": 15}
 
 
-def test_memory_and_cores_of_an_actor_count() -> None:
+def test_the_memory_of_an_actor_counts() -> None:
     small = replace(WORKERS[0], bytes=2 * ACTOR_BYTES + 1)
-    assert slots_by_node(RunConfig(), [small], HEAD) == {"w0": 2}
-    halves = replace(RunConfig(), actor=ActorConfig(cores=0.5))
-    assert slots_by_node(halves, WORKERS, HEAD) == {"w0": 8, "w1": 8}
+    assert slots_by_node([small], HEAD) == {"w0": 2}
 
 
 @pytest.mark.parametrize(("actors", "count"), [("auto", 10), (3, 3), ("2:5", 5), ("2:100", 10)])
@@ -68,7 +66,7 @@ def test_the_number_of_actors(actors: int | str, count: int) -> None:
     config = RunConfig(actors=actors)
     placement = place(config, CLUSTER)
     assert placement.total_actors == count
-    assert desired_actors(config, slots_by_node(config, CLUSTER, HEAD)) == count
+    assert desired_actors(config, slots_by_node(CLUSTER, HEAD)) == count
 
 
 def test_few_actors_are_spread() -> None:
