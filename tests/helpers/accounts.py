@@ -22,7 +22,9 @@ def check_finite(run: Path) -> None:
 
     from learner.checkpoint import checkpoint_paths, read_state
 
-    written = [*(run / "metrics.jsonl").read_text().splitlines(), (run / "summary.json").read_text()]
+    # A run that fails in its first rollout has no rows.
+    rows = run / "metrics.jsonl"
+    written = [*(rows.read_text().splitlines() if rows.exists() else ()), (run / "summary.json").read_text()]
     json.dumps([*map(json.loads, written), read_state(run / "checkpoints")], allow_nan=False)
     reader = tf.train.load_checkpoint(str(checkpoint_paths(run / "checkpoints")[0]))
     for name, dtype in reader.get_variable_to_dtype_map().items():
