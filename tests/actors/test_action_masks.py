@@ -54,7 +54,6 @@ def played(config: RunConfig, agent_steps: int) -> None:
     evaluator = Evaluator(config, spec, config.evaluation)
     for name in ("sampled", "greedy"):
         result = evaluator.run(snapshot, name)
-        assert result is not None
         assert len(result.episodes.returns) == config.evaluation.episodes
     evaluator.close()
 
@@ -95,7 +94,6 @@ def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monk
         actor.close()
         rollout = rollouts.pop()
         observations, masks = spec.split(rollout.observations)
-        assert masks is not None
         assert observations.shape == (41, 3, *spec.observation_shape)
         assert masks.shape == (41, 3, 5)
         if not spec.images:

@@ -129,7 +129,6 @@ def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_
     observations = np.random.default_rng(0).normal(size=(6, *spec.observation_shape)).astype(np.float32)
     for t in (None, 1):
         acted = policy.act(observations, t=t)
-        assert acted.log_probs is not None
         assert (acted.log_probs.shape, acted.log_probs.dtype) == ((6,), np.float32)
         expected = policy.method.log_prob(policy.network(observations), tf.constant(acted.actions))
         np.testing.assert_allclose(acted.log_probs, expected, rtol=1e-5, atol=1e-6)

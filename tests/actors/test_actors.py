@@ -95,14 +95,12 @@ def test_rewards_are_normalised_by_the_factor_of_the_weights_and_the_discounted_
     # The fourth step only resets, and what follows it is another episode.
     discounted = np.array([8.0, 0.9 * 8.0 - 80.0, 0.9 * (0.9 * 8.0 - 80.0) + 2.0, 6.0])
     moments = rollouts.return_moments
-    assert moments is not None
     assert moments.number == 4
     assert (moments.mean[0], moments.variance[0]) == pytest.approx((discounted.mean(), discounted.var()))
     assert rollouts.take_episodes().returns.tolist() == [-35.0]
     # It goes on where the rollout ended.
     fill(rollouts, *[step((0.0,))] * 5)
     moments = rollouts.return_moments
-    assert moments is not None
     assert moments.mean[0] == pytest.approx(6.0 * np.mean([0.9, 0.9**2, 0.9**3, 0.9**4, 0.9**5]))
     assert builder(1).return_moments is None
 
@@ -184,11 +182,9 @@ def test_greedy_play_from_one_start_is_one_game_however_often_it_is_played(pong:
     network = NetworkConfig(centre_observations=False)
     config = replace(pong, environment=environment, network=network)
     greedy = evaluate(replace(config, evaluation=EvaluationConfig(episodes=6, environments=2, policy="greedy")))
-    assert greedy.games is not None
     assert greedy.games.tolist() == [0] * 6
     # The same start with actions that are drawn.
     sampled = evaluate(replace(config, evaluation=EvaluationConfig(episodes=6, environments=2)))
-    assert sampled.games is not None
     assert sorted(sampled.games.tolist()) == list(range(6))
 
 
@@ -198,6 +194,5 @@ def test_starts_that_differ_are_games_of_their_own(cartpole: RunConfig) -> None:
     spec = environment_spec(config.environment)
     evaluator = Evaluator(config, spec, config.evaluation)
     result = evaluator.run(WeightSnapshot(1, np.zeros(evaluator.layout.size, np.float32)))
-    assert result.games is not None
     assert result.games.tolist() == list(range(8))
     evaluator.close()

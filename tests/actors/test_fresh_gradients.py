@@ -40,7 +40,6 @@ def reported(
 ) -> GradientReport:
     target = (target or snapshot) if config.method.uses_target_network else None
     report = actor.run(snapshot, target) or actor.run(snapshot, target)
-    assert report is not None
     return report
 
 

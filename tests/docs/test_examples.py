@@ -150,7 +150,6 @@ def test_a_way_to_explore_of_the_users_own_chooses_the_actions(
     policy.assign(policy.initial_parameters(), frames=0)
     values = policy.preferences(np.ones((1000, 4), np.float32))
     policy.assign(policy.initial_parameters(), frames=config.exploration.annealing_frames)
-    assert values is not None
     # Those of a network that has not learned are nearly alike. ε-greedy actions would be the better one mostly.
     share = np.mean(policy.act(np.ones((1000, 4), np.float32)).actions)
     assert share == pytest.approx(1 / (1 + np.exp((values[0, 0] - values[0, 1]) / 0.05)), abs=0.05)

@@ -22,8 +22,6 @@ FILE = Path(__file__).parents[2] / "docs" / "examples" / "one_page.py"
 @pytest.fixture
 def page() -> ModuleType:
     spec = importlib.util.spec_from_file_location("one_page", FILE)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

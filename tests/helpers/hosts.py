@@ -54,7 +54,6 @@ class Host:
             stderr=log,
             start_new_session=True,
         )
-        assert self._process.stdin is not None
         self._process.stdin.write(self._public_key.read_bytes())
         self._process.stdin.close()
         knock = ["bash", "-c", f"echo > /dev/tcp/{self.address}/22"]
@@ -78,7 +77,6 @@ class Host:
 
     def processes(self) -> list[str]:
         """Command lines of what runs in it, sshd left out."""
-        assert self._process is not None
         found, waiting = [], self._children(self._process.pid)
         while waiting:
             pid = waiting.pop()

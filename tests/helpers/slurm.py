@@ -89,14 +89,11 @@ PartitionName=all Nodes=ALL Default=YES
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
     def run(self, *command: str, check: bool = True, **variables: str) -> str:
         """What a command of Slurm prints, which may see these further variables."""
-        assert self._process is not None
         result = subprocess.run(
             ["nsenter", f"--target={self._process.pid}", "--net", *command],
             env=self._environment() | variables,

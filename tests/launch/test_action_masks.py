@@ -141,8 +141,6 @@ def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy
     assert len(steps) > 15
     hidden = 0
     for step in steps:
-        assert step.preferences is not None
-        assert step.action is not None
         assert step.preferences[step.action] > (0 if name != "Q-learning" else -1)
         hidden += int(np.isnan(step.preferences).sum() if name == "Q-learning" else (step.preferences == 0).sum())
     assert hidden > len(steps)

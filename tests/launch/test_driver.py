@@ -138,7 +138,6 @@ def test_a_run_without_its_parent_is_saved_and_ends(tmp_path: Path) -> None:
     settings.write_config(quick())
     command = [sys.executable, "-c", PARENT, str(tmp_path)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
     assert parent.stdout.readline() == "trains\n"
     parent.kill()
     # The child inherited the pipe: it is closed when the run has ended.

@@ -240,7 +240,6 @@ def test_the_target_is_copied_before_a_sum_where_its_reports_crossed_the_interva
     learner.submit_sum(aggregated([report(1, actor_id=actor_id) for actor_id in range(4)]))
     assert learner.target_updates == 1
     target = learner.target_snapshot()
-    assert target is not None
     np.testing.assert_array_equal(target.parameters, start)
     assert not np.array_equal(learner.snapshot().parameters, start)
 

@@ -64,7 +64,6 @@ def test_the_clipped_ratio_follows_it(schedule: str, epsilon: float) -> None:
     logits, zero = tf.constant([[0.0, 0.0]]), tf.zeros([1])
     output = NetworkOutput({"policy": logits, "value": tf.zeros([1, 1])}, tf.ones((1, 2)), {})
     before = method.log_prob(output, tf.constant([0]))
-    assert before is not None
     samples = Samples(
         actions=tf.constant([0]),
         returns=zero,

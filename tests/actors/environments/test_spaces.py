@@ -59,7 +59,6 @@ def test_observations_without_images_are_vectors(space: gymnasium.Space, observa
     settings = config(Given(space, TWO, [observation]))
     spec = environment_spec(settings)
     assert (spec.observation_shape, spec.observation_dtype, spec.images) == ((len(vector),), "float32", False)
-    assert spec.observation_bounds is not None
     low, high = np.array(spec.observation_bounds)
     assert (low <= vector).all()
     assert (vector <= high).all()
@@ -237,7 +236,6 @@ def test_images_beside_numbers_are_one_row_of_bytes() -> None:
     settings = config(Given(BESIDE, TWO, [beside(10), beside(20), beside(30)]), screen_size=None, frame_stack=2)
     spec = environment_spec(settings)
     parts = spec.parts
-    assert parts is not None
     assert parts.numbers == (("gear", 3), ("inside.1", 2), ("map", 4))
     assert [tuple(image) for image in parts.images] == [("image_camera", (32, 32, 2)), ("image_inside_0", (20, 20, 2))]
     assert (spec.observation_shape, spec.observation_dtype) == ((4 * 9 + 32 * 32 * 2 + 20 * 20 * 2,), "uint8")
@@ -276,7 +274,6 @@ def test_each_row_of_a_batch_has_its_own() -> None:
 def test_images_of_a_tuple_need_no_numbers_beside_them() -> None:
     two = Dict({"a b": IMAGE, "a_b": IMAGE})
     spec = environment_spec(config(Given(two, TWO, [{"a b": picture(1), "a_b": picture(2)}]), screen_size=16))
-    assert spec.parts is not None
     assert (spec.parts.numbers, spec.parts.vector_size) == ((), 0)
     assert [image.name for image in spec.parts.images] == ["image_a_b", "image_a_b_1"]
     assert spec.observation_shape == (2 * 16 * 16 * 4,)

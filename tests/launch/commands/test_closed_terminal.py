@@ -87,7 +87,6 @@ def test_a_run_whose_output_is_cut_off_trains_to_its_end(executor: str, tmp_path
     process = subprocess.Popen(
         command(executor, run, f"--total-frames 4k {messages}"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    assert process.stdout is not None
     assert b"run folder" in process.stdout.readline()
     process.stdout.close()
     assert process.wait(DEADLINE_SECONDS) == 0

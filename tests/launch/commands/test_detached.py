@@ -33,13 +33,11 @@ def test_a_detached_run_is_listed_watched_and_stopped(tmp_path: Path, capsys: py
     assert f"tributary stop {run}" in capsys.readouterr().out
     try:
         holder = holder_of(run)
-        assert holder is not None
         assert holder.here
         wait_for(lambda: (runs_in(run.parent, tmp_path)[0]["frames"] or 0) > 0, "a row")
         (listed,) = runs_in(run.parent, tmp_path)
         assert (listed["status"], listed["pid"], listed["total_frames"]) == ("running", holder.pid, 100_000_000)
         attached = subprocess.Popen([*TRIBUTARY, "attach", str(run)], stdout=subprocess.PIPE, text=True)
-        assert attached.stdout is not None
         assert "Ctrl-C leaves it running" in attached.stdout.readline()
         shown = next(line for line in attached.stdout if "frames" in line and "lag" in line)
         assert "actors 1" in shown
@@ -98,7 +96,6 @@ def test_a_changed_host_name_is_the_same_machine(tmp_path: Path, monkeypatch: py
     lock = FolderLock(tmp_path)
     monkeypatch.setattr("socket.gethostname", lambda: "renamed")
     holder = holder_of(tmp_path)
-    assert holder is not None
     assert holder.here
     lock.release()
 
@@ -116,7 +113,6 @@ def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Pa
     )
     command = [sys.executable, "-c", script, str(tmp_path), "2" if now else "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         assert stop(StopArguments(tmp_path, now=now)) == 0
     assert process.returncode == 0

@@ -45,7 +45,6 @@ def screen(columns: int = 80) -> Console:
 
 
 def shown_by(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 

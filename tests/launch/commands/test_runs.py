@@ -30,7 +30,6 @@ def shown(folder: Path, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     runs = [run_status(path) for path in sorted(folder.iterdir())]
     console.print(runs_table(runs, folder, console), highlight=False)
-    assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 

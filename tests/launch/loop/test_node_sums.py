@@ -50,7 +50,6 @@ class Parts:
         self._targets = dict.fromkeys(self.parts, snapshot)
 
     def dispatch(self, actor_id: int) -> None:
-        assert self._snapshot is not None
         self._asked.append((actor_id, self._snapshot, self._targets.pop(actor_id, None)))
 
     def next_completion(self) -> Any:

@@ -97,7 +97,6 @@ def test_ray_gets_a_short_folder_where_its_own_choice_will_not_do(
 ) -> None:
     monkeypatch.setenv(variable, value.format(folder=temporary))
     made = cluster.own_temporary_folder()
-    assert made is not None
     assert Path(made).parent == temporary
     assert Path(made).is_dir()
 

@@ -274,13 +274,11 @@ def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
     memory = None
     for t in range(6):
         _, memory = agent.act(observations[:, t], memory)
-    assert memory is not None
     assert [part.shape for part in memory] == [(2, 256)] * 2
     for i in range(2):
         alone = None
         for t in range(6):
             _, alone = agent.act(observations[i, t], alone, deterministic=True)
-        assert alone is not None
         for part, whole in zip(alone, memory, strict=True):
             np.testing.assert_allclose(part, whole[i : i + 1], atol=1e-5)
         assert np.abs(alone[0]).max() > 0.01

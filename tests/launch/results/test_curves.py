@@ -149,7 +149,6 @@ def test_a_number_that_is_null_breaks_neither_curve_nor_plot_nor_report(
     first = row | {"frames": 10, "mean_return_100": 1.0, "evaluations": [good, bad | {"frames": 13}]}
     write_rows(tmp_path, first, row | {"frames": 20})
     points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
-    assert points is not None
     assert [values.tolist() for values in points] == [[12.0], [-3.0], [0.0]]
     assert main(["report", run]) == 0
     assert "<td>best</td><td>12</td>" in (tmp_path / "report.html").read_text()
@@ -168,7 +167,6 @@ def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Pa
     for rows, at, error in ((new, 7.0, 0.25), (old, 20.0, 0.0)):
         written_run(tmp_path, rows)
         points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
-        assert points is not None
         assert [values.tolist() for values in points] == [[at], [3.0], [error]]
         alone = read_curve(tmp_path, "frames", "evaluation_return")
         assert (alone.x.tolist(), alone.y.tolist(), alone.evaluations) == ([at], [3.0], None)

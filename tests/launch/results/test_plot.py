@@ -27,7 +27,6 @@ def drawn(curves: Sequence[Curve]) -> list[Axes]:
 
 def legend(axes: Axes) -> list[str]:
     found = axes.get_legend()
-    assert found is not None
     return [" ".join(text.get_text().split()) for text in found.get_texts()]
 
 

@@ -40,10 +40,8 @@ def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) 
     assert holder_of(tmp_path) is None
     command = [sys.executable, "-c", f"{HOLD}; print('held', flush=True); sys.stdin.read()", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         holder = holder_of(tmp_path)
-        assert holder is not None
         assert (holder.pid, holder.host, holder.here) == (process.pid, socket.gethostname(), True)
         with pytest.raises(ConfigurationError, match=f"in use by another process.*tributary stop {tmp_path}"):
             FolderLock(tmp_path)
@@ -112,7 +110,6 @@ def test_a_run_that_is_held_runs_though_its_summary_says_otherwise(tmp_path: Pat
     folder = write_run(tmp_path / "run", [10], summary=10)
     with FolderLock(folder):
         run = run_status(folder)
-        assert run.holder is not None
         assert (run.status, run.holder.pid) == ("running", os.getpid())
     assert run_status(folder).status == "interrupted"
 
@@ -175,13 +172,11 @@ SUMMARY = {"status": "interrupted", "frames": 500_000, "wall_seconds": 300.0, "m
 def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict, says: str) -> None:
     summary = SUMMARY | ended
     reached = reached_limit(CONFIG, summary)
-    assert reached is not None
     assert says in reached
     assert "\n" not in reached
     further = replace(CONFIG, **limit)
     assert reached_limit(further, summary) is None
     goes_on = why_it_goes_on(further, summary)
-    assert goes_on is not None
     assert f"goes on to {further.total_frames:,} total frames" in goes_on
 
 
