@@ -10,7 +10,7 @@ import pytest
 
 from launch.interrupts import StopRequest
 from launch.presets import PRESETS
-from launch.python import training as module
+from launch.python import run as module
 from launch.python.run import Training
 from launch.request import ResolvedRun
 from launch.run.events import Event, Message, Row, Started
@@ -114,7 +114,7 @@ def test_an_error_of_a_callback_is_one_line_with_its_place_and_is_raised(
         under_way.wait()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error")]
     assert re.fullmatch(
-        r"error: KeyError: 'mean_retrun' \(test_training\.py:\d+, in fails\); the run is saved and ends", line
+        r"error: KeyError: 'mean_retrun' \(test_run\.py:\d+, in fails\); the run is saved and ends", line
     )
 
 
