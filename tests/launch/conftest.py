@@ -27,15 +27,15 @@ def train() -> Callable[[Path, str], Path]:
 def cartpole_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds of one setting."""
     parent = tmp_path_factory.mktemp("cartpole")
-    settings = "cartpole --total-frames 6000 --network.hidden-sizes 16 --evaluation.environments 5"
+    settings = "cartpole --total-frames 3000 --network.hidden-sizes 16 --evaluation.environments 5"
     return [_train(parent / f"seed-{seed}", f"{settings} --seed {seed}") for seed in (1, 2)]
 
 
 @pytest.fixture(scope="session")
 def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few updates of Pong; an episode is 600 frames at most."""
+    """A few updates of Pong; an episode is 300 frames at most."""
     settings = (
-        "pong --total-frames 1500 --environment.max-episode-frames 600 --evaluation.environments 2 "
+        "pong --total-frames 1500 --environment.max-episode-frames 300 --evaluation.environments 2 "
         "--actor.environments 4"
     )
     with pytest.MonkeyPatch.context() as patch:
