@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from math import isfinite
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -48,13 +49,21 @@ class Actions:
         return tuple(str(i) for i in range(self.spec.shape[0] if self.spec.shape else self.spec.size))
 
     def of_space(self, actions: npt.NDArray[Any]) -> npt.NDArray[np.generic]:
-        """Actions [B, …] of the space, from int32 [B(, C)], or float32 [B, D] that are clipped to the bounds."""
+        """Actions [B, …] of the space, from int32 [B(, C)], or float32 [B, D] that are clipped to the bounds.
+
+        NaN is the middle of the bounds, or the number closest to 0 where there are not two.
+        """
         if not self.spec.continuous:
             if not self.spec.shape:
                 return actions.astype(self._dtype) + self._start if self._start else actions
             return (actions.reshape(-1, *self._shape) + self._start).astype(self._dtype)
         middle, half, low, high = self._range
-        shaped = np.clip(middle + half * actions.astype(np.float64).reshape(-1, *self._shape), low, high)
+        wanted = middle + half * actions.astype(np.float64).reshape(-1, *self._shape)
+        # Half the time of `np.clip`.
+        shaped = np.minimum(np.maximum(wanted, low), high)
+        # A network whose numbers overflow has NaN for an action; its gradients are dropped, and name the loss.
+        if not isfinite(np.vdot(shaped, shaped)):
+            shaped[np.isnan(shaped)] = np.broadcast_to(np.clip(middle, low, high), shaped.shape)[np.isnan(shaped)]
         # Spaces of integers and of truth values.
         whole = not np.issubdtype(self._dtype, np.inexact)
         return (np.rint(shaped) if whole else shaped).astype(self._dtype)

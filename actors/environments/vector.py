@@ -19,7 +19,7 @@ from actors.environments.border import FAULT, LOGGED, LOGGER, info_number
 from actors.environments.gymnasium import GymnasiumAdapter
 from actors.environments.spaces import random_actions
 from shared.config import EnvironmentConfig
-from shared.errors import ConfigurationError, EnvironmentFailedError, one_line, place, setting_error, typed_line
+from shared.errors import ConfigurationError, EnvironmentFailedError, place, setting_error, typed_line
 from shared.registry import import_modules
 
 _SKIPPING_OPTIONS = ("frameskip", "frame_skip")
@@ -50,7 +50,7 @@ class VectorEnvironment:
         except (ConfigurationError, gymnasium.error.UnregisteredEnv, KeyboardInterrupt):
             raise
         except BaseException as error:
-            line = f"{config.id}: {_CANNOT_BE_MADE}: {one_line(error)}{place(error)}"
+            line = f"{config.id}: {_CANNOT_BE_MADE}: {typed_line(error)}{place(error)}"
             raise EnvironmentFailedError(line) from error
         self._lives: npt.NDArray[np.int32] | None = None
         self._lost_life = np.zeros(count, bool)

@@ -247,7 +247,7 @@ def test_a_whole_number_of_any_length_is_a_reward(faulty: Any) -> None:
 @pytest.mark.parametrize("part", ["observation_space", "action_space"])
 def test_a_space_of_another_library_is_named(faulty: Any, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     monkeypatch.setattr(Faulty, part, range(2))
-    line = rf"cannot be made: its {part} is range\(0, 2\) \(builtins\), where one of Gymnasium is expected"
+    line = rf"cannot be made: TypeError: its {part} is range\(0, 2\) \(builtins\), where one of Gymnasium is expected"
     with pytest.raises(ConfigurationError, match=line):
         environment_spec(faulty())
 

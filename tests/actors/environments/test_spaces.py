@@ -98,6 +98,13 @@ def test_a_choice_outside_of_its_space_is_refused(space: gymnasium.Space, observ
         (Box(-np.inf, np.inf, (1,)), np.float32([7]), ActionSpec(1, continuous=True), [7]),
         (Box(0, 10, (2,), np.int64), np.float32([-1, 0.05]), ActionSpec(2, continuous=True), [0, 5]),
         (Box(0, 1, (3,), np.bool_), np.float32([-1, -0.1, 0.1]), ActionSpec(3, continuous=True), [False, False, True]),
+        (
+            Box(np.array([-1, 5]), np.array([3, np.inf])),
+            np.float32([np.nan] * 2),
+            ActionSpec(2, continuous=True),
+            [1, 5],
+        ),
+        (Box(0, 10, (2,), np.int64), np.float32([np.nan, np.inf]), ActionSpec(2, continuous=True), [5, 10]),
         # Ranges that are too wide for float32.
         (Box(0, 2**31 - 1, (2,), np.int32), np.float32([-1, 1]), ActionSpec(2, continuous=True), [0, 2**31 - 1]),
         # The largest float stands for no bound.
