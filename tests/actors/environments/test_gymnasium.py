@@ -86,7 +86,7 @@ def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
         ({"id": "ALE/Pong-v5", "greyscale": False}, "--environment.greyscale False: Atari is seen in grey"),
         ({"id": "ALE/Pong-v5", "screen_size": None}, "--environment.screen-size None: Atari is seen in a square"),
         ({"sticky_action_probability": 0.25}, "is for Atari; for others --environment.wrappers "),
-        ({"options": {"frameskip": 4}}, "skip frames twice"),
+        ({"options": {"frameskip": 4}, "frame_skip": 4}, "skip frames twice"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(settings: dict, line: str) -> None:

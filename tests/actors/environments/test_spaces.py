@@ -99,7 +99,7 @@ def test_a_choice_outside_of_its_space_is_refused(space: gymnasium.Space, observ
         (Box(0, 10, (2,), np.int64), np.float32([-1, 0.05]), ActionSpec(2, continuous=True), [0, 5]),
         (Box(0, 1, (3,), np.bool_), np.float32([-1, -0.1, 0.1]), ActionSpec(3, continuous=True), [False, False, True]),
         (
-            Box(np.array([-1, 5]), np.array([3, np.inf])),
+            Box(np.float32([-1, 5]), np.float32([3, np.inf])),
             np.float32([np.nan] * 2),
             ActionSpec(2, continuous=True),
             [1, 5],
