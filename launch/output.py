@@ -164,8 +164,8 @@ def typed_path(text: str) -> Path:
     try:
         path.exists()
     except OSError as error:
-        # Too long a name.
-        raise ValueError(f"is no path: {error.strerror}") from error
+        # Too long a name, or a folder that may not be read.
+        raise ValueError(f"cannot be reached: {error.strerror}") from error
     return path
 
 

@@ -104,7 +104,8 @@ def watch(arguments: WatchArguments) -> int:
         interrupted = True
     finally:
         performance.close()
-    whole = f"{len(returns)} whole episodes, mean return {sum(returns) / len(returns):g}, " if returns else ""
+    episodes = "1 whole episode" if len(returns) == 1 else f"{len(returns)} whole episodes"
+    whole = f"{episodes}, mean return {sum(returns) / len(returns):g}, " if returns else ""
     print_line(console, f"played {whole}with {performance.source}")
     print_line(console, f"a video of it: {record}")
     if arguments.json is not None:

@@ -203,7 +203,7 @@ _IMAGES = replace(
     _ATARI,
     total_frames=2_000_000,
     environment=replace(_VECTORS.environment, id="CarRacing-v3"),
-    # Random play for the mean image takes 6,400 agent steps: minutes, where an image takes milliseconds to draw.
+    # Random play for the mean image takes 1,600 agent steps: minutes, where an image takes milliseconds to draw.
     network=NetworkConfig(centre_observations=False),
     exploration=_VECTORS.exploration,
     evaluation=EvaluationConfig(every_frames=200_000, episodes=10, environments=10, policy="greedy"),

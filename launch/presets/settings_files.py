@@ -119,7 +119,7 @@ def read_config_file(path: Path) -> ConfigFile:
             f"{path}: unknown preset {preset}{nearest(str(preset), PRESETS)}; see tributary presets"
         )
     try:
-        found = named(without_removed(settings) if whole else settings)
+        found = named(without_removed(settings))
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     if whole:
@@ -128,13 +128,14 @@ def read_config_file(path: Path) -> ConfigFile:
 
 
 def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings of an old config.json without the removed ones."""
+    """Nested settings of an old file without the removed ones."""
     kept: dict[str, Any] = {}
     for key, value in settings.items():
         name = prefix + key
         if name in REMOVED_SETTINGS:
             default = REMOVED_SETTINGS[name]
-            found = list(value) if isinstance(value, tuple) else value
+            # TOML has no null.
+            found = list(value) if isinstance(value, tuple) else None if value == NONE else value
             if found != default and not _is_without_effect(name, found):
                 problem = f"this setting was removed in version {REMOVED_IN}; only its default {default} is still read"
                 raise setting_error(name, value, problem)
@@ -208,6 +209,8 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
         elif name not in _SECTIONS:
             near = similar(name, [*_SECTIONS, *KINDS])
             advice = f", did you mean {' or '.join(near)}?" if near else "; see docs/settings.md"
+            if name in REMOVED_SETTINGS:
+                advice = f"; version {REMOVED_IN} removed it"
             raise ConfigurationError(f"--{name.replace('_', '-')}: there is no such setting{advice}")
         elif isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")

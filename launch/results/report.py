@@ -446,4 +446,5 @@ def _learner_line(busy: float, wait: float, config: RunConfig) -> str:
     if wait < _NOTABLE_WAIT:
         return f"{waited}: it is no bottleneck."
     hides = "" if config.actor.calls_in_flight > 1 else " --actor.calls-in-flight 2 hides such waits."
-    return f"{waited}: the communication is the bottleneck.{hides}"
+    why = "the communication is the bottleneck" if wait >= 0.5 else "the rest of the wait is communication"
+    return f"{waited}: {why}.{hides}"

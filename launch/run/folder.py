@@ -101,9 +101,8 @@ class RunFolder:
         except UnicodeEncodeError:
             raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.exists() and any(self.path.iterdir()):
-            raise setting_error(
-                "run_dir", self.path, f"exists; name another folder, or go on with it: --resume {quoted(self.path)}"
-            )
+            resume = f", or go on with it: --resume {quoted(self.path)}" if self.settings_file.exists() else ""
+            raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
 
     def check_goes_on(self) -> None:
         """Refuse to resume an agent that ships."""

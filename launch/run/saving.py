@@ -274,8 +274,7 @@ def weights_to_start_from(
     before = other.read_config("start_from", trust_imports=trust_imports, named_modules=modules)
     for field in fields(before.network):
         was, now = getattr(before.network, field.name), getattr(config.network, field.name)
-        # The weights do not depend on the precision of the arithmetic.
-        if was != now and field.name != "precision":
+        if was != now:
             raise setting_error(f"network.{field.name}", now, f"{other.name} was trained with {was}; leave it so")
     trained = _in_and_out(environment_spec(before.environment))
     if trained != _in_and_out(spec):

@@ -195,4 +195,6 @@ def test_starts_that_differ_are_games_of_their_own(cartpole: RunConfig) -> None:
     evaluator = Evaluator(config, spec, config.evaluation)
     result = evaluator.run(WeightSnapshot(1, np.zeros(evaluator.layout.size, np.float32)))
     assert result.games.tolist() == list(range(8))
+    # CartPole's reward is 1: a return is that of one episode.
+    np.testing.assert_array_equal(result.episodes.returns, result.episodes.lengths)
     evaluator.close()

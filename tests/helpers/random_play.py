@@ -4,6 +4,6 @@ import pytest
 
 
 def shorten_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two environments for 40 vector steps. Of a run it is 16 for 400, which take seconds; making 16 takes three."""
+    """Two environments for 40 vector steps. A run has four for 400, which take a second."""
     monkeypatch.setattr("actors.environments.vector._ENVIRONMENTS", 2)
     monkeypatch.setattr("actors.environments.vector._STEPS", 40)

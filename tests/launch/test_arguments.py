@@ -95,7 +95,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         ),
         ("--learner.shards 2", "--learner.shards: there is no such option; version 0.2 removed it"),
         ("--tracking.x 1", "--tracking.x: there is no such option; there are --tracking.project"),
-        (f"--folder {'x' * 300}", f"--folder {'x' * 300}: is no path: File name too long"),
+        (f"--folder {'x' * 300}", f"--folder {'x' * 300}: cannot be reached: File name too long"),
         ("--fast=", "--fast : must be True or False"),
         ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),
         ("--environment.options length", "--environment.options length: must be names and values, like length 5 goal"),

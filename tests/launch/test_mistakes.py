@@ -66,7 +66,7 @@ MISTAKES = {
     "train --record-arrivals .": "is no file that can be written",
     "train --record-arrivals /proc/order.txt": "cannot be written",
     "evaluate zoo:cartpole --episodes 0": "--episodes 0: must be at least 1",
-    f"evaluate {'x' * 300}": "x: is no path: File name too long",
+    f"evaluate {'x' * 300}": "x: cannot be reached: File name too long",
     f"train --record-arrivals {'x' * 300} --executor inline": "x: cannot be written: File name too long",
     "evaluate no-such-folder": "no-such-folder: there is no such folder, and no run below runs/",
     "evaluate .": "is not the folder of a run: it has no config.json",

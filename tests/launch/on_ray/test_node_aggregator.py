@@ -23,8 +23,8 @@ ACTORS, K = 4, 8
 class Cluster(ClusterView):
     """A view of nodes that the test sets."""
 
-    def __init__(self, config: RunConfig, *workers: str) -> None:
-        super().__init__(config, LEARNER)
+    def __init__(self, *workers: str) -> None:
+        super().__init__(LEARNER)
         self.there = [LEARNER, *(Node(name, f"10.0.0.{name}", float(ACTORS), 2**36) for name in workers)]
 
     def nodes(self, *, fresh: bool = False) -> list[Node]:  # noqa: ARG002
@@ -43,7 +43,7 @@ def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tup
     learner = LearnerConfig(gradients_per_update=K)
     evaluation = replace(config.evaluation, every_frames=0)
     config = replace(config, address="auto", aggregation="node", learner=learner, evaluation=evaluation, actors=actors)
-    cluster = Cluster(config, *workers)
+    cluster = Cluster(*workers)
     executor = NodesExecutor(config, environment_spec(config.environment), 0, 5, cluster)
     executor.publish(WeightSnapshot(0, np.zeros(2, np.float32)))
     return executor, cluster

@@ -189,6 +189,17 @@ def test_equal_probabilities_of_another_number_of_epsilons_are_read() -> None:
             without_removed(nested(*probabilities))
 
 
+def test_a_removed_setting_of_toml_is_read_at_its_default_only(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('seed = 2\n[tracking]\ngroup = "None"\n[actor]\ncores = 1.0\n')
+    assert read_config_file(file).settings == {"seed": 2}
+    file.write_text("[actor]\ncores = 2.0\n")
+    with pytest.raises(ConfigurationError, match=r"mine\.toml: --actor\.cores 2\.0: .*removed in version 0\.2"):
+        read_config_file(file)
+    with pytest.raises(ConfigurationError, match=r"--actor\.cores: there is no such setting; version 0\.2 removed it"):
+        with_settings(RunConfig(), {"actor.cores": 1.0})
+
+
 def test_a_removed_value_is_refused() -> None:
     assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
     with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):

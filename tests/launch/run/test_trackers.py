@@ -116,13 +116,14 @@ def test_tensorboard_has_an_evaluation_at_the_frames_of_its_weights(tmp_path: Pa
 
 
 def test_weights_and_biases(tmp_path: Path, wandb: "FakeWandb") -> None:
-    config = RunConfig(tracking=TrackingConfig(project="games"))
-    tracker = WeightsAndBiases(tmp_path, config)
+    config, folder = RunConfig(tracking=TrackingConfig(project="games")), tmp_path / "ours" / "seed-1"
+    folder.mkdir(parents=True)
+    tracker = WeightsAndBiases(folder, config)
     tracker.write(EVALUATED)
     tracker.write_video(VIDEO, 320)
     tracker.close()
     (started,) = wandb.started
-    assert (started["project"], started["group"], started["name"]) == ("games", None, tmp_path.name)
+    assert (started["project"], started["group"], started["name"]) == ("games", "ours", "ours/seed-1")
     assert started["*"] == "frames"
     assert started["config"]["optimizer.learning_rate"] == RunConfig().optimizer.learning_rate
     assert wandb.logged[0]["frames"] == 400
