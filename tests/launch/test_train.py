@@ -135,7 +135,8 @@ def test_actors_of_a_cluster_share_the_steps_in_flight_and_not_on_a_resume(
         assert (config.actor.environments, config.actor.unroll_length) == (1, 16)
         assert config.learner.gradients_per_update == 16
     line = "rollouts:     65 actors share 1,040 agent steps in flight: each 1 x 16, an update the mean of 16 gradients"
-    assert any(isinstance(event, Message) and event.text.startswith(line) for event in events)
+    (found,) = (event.text for event in events if isinstance(event, Message) and event.text.startswith(line))
+    assert found.endswith("above 1,024 in flight further actors may add frames and no learning")
     earlier = tmp_path / "earlier"
     train(quick(total_frames=300), earlier, lambda _: None)
     train(on_nodes, earlier, lambda _: None, resume=True)

@@ -31,6 +31,7 @@ def main() -> None:
         axes.set(xlabel="workers", ylabel="agent steps to the mark", title="Simulated; points: seeds, lines: medians")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.set_ylim(bottom=1.2e4)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.legend(fontsize=8, loc="lower left")
         save(drawn, [PICTURE])
