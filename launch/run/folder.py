@@ -101,8 +101,12 @@ class RunFolder:
         except UnicodeEncodeError:
             raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.exists() and any(self.path.iterdir()):
-            resume = f", or go on with it: --resume {quoted(self.path)}" if self.settings_file.exists() else ""
+            resume = f", or go on with it: --resume {quoted(self.path)}" if self._is_begun() else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
+
+    def _is_begun(self) -> bool:
+        """Whether it is that of a run, or of several seeds."""
+        return self.settings_file.exists() or (self.path / "seeds.json").exists()
 
     def check_goes_on(self) -> None:
         """Refuse to resume an agent that ships."""

@@ -136,7 +136,7 @@ def test_a_task_without_a_plain_form_is_measured_without_a_bound(
 ) -> None:
     monkeypatch.setattr("launch.bench.throughput.WARM_UP_SECONDS", 0.5)
     file = tmp_path / "throughput.json"
-    assert main(f"bench throughput cartpole --executor inline --actors 1 --seconds 1 --json {file}".split()) == 0
+    assert main(f"bench throughput cartpole --executor inline --actors 1 --seconds 4 --json {file}".split()) == 0
     found = json.loads(file.read_text())
     assert found["agent_steps_per_second"] > 0
     assert found["frames_per_second"] == found["agent_steps_per_second"]

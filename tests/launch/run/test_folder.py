@@ -26,6 +26,9 @@ def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="is a file; name a folder"):
         RunFolder(tmp_path / "file").check_free()
+    with pytest.raises(ConfigurationError, match=r"exists; name another folder$"):
+        RunFolder(tmp_path).check_free()
+    (tmp_path / "config.json").touch()
     with pytest.raises(ConfigurationError, match=f"go on with it: --resume {tmp_path}"):
         RunFolder(tmp_path).check_free()
 
