@@ -42,7 +42,7 @@ class Border(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, name: str, log_info: Sequence[str] | None = ()) -> None:
         super().__init__(env)
         for part in ("observation_space", "action_space"):
-            # Of None or of Gym, the older library, comes an error far from here.
+            # None, or a space of the older library Gym, would raise an error far from here.
             if not isinstance(space := getattr(env, part), gymnasium.Space):
                 raise TypeError(
                     f"its {part} is {space!r} ({type(space).__module__}), where one of Gymnasium is expected"
@@ -265,7 +265,7 @@ def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], exp
     """`value` as an array of this dtype and shape; a ValueError if values would be lost."""
     given = None
     try:
-        # Under a mask is no value, but a number.
+        # The number under a mask is not a value.
         given = np.asarray(None if np.ma.is_masked(value) else value)
         fits = given.dtype.kind in "biuf" and (given.shape == shape or (given.size == 1 and np.prod(shape) == 1))
     # Ragged lists, and whatever a class of a library raises.
@@ -286,7 +286,7 @@ def as_array(part: str, value: Any, dtype: np.dtype, shape: tuple[int, ...], exp
 
 def _number(name: str, value: Any, expected: str = "a number") -> float:
     if isinstance(value, int):
-        # Also those that fit into no integer of NumPy.
+        # Integers of any size, for which NumPy has no type.
         with suppress(OverflowError):
             return float(value)
     return float(as_array(name, value, np.dtype(np.float64), (), expected))

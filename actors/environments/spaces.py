@@ -61,9 +61,9 @@ class Actions:
         wanted = middle + half * actions.astype(np.float64).reshape(-1, *self._shape)
         # Half the time of `np.clip`.
         shaped = np.minimum(np.maximum(wanted, low), high)
-        # A network whose numbers overflow has NaN for an action; its gradients are dropped, and name the loss.
+        # A network whose numbers overflow has NaN for an action. Its gradient is dropped, and the loss named.
         if not isfinite(np.vdot(shaped, shaped)):
-            shaped[np.isnan(shaped)] = np.broadcast_to(np.clip(middle, low, high), shaped.shape)[np.isnan(shaped)]
+            shaped = np.where(np.isnan(shaped), np.clip(middle, low, high), shaped)
         # Spaces of integers and of truth values.
         whole = not np.issubdtype(self._dtype, np.inexact)
         return (np.rint(shaped) if whole else shaped).astype(self._dtype)

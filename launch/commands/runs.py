@@ -29,9 +29,9 @@ from launch.output import (
     quoted,
     write_json,
 )
-from launch.run.folder import holder_of, read_summary
+from launch.run.folder import holder_of, is_resumable, read_summary
 from launch.run.metrics import NewLines, progress_of
-from launch.run.status import DIED, RUNNING, RunPath, RunStatus, is_resumable, run_folders, run_status, trust_option
+from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status, trust_option
 from shared.errors import ConfigurationError, setting_error
 
 # Files and locks of another process, maybe of another machine, can only be looked at: nothing announces a change.

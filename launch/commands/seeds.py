@@ -178,10 +178,8 @@ def train_seeds(
     check_side_by_side(side_by_side)
     config, start_from, preset = _for_each(run.config, side_by_side), run.start_from, run.preset
     resume = run.several is not None
-    if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise setting_error(
-            "run_dir", folder, f"exists; name another folder, or go on with it: --resume {quoted(folder)}"
-        )
+    if not resume:
+        RunFolder(folder).check_free()
     make_folder(folder, "run_dir")
     console = Console()
     with Interrupts() as interrupts:

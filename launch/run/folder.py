@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 WeightsName = Literal["auto", "best", "latest"]
 
 LOCK_FILE = ".lock"
+# In the folder of several seeds.
+SEEDS_FILE = "seeds.json"
 # `holder_of` holds the lock for less than this. The lock is tried again after it, since flock has no time limit, and a
 # wait for a run that holds the lock could be one of days.
 _LOOK_SECONDS, _TRIES = 0.05, 4
@@ -101,12 +103,8 @@ class RunFolder:
         except UnicodeEncodeError:
             raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.exists() and any(self.path.iterdir()):
-            resume = f", or go on with it: --resume {quoted(self.path)}" if self._is_begun() else ""
+            resume = f", or go on with it: --resume {quoted(self.path)}" if is_resumable(self.path) else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
-
-    def _is_begun(self) -> bool:
-        """Whether it is that of a run, or of several seeds."""
-        return self.settings_file.exists() or (self.path / "seeds.json").exists()
 
     def check_goes_on(self) -> None:
         """Refuse to resume an agent that ships."""
@@ -192,6 +190,11 @@ class RunFolder:
             return msgspec.convert(settings, RunConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
+
+
+def is_resumable(folder: Path) -> bool:
+    """Whether `tributary train --resume` accepts a folder: that of a run or of several seeds, not that of a study."""
+    return (folder / "config.json").is_file() or (folder / SEEDS_FILE).is_file()
 
 
 def trust_environment(environment: EnvironmentConfig) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from launch import zoo
 from launch.output import finite, nearest, typed_path, write_json
 from launch.presets.settings_files import without_removed
-from launch.run.folder import Holder, RunFolder, check_imports, holder_of, last_row, read_summary
+from launch.run.folder import SEEDS_FILE, Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.saving import fetch
 from launch.run.stopping import ReturnTarget, Status, TrainingReturns
@@ -212,10 +212,9 @@ def may_change(setting: str) -> bool:
 
 # ---- Several seeds
 
-_SEEDS = "seeds.json"
 # Settings of all runs, in the format of --config.
 SETTINGS = "settings.json"
-FILES = (_SEEDS, SETTINGS)
+FILES = (SEEDS_FILE, SETTINGS)
 
 
 class SeveralSeeds(NamedTuple):
@@ -229,25 +228,22 @@ class SeveralSeeds(NamedTuple):
 
 def write_seeds(folder: Path, several: SeveralSeeds) -> None:
     write_json(folder / SETTINGS, msgspec.to_builtins(several.config))
-    write_json(folder / _SEEDS, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from})
-
-
-def is_resumable(folder: Path) -> bool:
-    """Whether `tributary train --resume` accepts a folder: that of a run or of several seeds, not that of a study."""
-    return (folder / "config.json").is_file() or (folder / _SEEDS).is_file()
+    write_json(
+        folder / SEEDS_FILE, {"seeds": several.seeds, "preset": several.preset, "start_from": several.start_from}
+    )
 
 
 def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[str] = ()) -> SeveralSeeds | None:
     """The content of the files of `write_seeds`; None in a folder without them. For the imports see `check_imports`."""
-    if not (folder / _SEEDS).is_file():
+    if not (folder / SEEDS_FILE).is_file():
         return None
     try:
-        kept: dict[str, Any] = json.loads((folder / _SEEDS).read_text(encoding="utf-8"))
+        kept: dict[str, Any] = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         config = msgspec.convert(without_removed(settings), RunConfig)
         found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
     except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
-        raise setting_error("resume", folder, f"{_SEEDS} or {SETTINGS} cannot be read: {error}") from error
+        raise setting_error("resume", folder, f"{SEEDS_FILE} or {SETTINGS} cannot be read: {error}") from error
     if not trust_imports:
         check_imports(config.environment, named_modules, "resume", str(folder))
     return found

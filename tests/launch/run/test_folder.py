@@ -12,8 +12,7 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
-from launch.run.folder import RunFolder, agent_steps_learned, load_weights
-from launch.run.status import is_resumable
+from launch.run.folder import RunFolder, agent_steps_learned, is_resumable, load_weights
 from learner.checkpoint import read_checkpoint
 from shared.errors import ConfigurationError
 from shared.types import Float32Array
