@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import gymnasium
 
 from actors.environments import EnvironmentSpec
+from launch.machine import usable_cores
 from launch.on_ray.transport import Answer, ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
@@ -135,7 +136,10 @@ class EvaluatorProcess:
         from actors.evaluator import Evaluator
 
         self._config, self._spec = config, spec
-        self._make = partial(Evaluator, config, spec, config.evaluation)
+        # Beside the actors, which take all cores: emulators in a quarter as many threads, so that the confirmation of a
+        # fast run does not take longer than its training. The scores are equal to the bit.
+        threads = max(1, usable_cores() // 4)
+        self._make = partial(Evaluator, config, spec, config.evaluation, threads=threads)
         self._evaluator: Evaluator | None = None
 
     def run(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> EvaluationResult:
