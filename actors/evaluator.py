@@ -14,8 +14,9 @@ from shared.layout import ParameterLayout
 from shared.seeds import Purpose, episode_seeds
 from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
 
-# Seconds without the end of an episode after which `on_wait` is called, and then again after twice as long.
-_WAIT_SECONDS = 20.0
+# Seconds without the end of an episode after which `on_wait` is called, and then again after twice as long. The first
+# episodes of 20 environments of Pong end after half a minute on a busy core.
+_WAIT_SECONDS = 60.0
 
 
 class Evaluator:
