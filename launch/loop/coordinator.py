@@ -19,7 +19,7 @@ from launch.loop.worker_pool import TrainingStoppedError, WorkerPool, worked_sec
 from learner.learner import Learner, Outcome
 from shared.config import SupervisionConfig
 from shared.errors import ConfigurationError
-from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport
 
 Event = Outcome | EvaluationResult | Change
 
@@ -89,16 +89,14 @@ class Coordinator:
         self._executor.drop_evaluations()
         self.evaluations_under_way = 0
 
-    def evaluate(self, policy: EvaluationPolicy, snapshot: WeightSnapshot | None = None) -> WeightSnapshot:
-        """Request an evaluation of these weights, by default the current ones. Returns them; `run` yields the result.
+    def evaluate(self, policy: EvaluationPolicy) -> None:
+        """Request an evaluation of the current weights. `run` yields the result.
 
         If the evaluator dies, `run` yields `Replaced`, and all evaluations in flight are lost.
         """
         self._publish()
-        snapshot = snapshot or self._learner.snapshot()
-        self._executor.evaluate(snapshot, policy)
+        self._executor.evaluate(self._learner.snapshot(), policy)
         self.evaluations_under_way += 1
-        return snapshot
 
     def run(self) -> Iterator[Event | None]:
         """Yield an event for every completed call, and None now and then while none completes.

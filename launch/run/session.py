@@ -26,7 +26,7 @@ from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
 from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
-from launch.loop.worker_pool import TrainingStoppedError, backoff_seconds
+from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
 from launch.run.events import Evaluated, Progress, Saved, View, Weights
 from launch.run.folder import RunFolder, read_weights
@@ -115,12 +115,10 @@ class TrainingSession:
         # The trace drives a replay, never the clock: every wait is over at once, and the limit on deaths is off.
         self._replays = config.replay_arrivals is not None
         supervision, clock = config.supervision, time.monotonic
-        backoff: Callable[[int], float] = backoff_seconds
         if self._replays:
             supervision = replace(supervision, max_restarts=sys.maxsize)
             clock = itertools.count(0.0, 3600.0).__next__
-            backoff = lambda _failures: 0.0  # noqa: E731
-        self._evaluations = Evaluations(config.evaluation, self._target, self.log, backoff)
+        self._evaluations = Evaluations(config.evaluation, self._target, self.log)
         self._saving = Saving(config, self._folder, self.learner, self._state, self._restore_state, self.log)
         if resume:
             self._saving.restore()
@@ -175,7 +173,7 @@ class TrainingSession:
 
     def interrupt(self) -> None:
         """Let the run stop at its next check, and save."""
-        self._stopping.interrupt()
+        self._stopping.interrupted = True
 
     def view(self, weights: bool = False) -> View:
         """The present progress, and the events since the last view. With `weights` a later one has the weights."""
@@ -286,7 +284,7 @@ class TrainingSession:
             case Failed() | Replaced() | Joined() | Drained():
                 self.log(change_message(event))
                 if isinstance(event, Replaced) and event.replacement_id is None:
-                    self._evaluations.evaluator_died(self.elapsed_seconds)
+                    self._evaluations.evaluator_died(self.learner.account.episodes)
 
     def _take_outcome(self, outcome: Outcome) -> None:
         report = outcome.report

@@ -5,18 +5,16 @@ is compared after every rollout. A crossing is therefore confirmed by an evaluat
 """
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from launch.loop.worker_pool import backoff_seconds
 from launch.output import finite
 from learner.account import RETURN_WINDOW, Account
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EvaluationPolicy, EvaluationResult, WeightSnapshot, standard_error
+from shared.types import EvaluationPolicy, EvaluationResult, standard_error
 
 
 class TrainingReturns:
@@ -33,24 +31,21 @@ class TrainingReturns:
         self._first: list[float] | None = []
         # Environments of each actor that have ended no episode, in the order of the actors' last reports.
         self._unfinished: dict[int, int] = {}
-        # Counted along: the rule is checked after every report, and a run may have a thousand actors.
-        self._unfinished_actors = 0
 
     def add(self, actor_id: int, returns: Sequence[float], unfinished_environments: int) -> None:
         """Add the returns in an actor's report, and its number of environments that have ended no episode yet."""
         if self._first is not None:
             self._first.extend(returns[: RETURN_WINDOW - len(self._first)])
-        self._forget(actor_id)
+        self._unfinished.pop(actor_id, None)
         self._unfinished[actor_id] = unfinished_environments
-        self._unfinished_actors += unfinished_environments > 0
 
     def update(self, episodes: int, actors: int) -> None:
         """Set `last_count`, for `episodes` in the window and `actors` at work."""
         # Actors that are gone have the oldest reports.
         while len(self._unfinished) > actors:
-            self._forget(next(iter(self._unfinished)))
+            del self._unfinished[next(iter(self._unfinished))]
         everybody = 0 < actors == len(self._unfinished)
-        self.last_count = episodes >= RETURN_WINDOW and everybody and not self._unfinished_actors
+        self.last_count = episodes >= RETURN_WINDOW and everybody and not any(self._unfinished.values())
 
     @property
     def untrained(self) -> float | None:
@@ -74,10 +69,6 @@ class TrainingReturns:
         self._first = state.get("first_episodes")
         if exact:
             self._unfinished = dict(state["training_window"])
-            self._unfinished_actors = sum(unfinished > 0 for unfinished in self._unfinished.values())
-
-    def _forget(self, actor_id: int) -> None:
-        self._unfinished_actors -= self._unfinished.pop(actor_id, 0) > 0
 
 
 # The policy of training, whose return is to be confirmed.
@@ -139,8 +130,7 @@ class ReturnTarget:
         if self.measure == "training":
             if self._requested is None or self._requested.update != at.update or policy != CONFIRMING_POLICY:
                 return False
-            # The next crossing counts with a new window: the present one would cross again at once.
-            self._requested, self._not_before_episode = None, episodes + RETURN_WINDOW
+            self.reject(episodes)
             if self.first is not None and self.first.update == at.update:
                 self.first = evaluated
         if not self._is_reached_by(mean):
@@ -148,6 +138,11 @@ class ReturnTarget:
         self.first = self.first or evaluated
         self.confirmed = evaluated
         return True
+
+    def reject(self, episodes: int) -> None:
+        """Forget the requested evaluation. A new window counts for the next: the present one would cross at once."""
+        if self._requested is not None:
+            self._requested, self._not_before_episode = None, episodes + RETURN_WINDOW
 
     def _is_reached_by(self, mean: float | None) -> bool:
         # Without the test a NaN would not be below the target, and an infinity above it.
@@ -176,9 +171,10 @@ class ReturnTarget:
 
 
 class StoppingRules:
-    """The rules by which a run stops, and its status. `interrupt` may be called from other threads.
+    """The rules by which a run stops, and its status.
 
-    The first rule that holds decides. When several hold at once, their order in `stops` decides.
+    The first rule that holds decides. When several hold at once, their order in `stops` decides. Any thread may set
+    `interrupted`, which the user's interrupt of a run that stops already does, too.
     """
 
     def __init__(self, config: RunConfig, target: ReturnTarget | None) -> None:
@@ -187,27 +183,19 @@ class StoppingRules:
         # A replay in one process takes longer than the recorded run.
         self._most_seconds = None if self._replays else config.stop_after_seconds
         self._target = target
-        self._interrupted = threading.Event()
+        self.interrupted = False
         self.status: Status = "running"
 
     @property
     def running(self) -> bool:
         return self.status == "running"
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether the user has interrupted the run, even if it was stopping already."""
-        return self._interrupted.is_set()
-
-    def interrupt(self) -> None:
-        self._interrupted.set()
-
     def stops(self, frames: int, seconds: float) -> bool:
         """Whether a running run stops after `frames` and `seconds` of training."""
         if not self.running:
             return False
         # A user's interrupt comes first, and a confirmed target before the limits that it made unnecessary.
-        if self._interrupted.is_set():
+        if self.interrupted:
             self.status = "interrupted"
         elif self._target is not None and self._target.confirmed is not None:
             self.status = "return_reached"
@@ -243,10 +231,6 @@ def _point(values: Sequence[Any] | None) -> TrainingPoint | None:
 # ---- Evaluations
 
 
-# The signature of `Coordinator.evaluate`.
-Evaluate = Callable[[EvaluationPolicy, WeightSnapshot | None], WeightSnapshot]
-
-
 class EvaluationRequest(NamedTuple):
     at: TrainingPoint
     policy: EvaluationPolicy
@@ -255,55 +239,39 @@ class EvaluationRequest(NamedTuple):
 class Evaluations:
     """Requests regular evaluations and confirmations of the target, and compares the results with it.
 
-    When the evaluator dies, the next regular evaluation comes at its usual time, and a confirmation is repeated with
-    the same weights. `last` is the entry of the last evaluation, for the summary.
+    When the evaluator dies, the next regular evaluation comes at its usual time, and a confirmation counts as a failed
+    one. `last` is the entry of the last evaluation, for the summary.
     """
 
-    def __init__(
-        self,
-        config: EvaluationConfig,
-        target: ReturnTarget | None,
-        log: Callable[[str], None],
-        backoff: Callable[[int], float] = backoff_seconds,
-    ) -> None:
-        self._config, self._target, self._log, self._backoff = config, target, log, backoff
+    def __init__(self, config: EvaluationConfig, target: ReturnTarget | None, log: Callable[[str], None]) -> None:
+        self._config, self._target, self._log = config, target, log
         self._since_frames = 0
         self._under_way: list[EvaluationRequest] = []
-        self._confirming: tuple[EvaluationRequest, WeightSnapshot] | None = None
-        self._repeat_at: float | None = None
-        self._deaths = 0
         self.last: dict[str, Any] | None = None
 
-    def request_if_due(self, at: TrainingPoint, evaluate: Evaluate, *, window_counts: bool) -> None:
+    def request_if_due(
+        self, at: TrainingPoint, evaluate: Callable[[EvaluationPolicy], None], *, window_counts: bool
+    ) -> None:
         """Request an evaluation of the newest weights if they cross the target, or if a regular one is due.
 
-        A confirmation that the evaluator's death interrupted comes first. None is due after the target is confirmed.
-        `window_counts`: the mean return of the last training episodes is representative.
+        None is due after the target is confirmed. `window_counts`: the mean return of the last training episodes is
+        representative.
         """
-        target = self._target
-        if self._confirming is not None and self._repeat_at is not None and at.seconds >= self._repeat_at:
-            self._repeat_at = None
-            request, snapshot = self._confirming
-            evaluate(request.policy, snapshot)
-            self._under_way.append(request)
-        elif target is not None and target.crosses(at, counts=window_counts):
+        target, policy = self._target, self._config.policy
+        # One regular evaluation at a time: a slow evaluator must not collect a queue of old weights.
+        every = 0 if self._under_way else self._config.every_frames
+        if target is not None and target.crosses(at, counts=window_counts):
             self._log(
                 f"the mean return of the last 100 training episodes is {at.mean_return_100:.2f}, and the target "
                 f"is {target.mean_return:g}: an evaluation of update {at.update} checks it"
             )
-            request = EvaluationRequest(at, CONFIRMING_POLICY)
-            self._confirming = request, evaluate(request.policy, None)
-            self._under_way.append(request)
-        elif (target is None or target.confirmed is None) and self._regular_is_due(at.frames):
+            policy = CONFIRMING_POLICY
+        elif (target is None or target.confirmed is None) and every and at.frames - self._since_frames >= every:
             self._since_frames = at.frames
-            evaluate(self._config.policy, None)
-            self._under_way.append(EvaluationRequest(at, self._config.policy))
-
-    def _regular_is_due(self, frames: int) -> bool:
-        # One evaluation at a time: a slow evaluator must not collect a queue of old weights.
-        busy = bool(self._under_way) or self._repeat_at is not None
-        every = self._config.every_frames
-        return bool(every) and not busy and frames - self._since_frames >= every
+        else:
+            return
+        evaluate(policy)
+        self._under_way.append(EvaluationRequest(at, policy))
 
     def receive(self, result: EvaluationResult, *, episodes: int, untrained: float | None) -> tuple[dict, bool]:
         """Log a result and compare it with the target, after `episodes` training episodes.
@@ -315,20 +283,17 @@ class Evaluations:
         self._log(f"evaluation of update {result.version}: {evaluation_line(entry)}")
         request = next(a for a in self._under_way if (a.at.update, a.policy) == (result.version, result.policy))
         self._under_way.remove(request)
-        if self._confirming is not None and self._confirming[0] == request:
-            self._confirming, self._deaths = None, 0
         at = request.at
         confirmed = self._target is not None and self._target.evaluated(
             entry["mean_return"], at, request.policy, episodes=episodes
         )
         return {"frames": at.frames, "agent_steps": at.agent_steps, "elapsed_seconds": at.seconds} | entry, confirmed
 
-    def evaluator_died(self, seconds: float) -> None:
-        # Its process had all of them.
+    def evaluator_died(self, episodes: int) -> None:
+        """Forget the evaluations under way, all of which its process had, after `episodes` training episodes."""
         self._under_way = []
-        if self._confirming is not None:
-            self._deaths += 1
-            self._repeat_at = seconds + self._backoff(self._deaths)
+        if self._target is not None:
+            self._target.reject(episodes)
 
     def state(self, *, exact: bool) -> dict[str, Any]:
         """Plain values for a checkpoint; `exact` if it has the calls under way, with their weights."""

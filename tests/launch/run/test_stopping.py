@@ -17,7 +17,7 @@ from launch.run.stopping import (
     evaluation_line,
 )
 from shared.config import EvaluationConfig, RunConfig
-from shared.types import EpisodeStats, EvaluationPolicy, EvaluationResult, WeightSnapshot
+from shared.types import EpisodeStats, EvaluationResult
 
 
 def reported(returns: TrainingReturns, *reports: tuple[int, int]) -> None:
@@ -207,7 +207,7 @@ def test_each_rule_stops_a_run_with_its_status(cartpole: RunConfig) -> None:
 
 def test_an_interrupt_comes_before_every_limit_and_the_first_status_stays(cartpole: RunConfig) -> None:
     rules = StoppingRules(replace(cartpole, total_frames=1_000), None)
-    rules.interrupt()
+    rules.interrupted = True
     assert rules.stops(1_000, 1.0)
     assert not rules.stops(2_000, 2.0), "it is stopping already"
     assert rules.status == "interrupted"
@@ -227,39 +227,23 @@ def result(update: int, mean: float, policy: str = "sampled") -> EvaluationResul
     return EvaluationResult(update, np.zeros(2, np.float32), EpisodeStats(returns, np.ones(4, np.int64)), policy=policy)
 
 
-class Recorded:
-    """Stands in for `Coordinator.evaluate`, with weights whose version is that of the last moment."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[EvaluationPolicy, int | None]] = []
-        self.newest = 0
-
-    def __call__(self, policy: EvaluationPolicy, snapshot: WeightSnapshot | None) -> WeightSnapshot:
-        self.calls.append((policy, None if snapshot is None else snapshot.version))
-        return snapshot or WeightSnapshot(self.newest, np.ones(2, np.float32))
+def crossings(evaluations: Evaluations, *episodes: int) -> list[int]:
+    """After which of these episodes an evaluation is requested. The mean return is above the target after each."""
+    found = list[int]()
+    for count in episodes:
+        evaluations.request_if_due(at(count, 19.0), lambda _, count=count: found.append(count), window_counts=True)
+    return found
 
 
-def ask(evaluations: Evaluations, evaluate: Recorded, moment: TrainingPoint, *, window_counts: bool = True) -> None:
-    evaluate.newest = moment.update
-    evaluations.request_if_due(moment, evaluate, window_counts=window_counts)
-
-
-def test_after_deaths_of_the_evaluator_the_wait_doubles_and_the_weights_stay() -> None:
+def test_a_confirmation_that_is_lost_with_the_evaluator_counts_as_a_failed_one() -> None:
     evaluations = Evaluations(EvaluationConfig(), ReturnTarget(18.0, "training"), lambda _message: None)
-    evaluate, moment = Recorded(), at(170, 18.0)
-    ask(evaluations, evaluate, moment)
-    for died, wait in ((100.0, 1.0), (200.0, 2.0), (300.0, 4.0), (400.0, 8.0)):
-        evaluations.evaluator_died(died)
-        before = len(evaluate.calls)
-        ask(evaluations, evaluate, moment._replace(seconds=died + wait - 0.1))
-        assert len(evaluate.calls) == before
-        ask(evaluations, evaluate, moment._replace(seconds=died + wait, update=999))
-        assert evaluate.calls[before:] == [("sampled", 170)]
-    assert evaluations.receive(result(170, 19.0), episodes=180, untrained=None)[1]
-    evaluations.evaluator_died(500.0)
-    before = len(evaluate.calls)
-    ask(evaluations, evaluate, moment._replace(seconds=1e9))
-    assert len(evaluate.calls) == before, "it was answered"
+    evaluations.evaluator_died(160)
+    assert crossings(evaluations, 170, 180) == [170], "none was under way"
+    evaluations.evaluator_died(190)
+    assert crossings(evaluations, 191, 289, 290, 400) == [290]
+    assert evaluations.receive(result(290, 19.0), episodes=300, untrained=None)[1]
+    evaluations.evaluator_died(310)
+    assert crossings(evaluations, 1_000) == [], "it is confirmed"
 
 
 def regular(every_frames: int, *, frames: int = 0, state: dict | None = None, exact: bool = False) -> Evaluations:
@@ -271,11 +255,10 @@ def regular(every_frames: int, *, frames: int = 0, state: dict | None = None, ex
 
 def due(evaluations: Evaluations, *frames: int) -> list[int]:
     """At which of these frames an evaluation is requested. Each is of the weights of the update with its number."""
-    evaluate, found = Recorded(), []
+    found = list[int]()
     for count in frames:
-        before = len(evaluate.calls)
-        ask(evaluations, evaluate, TrainingPoint(count, 0, count // 4, count, 1e6, None))
-        found += [count] * (len(evaluate.calls) - before)
+        point = TrainingPoint(count, 0, count // 4, count, 1e6, None)
+        evaluations.request_if_due(point, lambda _, count=count: found.append(count), window_counts=True)
     return found
 
 
@@ -285,7 +268,7 @@ def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
     point, _ = evaluations.receive(result(150, 3.0, "greedy"), episodes=1, untrained=None)
     assert point["frames"] == 150
     assert due(evaluations, 249, 250, 1_000) == [250]
-    evaluations.evaluator_died(1.0)
+    evaluations.evaluator_died(1)
     assert due(evaluations, 349, 350) == [350], "one that was lost comes with the next"
 
 
@@ -327,14 +310,14 @@ def test_an_evaluation_with_a_return_that_is_not_finite_has_no_mean(bad: float) 
 
 
 def test_weights_that_cross_the_mark_come_before_a_regular_evaluation() -> None:
-    said: list[str] = []
+    said, requested = list[str](), list[str]()
     config = EvaluationConfig(every_frames=100, policy="greedy")
-    evaluations, evaluate = Evaluations(config, ReturnTarget(18.0, "training"), said.append), Recorded()
-    ask(evaluations, evaluate, at(170, 18.0), window_counts=False)
-    assert evaluate.calls == [("greedy", None)]
+    evaluations = Evaluations(config, ReturnTarget(18.0, "training"), said.append)
+    evaluations.request_if_due(at(170, 18.0), requested.append, window_counts=False)
+    assert requested == ["greedy"]
     assert not evaluations.receive(result(170, 30.0, "greedy"), episodes=171, untrained=None)[1]
-    ask(evaluations, evaluate, at(180, 18.0))
-    assert evaluate.calls[1:] == [("sampled", None)]
+    evaluations.request_if_due(at(180, 18.0), requested.append, window_counts=True)
+    assert requested[1:] == ["sampled"]
     point, confirmed = evaluations.receive(result(180, 19.0), episodes=190, untrained=-20.0)
     assert confirmed
     assert evaluations.last == evaluation_entry(result(180, 19.0), -20.0)
