@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from launch.output import typed_path
+from launch.output import check_json_file, typed_path
 from launch.presets.settings_files import KINDS, NONE, REMOVED_IN, REMOVED_SETTINGS, SHORT_NAMES, similar
 from shared.config import OptionValue, RunConfig
 from shared.config.task import read_option
@@ -64,17 +64,20 @@ def fields_of(command: type) -> Fields:
     return found
 
 
-def parse(command: type[_Command], title: str, words: Sequence[str]) -> tuple[_Command, dict[str, Any]]:
+def parse(
+    command: type[_Command], title: str, words: Sequence[str], program: str = "tributary"
+) -> tuple[_Command, dict[str, Any]]:
     """An instance of the dataclass `command`, and the typed settings of the run by their full names.
 
     Args:
         command: the arguments; its field `config`, if any, keeps its default.
-        title: name of the command, for messages.
+        title: name of the command, for messages that refer to `program TITLE --help`.
         words: what is typed after it. Requests for help are passed over.
 
     Raises:
         ConfigurationError: unknown options, invalid values, or missing or superfluous operands.
     """
+    title = f"{program} {title}"
     own, operands, of_run = fields_of(command)
     options = {**of_run, **own}
     values, loose = _read_options(options, title, words)
@@ -89,14 +92,16 @@ def parse(command: type[_Command], title: str, words: Sequence[str]) -> tuple[_C
         elif loose:
             values[name] = _read(name, kind, loose.pop(0))
         elif defaults[name] is MISSING:
-            raise ConfigurationError(f"{name.upper()}: is missing; see tributary {title} --help")
+            raise ConfigurationError(f"{name.upper()}: is missing; see {title} --help")
     if loose:
-        raise ConfigurationError(f"{loose[0]}: is one word too many; see tributary {title} --help")
+        raise ConfigurationError(f"{loose[0]}: is one word too many; see {title} --help")
     settings = {name: values.pop(name) for name in of_run if name in values and name not in own}
     if "config" in values:
         values["config_file"] = values.pop("config")
     # Before an environment of the user changes to another folder.
     files = {name: values[name].absolute() for name in ("json", "output") if values.get(name) is not None}
+    if "json" in files:
+        check_json_file(files["json"])
     return command(**values | files), settings
 
 
@@ -167,7 +172,7 @@ def _unknown(word: str, name: str, known: Mapping[str, Any], title: str) -> Conf
     elif 0 < len(listed) <= _MOST_LISTED:
         advice = f"there are {', '.join(listed)}"
     else:
-        advice = f"see tributary {title} --help{'-all' if listed else ''}"
+        advice = f"see {title} --help{'-all' if listed else ''}"
     return ConfigurationError(f"{word.partition('=')[0]}: there is no such option; {advice}")
 
 

@@ -198,10 +198,11 @@ def whole_csv(path: Path) -> Iterator[Any]:
         yield csv.writer(file)
 
 
-def write_json(path: Path, values: Any) -> None:
-    """Replace a JSON file as a whole; see `to_json`."""
-    with whole_file(path) as file:
-        file.write(to_json(values, indent=2) + "\n")
+def write_json(path: Path | None, values: Any) -> None:
+    """Replace a JSON file as a whole; see `to_json`. None: the user gave no `--json`."""
+    if path is not None:
+        with whole_file(path) as file:
+            file.write(to_json(values, indent=2) + "\n")
 
 
 def to_json(values: Any, indent: int | None = None) -> str:
@@ -268,10 +269,8 @@ def check_can_be_written(path: Path, setting: str) -> None:
         raise setting_error(setting, path, f"cannot be written: {error.strerror}") from error
 
 
-def check_json_file(path: Path | None) -> None:
+def check_json_file(path: Path) -> None:
     """Refuse a file of `--json` that cannot be written."""
-    if path is None:
-        return
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise setting_error("json", path, "must be a file in a folder that exists")
     check_can_be_written(path, "json")

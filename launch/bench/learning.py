@@ -26,7 +26,6 @@ from launch.interrupts import Interrupts
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
-    check_json_file,
     finite,
     make_folder,
     print_line,
@@ -119,7 +118,6 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
     """Train the runs that have not ended, summarise all, and return the exit code."""
     seeds = parse_seeds(arguments.seeds)
     check_side_by_side(arguments.side_by_side)
-    check_json_file(arguments.json)
     study = Study(arguments.output or _default_folder(contenders), contenders, seeds)
     runs = [
         PlannedRun(f"{one.name}, seed {seed}", replace(one.config, seed=seed), study.run(one, seed), one.preset)
@@ -135,8 +133,7 @@ def learning(arguments: LearningArguments, contenders: Sequence[Contender]) -> i
         result = summarise(study)
         write_json(study.folder / "learning.json", result)
         show(console, result, study.folder)
-        if arguments.json is not None:
-            write_json(arguments.json, result)
+        write_json(arguments.json, result)
         if not interrupts.asked:
             return max(codes, default=EXIT_DONE)
     print_line(console, "interrupted: the runs are saved, and the same command goes on")

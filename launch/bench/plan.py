@@ -26,7 +26,7 @@ from launch.checks import check_network
 from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
 from launch.on_ray.placement import aggregation_of
-from launch.output import EXIT_DONE, check_json_file, print_line, provenance, write_json
+from launch.output import EXIT_DONE, print_line, provenance, write_json
 from launch.request import shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
@@ -65,7 +65,6 @@ def plan_line(arguments: Sequence[str]) -> int:
     if parsed is None:
         return EXIT_DONE
     typed, preset = parsed
-    check_json_file(typed.json)
     node_cores = usable_cores() if typed.node_cores is None else typed.node_cores
     if node_cores < 1:
         raise setting_error("node_cores", node_cores, "must be at least 1")
@@ -104,8 +103,7 @@ def plan_line(arguments: Sequence[str]) -> int:
     }
     result["advice"] = advice(config, result)
     _show(console, result)
-    if typed.json is not None:
-        write_json(typed.json, result)
+    write_json(typed.json, result)
     return EXIT_DONE
 
 

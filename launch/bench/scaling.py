@@ -21,7 +21,7 @@ from launch.checks import check_network
 from launch.commands.presets import PresetArguments, print_preset_help, request_of
 from launch.commands.settings import asks_for_help
 from launch.machine import automatic_actors, thread_budget, usable_cores
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, write_json
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
 from launch.request import complete, shared_by
 from launch.results.curves import lag_counts
 from launch.run.metrics import lag_summary
@@ -72,7 +72,6 @@ def _counts(text: str) -> list[int]:
 def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
     """Measure each number of actors, print and write the figures; return the exit code."""
     arguments = next(iter(points.values()))
-    check_json_file(arguments.json)
     if not arguments.seconds > 0:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     if arguments.repeats < 1:
@@ -106,8 +105,7 @@ def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
         **provenance(),
     }
     _show(console, result)
-    if arguments.json is not None:
-        write_json(arguments.json, result)
+    write_json(arguments.json, result)
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 

@@ -23,7 +23,7 @@ from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.driver import train_in_process
 from launch.interrupts import Interrupts
 from launch.machine import thread_budget, usable_cores
-from launch.output import EXIT_DONE, check_json_file, print_line, provenance, write_json
+from launch.output import EXIT_DONE, print_line, provenance, write_json
 from launch.run.events import Event, Row
 from launch.train import TrainingFailedError
 from shared.config import RunConfig, flat_settings
@@ -51,7 +51,6 @@ def throughput_line(arguments: Sequence[str]) -> int:
     if parsed is None:
         return EXIT_DONE
     typed, preset = parsed
-    check_json_file(typed.json)
     if not typed.seconds > 0:
         raise setting_error("seconds", typed.seconds, "must be greater than 0")
     config = endless(typed.config)
@@ -86,8 +85,7 @@ def throughput_line(arguments: Sequence[str]) -> int:
         "settings": flat_settings(config) | {"actors": budget.actors},
     }
     _show(console, result)
-    if typed.json is not None:
-        write_json(typed.json, result)
+    write_json(typed.json, result)
     return EXIT_DONE
 
 

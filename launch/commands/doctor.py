@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch.doctor import Finding, disagreements, find, probe, reference
-from launch.output import EXIT_DONE, EXIT_FAILED, check_json_file, print_line, provenance, write_json
+from launch.output import EXIT_DONE, EXIT_FAILED, print_line, provenance, write_json
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class DoctorArguments:
 
 def doctor(arguments: DoctorArguments) -> int:
     """Run `tributary doctor`. Returns the exit code: 1 after any failure."""
-    check_json_file(arguments.json)
     console = Console()
     if arguments.address == "local":
         reports = [probe() | {"node": "this machine"}]
@@ -35,10 +34,8 @@ def doctor(arguments: DoctorArguments) -> int:
         reports = probe_cluster(arguments.address, console)
     findings = find(reports, reference())
     _show(console, reports, findings)
-    if arguments.json is not None:
-        found = [finding._asdict() for finding in findings]
-        result = {"nodes": reports, "findings": found, **provenance()}
-        write_json(arguments.json, result)
+    found = [finding._asdict() for finding in findings]
+    write_json(arguments.json, {"nodes": reports, "findings": found, **provenance()})
     return EXIT_FAILED if findings else EXIT_DONE
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from launch.arguments import ENVIRONMENT_OPTIONS, Operand, parse
 from launch.commands.settings import as_toml, asks_for_help, print_help
-from launch.output import EXIT_DONE, check_json_file, write_json
+from launch.output import EXIT_DONE, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.request import TrainRequest, base_settings, complete, train_request
 from shared.config import RunConfig
@@ -81,11 +81,9 @@ def config_line(arguments: Sequence[str]) -> int:
         print_preset_help(ConfigArguments, "config", arguments, request)
         return EXIT_DONE
     base = base_settings(request)
-    check_json_file(parsed.json)
     config = request.changed(base.config)
     print(as_toml(config, base.preset if base.preset in PRESETS else None), end="")
-    if parsed.json is not None:
-        write_json(parsed.json, msgspec.to_builtins(config))
+    write_json(parsed.json, msgspec.to_builtins(config))
     return EXIT_DONE
 
 
@@ -99,7 +97,6 @@ class PresetsArguments:
 
 def presets(arguments: PresetsArguments) -> int:
     """Run `tributary presets`. Returns the exit code."""
-    check_json_file(arguments.json)
     table = Table(box=None, pad_edge=False)
     for heading in ("preset", "environment", "network", "description"):
         table.add_column(heading, no_wrap=heading != "description")
@@ -113,6 +110,5 @@ def presets(arguments: PresetsArguments) -> int:
         # One line for each preset, for programs that read the list.
         console.width = max(console.width, 240)
     console.print(table)
-    if arguments.json is not None:
-        write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})
+    write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})
     return EXIT_DONE

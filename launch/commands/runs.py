@@ -21,7 +21,6 @@ from launch.machine import module_command, module_environment
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
-    check_json_file,
     duration,
     make_folder,
     number,
@@ -87,7 +86,6 @@ class StopArguments:
 
 def list_runs(arguments: RunsArguments) -> int:
     """Run `tributary runs`. Returns the exit code."""
-    check_json_file(arguments.json)
     folder = arguments.folder
     console = Console()
     if not folder.is_dir() and folder != RunsArguments.folder:
@@ -111,8 +109,7 @@ def list_runs(arguments: RunsArguments) -> int:
         print_line(console, f"{len(found) - len(shown)} more: --all")
     elif not found:
         print_line(console, f"no runs below {folder}/; tributary train begins one")
-    if arguments.json is not None:
-        write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
+    write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
     return EXIT_DONE
 
 

@@ -200,8 +200,7 @@ def train_seeds(
                 raise
         result = summarise_seeds(folder, seeds) | {"preset": preset, **provenance()}
         write_json(folder / "summary.json", result)
-        if json is not None:
-            write_json(json, result)
+        write_json(json, result)
         _show(console, result, folder)
         code = EXIT_INTERRUPTED if interrupts.asked else max(codes, default=EXIT_DONE)
         if code != EXIT_DONE:

@@ -15,7 +15,7 @@ from launch.commands.runs import train_detached
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
 from launch.commands.settings import asks_for_help
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
-from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, check_json_file, print_line, quoted, write_json
+from launch.output import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, print_line, quoted, write_json
 from launch.presets import DEFAULT_PRESET, PRESETS, preset_for
 from launch.request import ResolvedRun, TrainRequest, complete
 from launch.run.folder import RunFolder, read_summary
@@ -75,7 +75,6 @@ def train_line(arguments: Sequence[str]) -> int:
     if parsed.detach:
         return _detach(arguments, parsed, resolved)
     folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
-    check_json_file(parsed.json)
     if parsed.seeds is None and resolved.several is None:
         return _train(parsed, resolved, folder)
     seeds = resolved.several.seeds if resolved.several is not None else parse_seeds(parsed.seeds or "")
@@ -114,11 +113,10 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
             print_line(console, f"run folder:   {folder.absolute()}")
             summary = read_summary(RunFolder(folder))
             # One of another status is of an earlier session: nothing was left to write this one's.
-            if arguments.json is not None and summary.get("status") == "failed":
+            if summary.get("status") == "failed":
                 write_json(arguments.json, summary)
             return EXIT_FAILED
-    if arguments.json is not None:
-        write_json(arguments.json, result.summary)
+    write_json(arguments.json, result.summary)
     return result_code(result)
 
 

@@ -16,7 +16,6 @@ from launch.film.stage import Frame, Performance, acts, make_stage, play_episode
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
-    check_json_file,
     check_output,
     print_line,
     provenance,
@@ -64,7 +63,6 @@ def record(arguments: RecordArguments) -> int:
 
 def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     """Write the video. Returns the values of `--json`. Raises as `record`."""
-    check_json_file(arguments.json)
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     check_output(arguments.output, (".mp4", ".gif"))
@@ -94,8 +92,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     result |= {"interrupted": interrupted, **provenance()}
     shown = f"{writer.frames:,} frames, {writer.seconds:.1f} seconds at {stage.frames_per_second} a second"
     print_line(console, f"{shown}: {output}")
-    if arguments.json is not None:
-        write_json(arguments.json, result)
+    write_json(arguments.json, result)
     return result
 
 

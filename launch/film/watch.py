@@ -30,7 +30,7 @@ from launch import zoo
 from launch.arguments import Operand
 from launch.film.stage import Frame, Performance, PlayedStep
 from launch.interrupts import Interrupts
-from launch.output import EXIT_DONE, EXIT_INTERRUPTED, check_json_file, print_line, provenance, quoted, write_json
+from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, quoted, write_json
 from launch.results.evaluate import PlayArguments
 from launch.run.folder import RunFolder
 from launch.run.status import RunPath, run_name, trust_option
@@ -71,7 +71,6 @@ class WatchArguments(PlayArguments):
 
 def watch(arguments: WatchArguments) -> int:
     """Run `tributary watch`. Returns the exit code."""
-    check_json_file(arguments.json)
     folder = RunFolder(arguments.run)
     config = folder.read_settings("run")
     environment_id = config.environment.id
@@ -108,9 +107,8 @@ def watch(arguments: WatchArguments) -> int:
     whole = f"{episodes}, mean return {sum(returns) / len(returns):g}, " if returns else ""
     print_line(console, f"played {whole}with {performance.source}")
     print_line(console, f"a video of it: {record}")
-    if arguments.json is not None:
-        played = {**performance.description, "returns": returns, "interrupted": interrupted}
-        write_json(arguments.json, played | provenance())
+    played = {**performance.description, "returns": returns, "interrupted": interrupted}
+    write_json(arguments.json, played | provenance())
     return EXIT_INTERRUPTED if interrupted else EXIT_DONE
 
 

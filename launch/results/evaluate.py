@@ -19,7 +19,6 @@ from launch.machine import usable_cores
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
-    check_json_file,
     finite,
     hardware_line,
     number,
@@ -116,7 +115,6 @@ def evaluate(arguments: EvaluateArguments) -> int:
 
 def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | None:
     """Play the episodes, print and write the result. Returns the result; None after an interrupt, without any file."""
-    check_json_file(arguments.json)
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
@@ -149,8 +147,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         write_json(output, result)
         if folder.ships:
             print_line(console, f"result: {output}")
-        if arguments.json is not None:
-            write_json(arguments.json, result)
+        write_json(arguments.json, result)
         for name in set(log_info) - set(result.get("info", {})):
             print_line(console, missing_info(name, arguments.episodes))
         return result

@@ -17,7 +17,6 @@ from actors.environments.spaces import json_bounds
 from launch.arguments import Operand
 from launch.output import (
     EXIT_DONE,
-    check_json_file,
     make_folder,
     print_line,
     provenance,
@@ -52,7 +51,6 @@ class ExportArguments:
 
 def export(arguments: ExportArguments) -> int:
     """Run `tributary export`. Returns the exit code."""
-    check_json_file(arguments.json)
     if arguments.output is not None and arguments.output.exists():
         raise setting_error("output", arguments.output, "exists; name another folder")
     for package in ("tf2onnx", "onnx") if arguments.format == "onnx" else ():
@@ -99,8 +97,7 @@ def export(arguments: ExportArguments) -> int:
     }[arguments.format]
     for line in (f"exported {source}, in {output}:", *files, "  model.json     inputs, outputs and provenance"):
         print_line(console, line)
-    if arguments.json is not None:
-        write_json(arguments.json, description)
+    write_json(arguments.json, description)
     return EXIT_DONE
 
 

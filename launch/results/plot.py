@@ -16,7 +16,6 @@ from rich.console import Console
 from launch.arguments import Operand
 from launch.output import (
     EXIT_DONE,
-    check_json_file,
     check_output,
     hardware_line,
     print_line,
@@ -81,7 +80,6 @@ class PlotArguments:
 
 def plot(arguments: PlotArguments) -> int:
     """Run `tributary plot`. Returns the exit code."""
-    check_json_file(arguments.json)
     check_output(arguments.output, (".png", ".svg"))
     runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
     curves = [read_curve(run, x, y) for run in runs]
@@ -100,14 +98,11 @@ def plot(arguments: PlotArguments) -> int:
     console = Console()
     for line in (*lines, *(f"curves: {path}" for path in paths)):
         print_line(console, line)
-    if arguments.json is not None:
-        figures = [as_json(group, arguments.aggregate) for group in groups]
-        if arguments.aggregate == "iqm":
-            figures = [
-                f | {"games": g.games, "human_normalised": normalised} for f, g in zip(figures, groups, strict=True)
-            ]
-        how = {"x": x, "y": y, "aggregate": arguments.aggregate}
-        write_json(arguments.json, {**how, "groups": figures, **provenance()})
+    figures = [as_json(group, arguments.aggregate) for group in groups]
+    if arguments.aggregate == "iqm":
+        figures = [f | {"games": g.games, "human_normalised": normalised} for f, g in zip(figures, groups, strict=True)]
+    how = {"x": x, "y": y, "aggregate": arguments.aggregate}
+    write_json(arguments.json, {**how, "groups": figures, **provenance()})
     return EXIT_DONE
 
 

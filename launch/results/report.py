@@ -17,7 +17,6 @@ from rich.console import Console
 from launch.arguments import Operand
 from launch.output import (
     EXIT_DONE,
-    check_json_file,
     check_output,
     duration,
     hardware_line,
@@ -101,7 +100,6 @@ class ReportArguments:
 
 def report(arguments: ReportArguments) -> int:
     """Run `tributary report`. Returns the exit code."""
-    check_json_file(arguments.json)
     check_output(arguments.output, (".html",))
     runs = [RunReport(path) for path in find_runs(arguments.runs)]
     output = arguments.output or default_output([run.folder.path for run in runs], "report.html")
@@ -109,8 +107,7 @@ def report(arguments: ReportArguments) -> int:
     with whole_file(output) as file:
         file.write(page)
     print_line(Console(), f"report: {output}")
-    if arguments.json is not None:
-        write_json(arguments.json, {"runs": [run.figures() for run in runs], **provenance()})
+    write_json(arguments.json, {"runs": [run.figures() for run in runs], **provenance()})
     return EXIT_DONE
 
 

@@ -21,7 +21,6 @@ from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
-    check_json_file,
     finite,
     make_folder,
     print_line,
@@ -75,7 +74,6 @@ class Trial(NamedTuple):
 
 def sweep(arguments: SweepArguments) -> int:
     """Run `tributary sweep`. Returns the exit code: 1 if no trial has a return."""
-    check_json_file(arguments.json)
     check_tune("tributary sweep", "optuna")
     plan = read_sweep(arguments.file)
     check_network(plan.base, environment_spec(plan.base.environment))
@@ -172,8 +170,8 @@ def write(plan: Sweep, folder: Path, trials: Sequence[Trial], best: Trial | None
         "settings": flat_settings(plan.base),
         **provenance(),
     }
-    for file in filter(None, (folder / "sweep.json", json)):
-        write_json(file, result)
+    write_json(folder / "sweep.json", result)
+    write_json(json, result)
     if best is not None:
         with whole_file(folder / "best.toml") as text:
             text.write(f"# {best.name} of {folder.name}: return {best.score} after {best.frames:,} frames\n")
