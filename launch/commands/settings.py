@@ -176,6 +176,7 @@ def print_help(
     words: Sequence[str] = (),
     config: RunConfig = PRESETS[DEFAULT_PRESET].config,
     preset: str = DEFAULT_PRESET,
+    program: str = "tributary",
 ) -> None:
     """Print the help of a command with the dataclass `command`.
 
@@ -204,7 +205,7 @@ def print_help(
         # Flags are off by default, and None has no text.
         value = f" ({shown(default)})" if isinstance(default, str | int | float) and default is not False else ""
         rows.append((f"{option_name(name).removesuffix('-file')}{choices}{value}", texts[name]))
-    print(" ".join(["usage: tributary", title, *places.values(), "[SETTINGS]" if of_run else "[OPTIONS]"]))
+    print(" ".join(["usage:", program, title, *places.values(), "[SETTINGS]" if of_run else "[OPTIONS]"]))
     print(f"\n{_filled(purpose)}\n")
     for name, text in rows:
         print(f"  {name}\n{_filled(text if full else text.split('. ')[0].rstrip('.') + '.', indent=6)}")

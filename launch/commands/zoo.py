@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -21,7 +21,8 @@ from rich.table import Table
 
 from launch import zoo
 from launch.arguments import Operand, parse
-from launch.output import EXIT_DONE, check_json_file, exit_code, replace_folder, revision, to_json, write_json
+from launch.commands.settings import asks_for_help, print_help
+from launch.output import EXIT_DONE, exit_code, replace_folder, revision, to_json, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import (
@@ -54,6 +55,7 @@ _MAKE = """
 `make agent RUN=runs/NAME NAME=pong` adds the agent of a run: it stores the weights as float16 unless the score suffers,
 runs the evaluations, and writes this page.
 """
+_PROGRAM = "python -m launch.commands.zoo"
 _MOST_BYTES = 3_500_000
 _ROWS = 100
 _SIGNIFICANT_DIGITS = 5
@@ -87,7 +89,6 @@ class PackArguments:
 
 def list_zoo(arguments: ZooArguments) -> int:
     """Run `tributary zoo`. Returns the exit code."""
-    check_json_file(arguments.json)
     agents = described_agents()
     # Narrow enough for 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
@@ -101,8 +102,7 @@ def list_zoo(arguments: ZooArguments) -> int:
     console = Console()
     console.print(table, highlight=False)
     console.print("tributary watch AGENT shows one play.", highlight=False)
-    if arguments.json is not None:
-        write_json(arguments.json, agents)
+    write_json(arguments.json, agents)
     return EXIT_DONE
 
 
@@ -202,31 +202,29 @@ def _manifest(run: RunFolder) -> dict[str, Any]:
 
 def _scrubbed(values: Any) -> Any:
     """Plain values, with absolute paths in texts shortened to their last part."""
-    return _mapped(values, str, lambda text: _ABSOLUTE_PATH.sub(r"\1", text))
-
-
-def _mapped(values: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Plain values with each value of one type changed."""
-    if isinstance(values, dict):
-        return {key: _mapped(value, kind, change) for key, value in values.items()}
-    if isinstance(values, list):
-        return [_mapped(value, kind, change) for value in values]
-    return change(values) if isinstance(values, kind) else values
+    return json.loads(_ABSOLUTE_PATH.sub(r"\1", json.dumps(values)))
 
 
 def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
     """At most `_ROWS` rows, including the first and the last, with rounded numbers."""
     chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
-    return [_mapped(rows[i], float, lambda value: float(f"{value:.{_SIGNIFICANT_DIGITS}g}")) for i in chosen]
+    kept = json.dumps([rows[i] for i in chosen])
+    return json.loads(kept, parse_float=lambda text: float(f"{float(text):.{_SIGNIFICANT_DIGITS}g}"))
 
 
-def _main(command: str = "", *rest: str) -> int:
-    if command == "pack":
-        print(f"packed: {pack(parse(PackArguments, command, rest)[0])}")
-    else:
-        print(page(), end="")
+def main(*words: str) -> int:
+    """Run `python -m launch.commands.zoo` with these words. Returns the exit code."""
+    match words:
+        case []:
+            print(page(), end="")
+        case ["pack", *rest] if asks_for_help(rest):
+            print_help(PackArguments, "pack", program=_PROGRAM)
+        case ["pack", *rest]:
+            print(f"packed: {pack(parse(PackArguments, 'pack', rest, _PROGRAM)[0])}")
+        case _:
+            raise ConfigurationError(f"{words[0]}: there is only {_PROGRAM} pack RUN NAME, or no word for the page")
     return EXIT_DONE
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(lambda: _main(*sys.argv[1:])))
+    sys.exit(exit_code(lambda: main(*sys.argv[1:])))

@@ -11,6 +11,7 @@ import pytest
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.cli import main
+from launch.commands import zoo
 from launch.commands.zoo import PackArguments, pack
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder, load_weights
@@ -84,3 +85,12 @@ def test_where_the_score_suffers_the_weights_stay_whole(
 def test_names_are_those_that_can_be_typed(name: str, cartpole_runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="lower-case letters"):
         pack(PackArguments(cartpole_runs[0], name), tmp_path)
+
+
+def test_what_is_typed_wrong_refers_to_the_help_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    program = "python -m launch.commands.zoo pack"
+    for words, message in ((["pakc"], f"pakc: there is only {program}"), (["pack"], f"see {program} --help")):
+        with pytest.raises(ConfigurationError, match=message):
+            zoo.main(*words)
+    assert zoo.main("pack", "--help") == 0
+    assert capsys.readouterr().out.startswith(f"usage: {program} RUN NAME")
