@@ -1,60 +1,300 @@
-"""The perceptron with layer norm, against NumPy written out."""
+"""Networks against NumPy written out and Keras' layers; the layers that they export; their weights at the start."""
 
+from collections.abc import Sequence
+
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from networks import HEADS, PARTS, network, observations
 
 from shared.config import NetworkConfig
-from shared.networks import Head
+from shared.layout import ParameterLayout
+from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE, Head, KerasNetwork, Network, ObservationScale
+from shared.networks.composed import MultiInputNetwork
+from shared.networks.convolutional import ConvolutionalNetwork
 from shared.networks.perceptron import MultilayerPerceptron
+from shared.networks.stored_activations import StoredActivations
+from shared.types import ImagePart, ObservationParts
 
-HEADS = (Head("policy", 3, 0.01), Head("value", 1, 1.0))
-OBSERVATIONS = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+SIZES = {"a3c_cnn": (((16, 8, 4), (32, 4, 2)), 256), "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512)}
+# More than are convolved at a time.
+IMAGES = observations("a3c_cnn", 35)
+MEAN = np.random.default_rng(2).uniform(0, 255, (84, 84, 4)).astype(np.float32)
 
 
-def make(activation: str = "tanh", *, layer_norm: bool = True) -> MultilayerPerceptron:
-    config = NetworkConfig(name="mlp", hidden_sizes=(8, 6), activation=activation, layer_norm=layer_norm)
-    network = MultilayerPerceptron(config, (5,), HEADS, seed=1)
-    random = np.random.default_rng(1)
-    for variable in network.variables:
-        if "norm" in variable.path:
-            variable.assign(variable.numpy() + random.normal(0.0, 0.3, variable.shape))
-    return network
+def weights_of(network: Network) -> dict[str, np.ndarray]:
+    return {variable.path: variable.numpy().astype(np.float64) for variable in network.variables}
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def normalised(x: np.ndarray, weights: dict[str, np.ndarray], name: str) -> np.ndarray:
+    axes = tuple(range(1, x.ndim))
+    x = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+    return x * weights[f"{name}_norm/gamma"] + weights[f"{name}_norm/beta"]
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_layers_are_normalised_before_they_activate(activation: str) -> None:
-    network = make(activation)
-    weights = {variable.path: variable.numpy().astype(np.float64) for variable in network.variables}
-    activate = np.tanh if activation == "tanh" else lambda x: np.maximum(x, 0.0)
-    output = network(OBSERVATIONS)
+def test_the_perceptron_normalises_its_layers_before_they_activate(activation: str) -> None:
+    mlp, seen = network("mlp", activation=activation, layer_norm=True), observations("mlp", 7)
+    weights, output = weights_of(mlp), mlp(seen)
+    activate = np.tanh if activation == "tanh" else relu
     for head in HEADS:
-        x = OBSERVATIONS.astype(np.float64)
+        x = seen.astype(np.float64)
         for layer in (f"{head.name}_hidden1", f"{head.name}_hidden2"):
-            x = x @ weights[f"{layer}/kernel"] + weights[f"{layer}/bias"]
-            x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
-            x = activate(x * weights[f"{layer}_norm/gamma"] + weights[f"{layer}_norm/beta"])
+            x = activate(normalised(x @ weights[f"{layer}/kernel"] + weights[f"{layer}/bias"], weights, layer))
         if head.name == "policy":
             np.testing.assert_allclose(output.features, x, rtol=1e-4, atol=1e-5)
         expected = x @ weights[f"{head.name}/kernel"] + weights[f"{head.name}/bias"]
         np.testing.assert_allclose(output.heads[head.name], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("layer_norm", [False, True], ids=["", "layer norm"])
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_the_exported_layers_give_the_same_outputs(activation: str, layer_norm: bool) -> None:
-    network = make(activation, layer_norm=layer_norm)
-    exported, heads = network.as_keras()(OBSERVATIONS), network(OBSERVATIONS).heads
-    for head in heads:
-        np.testing.assert_allclose(exported[head], heads[head], rtol=1e-6, atol=1e-6)
+def test_vectors_are_scaled_by_bounds_or_by_running_moments() -> None:
+    observation = np.array([[3.0, 1e6]], np.float32)
+    scale = ObservationScale(np.array([1.0, 0.0], np.float32), np.array([2.0, 1e6], np.float32))
+    bounds = MultilayerPerceptron(NetworkConfig(name="mlp", observation_scaling="bounds"), (2,), HEADS, 1, scale)
+    running = MultilayerPerceptron(NetworkConfig(name="mlp", observation_scaling="running"), (2,), HEADS, 1)
+    running.variables[-2].assign([1.0, 0.0])
+    running.variables[-1].assign([4.0, 1.0])
+    for made, layer, expected in ((bounds, "scale", [1.0, 1.0]), (running, "observation_scaling", [1.0, 10.0])):
+        scaled = keras.Model(made.model.input, made.model.get_layer(layer).output)(observation)
+        np.testing.assert_allclose(scaled, [expected], rtol=1e-6)
 
 
-def test_layer_norm_leaves_the_initial_weights_of_the_layers_as_they_are() -> None:
-    plain, normalised = (
-        {variable.path: variable.numpy() for variable in make(layer_norm=on).variables} for on in (False, True)
-    )
-    added = normalised.keys() - plain.keys()
-    assert added == {
-        f"{head}_hidden{i}_norm/{part}" for head in ("policy", "value") for i in (1, 2) for part in ("gamma", "beta")
-    }
+def convolved(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    height, width = x.shape[1:3]
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    parts = [padded[:, i : i + height, j : j + width] @ kernel[i, j] for i in range(3) for j in range(3)]
+    return sum(parts) + bias
+
+
+def pooled(x: np.ndarray) -> np.ndarray:
+    """3 x 3 maxima at every second place: where a side is even, "same" pads the far end only."""
+    height, width = x.shape[1:3]
+    padded = np.pad(x, [(0, 0), (height % 2, 2), (width % 2, 2), (0, 0)], constant_values=-np.inf)
+    rows, columns = 2 * ((height + 1) // 2), 2 * ((width + 1) // 2)
+    return np.max([padded[:, i : i + rows : 2, j : j + columns : 2] for i in range(3) for j in range(3)], axis=0)
+
+
+@pytest.mark.parametrize(("centred", "layer_norm"), [(False, False), (True, False), (False, True)])
+def test_the_residual_network_is_that_of_the_paper_written_out(centred: bool, layer_norm: bool) -> None:
+    images = observations("impala_resnet", 2)
+    mean = np.random.default_rng(1).uniform(0, 255, images.shape[1:]).astype(np.float32) if centred else None
+    resnet = network("impala_resnet", mean=mean, layer_norm=layer_norm)
+    weights = weights_of(resnet)
+
+    def layer(x: np.ndarray, name: str) -> np.ndarray:
+        return convolved(x, weights[f"{name}/kernel"], weights[f"{name}/bias"])
+
+    def activated(x: np.ndarray, name: str) -> np.ndarray:
+        return relu(normalised(x, weights, name) if layer_norm else x)
+
+    x = images / 255.0 if mean is None else (images - mean.astype(np.float64)) * 4.0 / 255.0
+    for stage in (1, 2, 3):
+        x = pooled(layer(x, f"stage{stage}_conv"))
+        for block in (1, 2):
+            name, before = f"stage{stage}_block{block}", x
+            for half in (1, 2):
+                x = layer(activated(x, f"{name}_{half}"), f"{name}_conv{half}")
+            x = before + x
+    x = activated(x, "trunk").reshape(len(x), -1)
+    x = activated(x @ weights["hidden/kernel"] + weights["hidden/bias"], "hidden")
+    output = resnet(tf.constant(images))
+    np.testing.assert_allclose(output.features, x, rtol=1e-3, atol=1e-4)
+    expected = x @ weights["value/kernel"] + weights["value/bias"]
+    np.testing.assert_allclose(output.heads["value"], expected, rtol=1e-3, atol=1e-4)
+
+
+class OneLayer(KerasNetwork):
+    """A trunk that can be written out: ReLU of a linear function of the pixels less their mean."""
+
+    def __init__(self, config: NetworkConfig, shape: Sequence[int], heads: Sequence[Head], seed: int, mean) -> None:
+        super().__init__(heads)
+        assert (config.hidden_sizes, heads) == ((4,), ())
+        inputs = keras.Input(shape, dtype="uint8", name="observations")
+        x = keras.layers.Flatten()(keras.layers.Rescaling(1.0, (-mean).tolist())(inputs))
+        start = keras.initializers.Orthogonal(1.0, seed=seed)
+        layer = keras.layers.Dense(5, "relu", kernel_initializer=start, name="pixels")
+        self.model = keras.Model(inputs, (layer(x),), name="one_layer")
+
+
+def test_images_and_numbers_are_what_numpy_makes_of_their_bytes() -> None:
+    # A length that four does not divide.
+    parts = ObservationParts((("speed", 2),), (ImagePart("image_camera", (3, 1, 1)),))
+    mean, random = np.arange(11, dtype=np.float32), np.random.default_rng(0)
+    made = MultiInputNetwork(NetworkConfig(hidden_sizes=(4,)), parts, HEADS, 1, OneLayer, mean)
+    for variable in made.variables:
+        if "bias" in variable.path:
+            variable.assign(variable + 0.1)
+    rows = random.integers(0, 256, (6, 11), np.uint8)
+    parts.vectors(rows)[...] = numbers = random.normal(0, 3, (6, 2)).astype(np.float32)
+    weights = weights_of(made)
+
+    def linear(x: np.ndarray, name: str) -> np.ndarray:
+        return x @ weights[f"{name}kernel"] + weights[f"{name}bias"]
+
+    of_image = relu(linear(rows[:, 8:] - mean[8:], "image_camera/pixels/"))
+    of_numbers = np.tanh(linear(numbers, "trunk_hidden1/"))
+    features = relu(linear(np.concatenate([of_image, of_numbers], axis=1), "joint_"))
+    output = made(tf.constant(rows))
+    np.testing.assert_allclose(output.features, features, rtol=1e-4, atol=1e-4)
+    for head in HEADS:
+        np.testing.assert_allclose(output.heads[head.name], linear(features, f"{head.name}_"), rtol=1e-4, atol=1e-4)
+
+
+class Rectifier(keras.layers.Layer):
+    """A ReLU; once `open` is set, a bool for each unit, a ReLU whose open units are those.
+
+    A last bit decides on which side of 0 some of a million units are, and with it on 1e-3 of the gradient. Two
+    computations of the gradient are equal only if they agree about these units.
+    """
+
+    open: tf.Tensor | None = None
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        if self.open is None:
+            return tf.nn.relu(x)
+        np.testing.assert_array_less(np.abs(x)[(x > 0) != self.open], 1e-5)
+        return tf.where(self.open, x, 0.0)
+
+
+def loss(policy: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.square(policy - 1.0)) + tf.reduce_mean(tf.square(value))
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "layer_norm"),
+    [("a3c_cnn", MEAN, False), ("a3c_cnn", None, True), ("nature_cnn", None, False), ("nature_cnn", MEAN, True)],
+    ids=["a3c_cnn centred", "a3c_cnn layer norm", "nature_cnn", "nature_cnn centred layer norm"],
+)
+def test_convolutions_equal_keras_layers_and_their_gradient_to_1e_5(
+    name: str, mean: np.ndarray | None, layer_norm: bool
+) -> None:
+    """The plain way: scaled images, Keras layers, and a forward pass of its own for the gradient."""
+    ours = network(name, mean=mean, layer_norm=layer_norm)
+    convolutions, units = SIZES[name]
+    norms: list[keras.Layer] = []
+    rectifiers: list[Rectifier] = []
+
+    def activated(x: keras.KerasTensor) -> keras.KerasTensor:
+        if layer_norm:
+            norms.append(keras.layers.LayerNormalization(list(range(1, len(x.shape))), epsilon=1e-5))
+            x = norms[-1](x)
+        rectifiers.append(Rectifier())
+        return rectifiers[-1](x)
+
+    inputs = keras.Input((84, 84, 4), dtype="uint8")
+    scale = 1 / 255 if mean is None else 4 / 255
+    x = keras.layers.Rescaling(scale, 0.0 if mean is None else -scale * mean)(inputs)
+    for filters, kernel, stride in convolutions:
+        x = activated(keras.layers.Conv2D(filters, kernel, stride)(x))
+    x = activated(keras.layers.Dense(units)(keras.layers.Flatten()(x)))
+    model = keras.Model(inputs, [keras.layers.Dense(head.units)(x) for head in HEADS])
+    # Gains and biases come last in our layout.
+    of_norms = [variable for norm in norms for variable in norm.trainable_variables]
+    variables = [v for v in model.trainable_variables if all(v is not own for own in of_norms)] + of_norms
+    for variable, own in zip(variables, ours.variables, strict=True):
+        variable.assign(own.numpy())
+    policy, value = model(IMAGES)
+    with StoredActivations(1).recording(tf.constant(0)) as layers:
+        output = ours(tf.constant(IMAGES))
+    np.testing.assert_allclose(output.heads["policy"], policy, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(output.heads["value"], value, rtol=0, atol=1e-5)
+    for i, (rectifier, (kept, *_)) in enumerate(zip(rectifiers, layers, strict=True)):
+        rectifier.open = kept * norms[i].gamma + norms[i].beta > 0 if layer_norm else kept > 0
+    with tf.GradientTape() as tape:
+        total = loss(*model(IMAGES))
+    expected = tape.gradient(total, variables)
+
+    @tf.function(autograph=False)
+    def gradients(images: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            heads = ours(images).heads
+            total = loss(heads["policy"], heads["value"])
+        return tape.gradient(total, ours.trainable_variables)
+
+    for a, b in zip(gradients(tf.constant(IMAGES)), expected, strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
+@pytest.mark.parametrize("recurrent", [False, True], ids=["", "recurrent"])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("mlp", {"activation": "tanh", "layer_norm": True, "observation_scaling": "running"}),
+        ("mlp", {"activation": "relu"}),
+        ("a3c_cnn", {"layer_norm": True}),
+        ("nature_cnn", {}),
+        ("impala_resnet", {}),
+        ("multi_input", {}),
+        ("multi_input", {"layer_norm": True, "observation_scaling": "running"}),
+    ],
+)
+def test_the_exported_layers_give_the_same_outputs(kind: str, settings: dict, recurrent: bool) -> None:
+    """They take images and numbers each by its name, and a state."""
+    rows = observations(kind, 6)
+    mean = None if kind == "mlp" else np.random.default_rng(2).uniform(0, 255, rows.shape[1:]).astype(np.float32)
+    made = network(kind, mean=mean, recurrent=recurrent, **settings)
+    state = [tf.fill((6, units), 0.3) for units in made.state_units]
+    output = made(tf.constant(rows), state)
+    if kind == "multi_input":
+        images = {image.name: rows[:, where].reshape(6, *image.shape) for image, where in PARTS.image_bytes()}
+        inputs = {**images, "vector": PARTS.vectors(rows)}
+    else:
+        inputs = {"observations": rows}
+    named = dict(zip(("hidden", "cell"), state, strict=False))
+    tensors = {name: tf.constant(value) for name, value in (inputs | named).items()}
+    exported = made.as_keras()(tensors if len(tensors) > 1 else tensors["observations"])
+    expected = output.heads | dict(zip(("hidden", "cell"), output.state, strict=False))
+    assert exported.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(exported[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers"),
+    [
+        ("a3c_cnn", ["conv1", "conv2", "hidden"]),
+        ("nature_cnn", ["conv1", "conv2", "conv3", "hidden"]),
+        ("mlp", ["policy_hidden1", "policy_hidden2", "value_hidden1", "value_hidden2"]),
+    ],
+)
+def test_layer_norm_adds_tensors_and_starts_from_the_same_weights(kind: str, layers: list[str]) -> None:
+    plain, normed = (weights_of(network(kind, layer_norm=on, trained=False)) for on in (False, True))
+    parts = ("/gamma", "/beta") if kind == "mlp" else ("_gain", "_bias")
+    added = [f"{layer}_norm{part}" for layer in layers for part in parts]
+    if kind == "mlp":
+        assert normed.keys() == {*plain, *added}
+    else:
+        assert list(normed) == [*plain, *added]
     for name, value in plain.items():
-        np.testing.assert_array_equal(normalised[name], value)
+        np.testing.assert_array_equal(normed[name], value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("a3c_cnn", 677_943), ("nature_cnn", 1_687_719), ("impala_resnet", 1_091_031)]
+)
+def test_networks_have_the_papers_sizes(name: str, parameters: int) -> None:
+    assert ParameterLayout.of(network(name, shape=(84, 84, 4)).variables).size == parameters
+
+
+@pytest.mark.parametrize(("kind", "recurrent"), [("mlp", False), ("mlp", True), ("multi_input", False)])
+def test_weights_are_alike_in_every_process_and_running_moments_the_last(kind: str, recurrent: bool) -> None:
+    one, other = (
+        network(kind, recurrent=recurrent, trained=False, observation_scaling="running").variables for _ in range(2)
+    )
+    assert ParameterLayout.of(one).fingerprint == ParameterLayout.of(other).fingerprint
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert [v.path for v in one[-2:]] == [RUNNING_MEAN, RUNNING_VARIANCE]
+    # No gradient trains them.
+    assert [v.path for v in one if not v.trainable] == [RUNNING_MEAN, RUNNING_VARIANCE]
+
+
+def test_trunks_start_with_weights_of_their_own() -> None:
+    two = ObservationParts((), (ImagePart("image_0", (36, 36, 1)), ImagePart("image_1", (36, 36, 1))))
+    weights = weights_of(MultiInputNetwork(NetworkConfig(), two, HEADS, 1, ConvolutionalNetwork))
+    assert np.abs(weights["image_0/conv1_kernel"] - weights["image_1/conv1_kernel"]).max() > 0.01

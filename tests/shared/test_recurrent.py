@@ -1,26 +1,21 @@
-"""The LSTM and the network around it, against NumPy written out: outputs, resets, gradients, exported layers."""
+"""The LSTM and the network around it, against NumPy written out: outputs, resets, gradients."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import network, observations
 
-from shared.config import NetworkConfig
-from shared.networks import Head
-from shared.networks.convolutional import ConvolutionalNetwork, ResidualNetwork
-from shared.networks.perceptron import MultilayerPerceptron
-from shared.networks.recurrent import RecurrentNetwork, State, lstm_unroll
+from shared.networks.recurrent import State, lstm_unroll
 
-HEADS = (Head("policy", 3, 0.01), Head("value", 1, 1.0))
 U = 3
 
 
 def by_hand(projected, hidden, cell, kernel, mask):
-    """Outputs [T, B, U] and the state after the last time, one environment after another, in float64."""
+    """Outputs [T, B, U], one environment after another, in float64."""
     times, count = mask.shape
     outputs = np.zeros((times, count, kernel.shape[0]))
-    states = []
     for b in range(count):
         h, c = hidden[b].astype(np.float64), cell[b].astype(np.float64)
         for t in range(times):
@@ -31,8 +26,7 @@ def by_hand(projected, hidden, cell, kernel, mask):
             outputs[t, b] = h
             if mask[t, b] == 0:
                 h, c = np.zeros_like(h), np.zeros_like(c)
-        states.append((h, c))
-    return outputs, states
+    return outputs
 
 
 @st.composite
@@ -51,7 +45,7 @@ def test_the_lstm_and_its_gradient_are_those_written_out(rollout) -> None:
     """Resets on the way, at the first and at the last time, T = 1, everything masked; finite differences in float64."""
     projected, hidden, cell, kernel, mask = rollout
     weights = np.random.default_rng(1).normal(size=(*mask.shape, U))
-    expected, _ = by_hand(*rollout)
+    expected = by_hand(*rollout)
     with tf.GradientTape() as tape:
         inputs = [tf.constant(projected), tf.constant(kernel)]
         state = [tf.constant(hidden), tf.constant(cell)]
@@ -64,7 +58,7 @@ def test_the_lstm_and_its_gradient_are_those_written_out(rollout) -> None:
     assert by_state == [None, None]
 
     def loss(of_projected: np.ndarray, of_kernel: np.ndarray) -> float:
-        return float((by_hand(of_projected, hidden, cell, of_kernel, mask)[0] * weights).sum())
+        return float((by_hand(of_projected, hidden, cell, of_kernel, mask) * weights).sum())
 
     for gradient, array, at in ((by_projected, projected, 0), (by_kernel, kernel, 1)):
         direction = np.random.default_rng(2).normal(size=array.shape)
@@ -75,75 +69,30 @@ def test_the_lstm_and_its_gradient_are_those_written_out(rollout) -> None:
         assert float((gradient.numpy() * direction).sum()) == pytest.approx(slope, rel=1e-3, abs=1e-4)
 
 
-def mlp(seed: int = 1) -> RecurrentNetwork:
-    config = NetworkConfig(name="mlp", hidden_sizes=(8,), observation_scaling="running")
-    return RecurrentNetwork(MultilayerPerceptron(config, (5,), (), seed), HEADS, 7, seed)
-
-
-def cnn() -> RecurrentNetwork:
-    config = NetworkConfig(name="a3c_cnn")
-    mean = np.full((84, 84, 1), 100, np.float32)
-    return RecurrentNetwork(ConvolutionalNetwork(config, (84, 84, 1), (), 1, mean), HEADS, 16, 1)
-
-
-def resnet() -> RecurrentNetwork:
-    return RecurrentNetwork(ResidualNetwork(NetworkConfig(name="impala_resnet"), (42, 42, 1), (), 1), HEADS, 16, 1)
-
-
-def observed(network: RecurrentNetwork, times: int, count: int) -> np.ndarray:
-    random = np.random.default_rng(0)
-    shape = tuple(network.as_keras().input["observations"].shape[1:])
-    if len(shape) == 1:
-        return random.normal(size=(times, count, *shape)).astype(np.float32)
-    return random.integers(0, 256, (times, count, *shape), np.uint8)
-
-
 MASK = np.array([[1, 1], [0, 1], [1, 1], [1, 0], [1, 1]], np.float32)
 
 
-def start(network: RecurrentNetwork, count: int) -> list[tf.Tensor]:
-    random = np.random.default_rng(3)
-    return [tf.constant(random.normal(size=(count, units)).astype(np.float32)) for units in network.state_units]
-
-
-@pytest.mark.parametrize("make", [mlp, cnn, resnet])
-def test_a_rollout_at_once_is_its_times_one_by_one_and_its_two_halves(make) -> None:
-    network = make()
-    observations, state = observed(network, *MASK.shape), start(network, 2)
-    whole = network.unroll(tf.constant(observations), state, tf.constant(MASK))
+@pytest.mark.parametrize("kind", ["mlp", "a3c_cnn", "impala_resnet"])
+def test_a_rollout_at_once_is_its_times_one_by_one_and_its_two_halves(kind: str) -> None:
+    memory, random = network(kind, recurrent=True), np.random.default_rng(3)
+    seen = tf.constant(observations(kind, *MASK.shape))
+    state = [tf.constant(random.normal(size=(2, units)).astype(np.float32)) for units in memory.state_units]
+    whole = memory.unroll(seen, state, tf.constant(MASK))
     carried, states = state, [state]
     for t, keep in enumerate(MASK):
-        output = network(tf.constant(observations[t]), carried)
+        output = memory(seen[t], carried)
         for name, head in output.heads.items():
             np.testing.assert_allclose(whole.heads[name][t], head, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(whole.features[t], output.features, rtol=1e-4, atol=1e-5)
         carried = [part * keep[:, None] for part in output.state]
         states.append(carried)
     for cut in (1, 2, 4):
-        second = network.unroll(tf.constant(observations[cut:]), states[cut], tf.constant(MASK[cut:]))
+        second = memory.unroll(seen[cut:], states[cut], tf.constant(MASK[cut:]))
         np.testing.assert_allclose(whole.heads["policy"][cut:], second.heads["policy"], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [mlp, cnn, resnet])
-def test_the_exported_layers_take_a_state_and_give_the_same(make) -> None:
-    network = make()
-    observations, state = observed(network, 1, 3)[0], start(network, 3)
-    output = network(tf.constant(observations), state)
-    exported = network.as_keras()({"observations": tf.constant(observations), "hidden": state[0], "cell": state[1]})
-    for name, head in output.heads.items():
-        np.testing.assert_allclose(exported[name], head, rtol=1e-4, atol=1e-5)
-    for name, part in zip(("hidden", "cell"), output.state, strict=True):
-        np.testing.assert_allclose(exported[name], part, rtol=1e-4, atol=1e-5)
-
-
-def test_weights_start_orthogonal_with_open_forget_gates_and_alike_in_every_process() -> None:
-    weights = {variable.name: variable.numpy() for variable in mlp().variables}
+def test_weights_start_orthogonal_with_open_forget_gates() -> None:
+    weights = {v.name: v.numpy() for v in network("mlp", recurrent=True, trained=False).variables}
     kernel = weights["lstm_recurrent_kernel"].astype(np.float64)
     np.testing.assert_allclose(kernel @ kernel.T, np.eye(7), atol=1e-5)
     np.testing.assert_array_equal(weights["lstm_bias"], np.repeat([0.0, 1.0, 0.0, 0.0], 7))
-    for one, other in zip(mlp().variables, mlp().variables, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
-    # What no gradient trains stays the last in the layout.
-    network = mlp()
-    assert [v.path for v in network.variables[-2:]] == ["observation_scaling/mean", "observation_scaling/variance"]
-    assert len(network.trainable_variables) == len(network.variables) - 2
