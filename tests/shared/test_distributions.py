@@ -44,13 +44,6 @@ def test_gaussian_entropy_is_half_log_2_pi_e_per_dimension() -> None:
     assert float(gaussian_entropy(tf.zeros(3))) == pytest.approx(1.5 * np.log(2 * np.pi * np.e))
 
 
-def test_one_column_against_a_vector_is_refused_with_both_shapes() -> None:
-    with pytest.raises(ValueError, match=r"actions of shape \(5,\) do not fit means of shape \(5, 1\)"):
-        gaussian_log_prob(tf.zeros((5, 1)), tf.zeros(1), tf.zeros(5))
-    with pytest.raises(ValueError, match=r"actions of shape \(4, 1\) do not fit means of shape \(5, 1\)"):
-        gaussian_log_prob(tf.zeros((5, 1)), tf.zeros(1), tf.zeros((4, 1)))
-
-
 def output(features: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> NetworkOutput:
     return NetworkOutput(
         {"policy": tf.constant(mean, tf.float32)},
@@ -157,10 +150,3 @@ def test_sampled_choices_have_their_probabilities_and_nothing_to_do_with_each_ot
     assert (actions.shape, actions.dtype) == ((count, 2), np.int32)
     pairs = np.bincount(actions[:, 0] * 2 + actions[:, 1], minlength=6).reshape(3, 2) / count
     np.testing.assert_allclose(pairs, np.outer(FIRST, SECOND), atol=0.01)
-
-
-def test_one_action_for_several_choices_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"actions of shape \(4,\) do not fit logits of shape \(4, 5\)"):
-        categorical_log_prob(two_choices(4), tf.zeros(4, tf.int32), CHOICES)
-    with pytest.raises(ValueError, match=r"actions of shape \(4, 2\) do not fit logits of shape \(4, 5\)"):
-        categorical_log_prob(two_choices(4), tf.zeros((4, 2), tf.int32))

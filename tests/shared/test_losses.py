@@ -1,9 +1,14 @@
+"""The losses against sums that are written out: values, gradients, and shapes that do not fit."""
+
+import re
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from shared.distributions import categorical_entropy, categorical_log_prob
-from shared.losses import actor_critic_loss, standardised
+from shared.distributions import categorical_entropy, categorical_log_prob, gaussian_log_prob
+from shared.losses import action_value_loss, actor_critic_loss, standardised
 
 T, B, A = 3, 2, 4
 SETTINGS = {"value_cost": 0.5, "entropy_cost": 0.01, "reduction": "mean"}
@@ -61,14 +66,6 @@ def test_equals_the_written_out_sum(standardise: bool) -> None:
     assert float(mean.policy) == float(summed.policy)
 
 
-def test_masked_steps_count_for_nothing() -> None:
-    data, changed = batch(), batch()
-    changed["logits"][1, 1] = 7.0, 0.0, -3.0, 1.0
-    changed["values"][1, 1] = 99.0
-    changed["returns"][1, 1] = -99.0
-    assert float(loss(data).total) == float(loss(changed).total)
-
-
 def test_a_wholly_masked_rollout_has_no_loss_and_no_gradient() -> None:
     data = {**batch(), "mask": np.zeros((T, B), np.float32)}
     logits = tf.constant(data["logits"])
@@ -105,14 +102,35 @@ def test_returns_receive_no_gradient() -> None:
     assert tape.gradient(total, returns) is None
 
 
-def test_shapes_that_do_not_fit_are_named() -> None:
-    data = batch()
-    with pytest.raises(ValueError, match=r"actions of shape \(6,\) do not fit logits of shape \(3, 2, 4\)"):
-        loss({**data, "actions": data["actions"].ravel()})
-    with pytest.raises(ValueError, match=r"returns of shape \(3, 2, 1\) do not fit values of shape \(3, 2\)"):
-        loss({**data, "advantages": data["returns"], "returns": data["returns"][..., None]})
-    with pytest.raises(ValueError, match=r"actions of shape \(2, 1\)"):
-        categorical_log_prob(tf.zeros((2, 3)), tf.zeros((2, 1), tf.int32))
+def zeros(*shape: int) -> tf.Tensor:
+    return tf.zeros(shape)
+
+
+def first(*shape: int) -> tf.Tensor:
+    """The first action everywhere."""
+    return tf.zeros(shape, tf.int32)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: categorical_log_prob(zeros(3, 2, 4), first(6)),
+         "actions of shape (6,) do not fit logits of shape (3, 2, 4)"),
+        (lambda: categorical_log_prob(zeros(4, 5), first(4), (3, 2)),
+         "actions of shape (4,) do not fit logits of shape (4, 5)"),
+        (lambda: gaussian_log_prob(zeros(5, 1), zeros(1), zeros(5)),
+         "actions of shape (5,) do not fit means of shape (5, 1)"),
+        (lambda: loss(batch() | {"advantages": zeros(3, 2), "returns": zeros(3, 2, 1)}),
+         "returns of shape (3, 2, 1) do not fit values of"),
+        (lambda: action_value_loss(zeros(3, 1, 2), first(3, 1, 1), zeros(3, 1), zeros(3, 1), reduction="sum"),
+         "actions of shape (3, 1, 1) do not fit action values of shape (3, 1, 2)"),
+        (lambda: action_value_loss(zeros(3, 1, 2), first(3, 1), zeros(3), zeros(3, 1), reduction="sum"),
+         "returns of shape (3,) do not fit values of shape (3, 1)"),
+    ],
+)  # fmt: skip
+def test_shapes_that_do_not_fit_are_named(call: Callable[[], object], problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        call()
 
 
 def drifted(data: dict[str, np.ndarray], scale: float = 0.4) -> np.ndarray:
