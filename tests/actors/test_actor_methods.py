@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import recording
+from rollouts import first_weights, make_actor, make_policy, recording, run
 
-from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
 from actors.policy import Policy
@@ -20,10 +19,8 @@ from shared.registry import METHODS
 from shared.types import WeightSnapshot
 
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
-# Stretches of calls in which memory is counted, and the bytes by which it may grow in each.
+# Stretches of calls in which memory is counted.
 _STRETCHES = 5
-_POLICY_BYTES, _ROLLOUTS_BYTES = 400_000, 60_000
-_POLICY_CALLS, _ROLLOUTS = 10_000, 150
 
 
 @pytest.fixture
@@ -36,21 +33,11 @@ def pendulum(cartpole: RunConfig) -> RunConfig:
     )
 
 
-def target(config: RunConfig) -> WeightSnapshot | None:
-    return snapshot(config) if config.method.uses_target_network else None
-
-
-def snapshot(config: RunConfig, version: int = 0) -> WeightSnapshot:
-    policy = Policy(config, environment_spec(config.environment))
-    return WeightSnapshot(version, policy.initial_parameters())
-
-
 def recorded(config: RunConfig, monkeypatch: pytest.MonkeyPatch, runs: int) -> list:
     """The rollouts that an actor differentiates in `runs` runs."""
-    rollouts = recording(monkeypatch)
-    actor = Actor(config, environment_spec(config.environment), 0)
+    rollouts, actor, weights = recording(monkeypatch), make_actor(config), first_weights(config)
     for version in range(runs):
-        actor.run(snapshot(config, version), target(config))
+        run(actor, config, WeightSnapshot(version, weights))
     return rollouts
 
 
@@ -77,16 +64,14 @@ def test_an_actors_gradient_is_the_one_computed_from_its_rollout_again(
     """With what acting stored, at the right times, for other weights in each rollout; Sarsa stores nothing."""
     network = replace(pong.network, layer_norm=layer_norm)
     config = replace(pong, method=replace(method, return_lambda=0.9), network=network)
-    spec = environment_spec(config.environment)
-    again = Policy(config, spec)
-    gradient = RolloutGradient(config, spec, again)
+    again, actor = make_policy(config), make_actor(config)
+    gradient = RolloutGradient(config, environment_spec(config.environment), again)
     weights, random = again.initial_parameters(), np.random.default_rng(0)
-    actor = Actor(config, spec, 0)
     rollouts = recording(monkeypatch)
     for version in range(3):
         changed = (weights + random.normal(0.0, 0.003, weights.shape)).astype(np.float32)
         frozen = WeightSnapshot(version, changed)
-        report = actor.run(frozen, frozen if config.method.uses_target_network else None)
+        report = run(actor, config, frozen)
         again.assign(changed)
         if config.method.uses_target_network:
             gradient.assign_target(frozen)
@@ -101,9 +86,8 @@ def test_a_target_network_stays_as_it_is_when_the_memory_that_it_came_in_is_writ
     # With these sizes each tensor begins where TensorFlow can use the memory without a copy.
     network = NetworkConfig(name="mlp", hidden_sizes=(64, 64))
     config = replace(cartpole, method=MethodConfig(name="q_learning"), network=network)
-    spec = environment_spec(config.environment)
-    policy = Policy(config, spec)
-    gradients = RolloutGradient(config, spec, policy)
+    policy = make_policy(config)
+    gradients = RolloutGradient(config, environment_spec(config.environment), policy)
     (rollout,) = recorded(config, monkeypatch, 1)
     memory: np.ndarray = aligned((policy.layout.size,), "float32")
     memory[:] = 1.0
@@ -124,9 +108,9 @@ def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_
     if noise is not None:
         config = replace(request.getfixturevalue("pendulum"), exploration=ExplorationConfig(noise=noise))
     config = replace(config, actor=replace(config.actor, epochs=2))
-    spec = environment_spec(config.environment)
-    policy = Policy(config, spec, environments=6, unroll_length=2)
-    observations = np.random.default_rng(0).normal(size=(6, *spec.observation_shape)).astype(np.float32)
+    policy = make_policy(config, environments=6, unroll_length=2)
+    shape = 6, *environment_spec(config.environment).observation_shape
+    observations = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     for t in (None, 1):
         acted = policy.act(observations, t=t)
         assert (acted.log_probs.shape, acted.log_probs.dtype) == ((6,), np.float32)
@@ -135,18 +119,11 @@ def test_what_is_drawn_comes_with_its_value_and_log_probability_where_a_rollout_
         np.testing.assert_allclose(acted.values, policy.values(observations), rtol=1e-5, atol=1e-6)
         assert acted.state == ()
     assert policy.greedy(observations).log_probs is None
-    evaluating = Policy(config, spec, environments=6, training=False).act(observations)
-    assert evaluating.values is None
-    assert evaluating.log_probs is None
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_where_a_rollout_is_differentiated_once_acting_computes_actions_only(name: str, cartpole: RunConfig) -> None:
-    config = replace(cartpole, method=MethodConfig(name=name))
-    acted = Policy(config, environment_spec(config.environment)).act(np.zeros((1, 4), np.float32))
-    assert acted.actions.shape == (1,)
-    assert acted.values is None
-    assert acted.log_probs is None
+    # In evaluations, and where a rollout is differentiated once, nothing but actions is computed.
+    once = replace(config, actor=replace(config.actor, epochs=1))
+    for other in (make_policy(config, environments=6, training=False), make_policy(once, environments=6)):
+        acted = other.act(observations)
+        assert (acted.values, acted.log_probs) == (None, None)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -157,14 +134,11 @@ def test_the_weight_of_the_entropy_falls_in_a_straight_line_with_the_frames(cart
         method=MethodConfig(entropy_cost=0.8, final_entropy_cost=0.2),
         optimizer=replace(cartpole.optimizer, annealing_frames=3_000),
     )
-    spec = environment_spec(config.environment)
     # The policy is uniform at the start, where the entropy has no gradient.
-    parameters = (
-        np.random.default_rng(0).normal(0.0, 0.5, Policy(config, spec).initial_parameters().size).astype(np.float32)
-    )
+    parameters = first_weights(config, 0.5)
 
     def gradients(method: MethodConfig) -> list[np.ndarray]:
-        actor = Actor(replace(config, method=method), spec, 0)
+        actor = make_actor(replace(config, method=method))
         # The last is of a run that went on for longer than its schedule.
         times = sorted([0, 1_000, 2_000, 4_000] * epochs)
         return [actor.run(WeightSnapshot(n, parameters, frames)).gradient for n, frames in enumerate(times)]
@@ -198,14 +172,14 @@ def allocated_bytes() -> int:
     return info.uordblks + info.hblkhd
 
 
-def grown(step: Callable[[], object], warm_up: int, calls: int) -> tuple[int, float]:
+def grown(call: Callable[[], object], warm_up: int, calls: int) -> tuple[int, float]:
     """Live objects that `calls` calls add after `warm_up` calls, and bytes that a stretch of them adds.
 
     The bytes are the median of five stretches. What leaks does so in each of them; a thread that starts late, or a
     buffer that is made once, is seen in one.
     """
     for _ in range(warm_up):
-        step()
+        call()
     gc.collect()
     # What lives now is not looked through again: TensorFlow's modules alone take a third of a second each time.
     gc.freeze()
@@ -213,7 +187,7 @@ def grown(step: Callable[[], object], warm_up: int, calls: int) -> tuple[int, fl
     for _ in range(_STRETCHES):
         before = allocated_bytes()
         for _ in range(calls // _STRETCHES):
-            step()
+            call()
         gc.collect()
         added.append(allocated_bytes() - before)
     objects = len(gc.get_objects())
@@ -222,35 +196,32 @@ def grown(step: Callable[[], object], warm_up: int, calls: int) -> tuple[int, fl
 
 
 @pytest.mark.parametrize(
-    ("task", "calls"),
+    ("what", "task", "method", "calls", "most_bytes"),
     [
-        ("cartpole", _POLICY_CALLS),
-        *(pytest.param(task, 50_000, marks=pytest.mark.slow) for task in ("cartpole", "pendulum")),
+        ("policy", "cartpole", "actor_critic", 10_000, 400_000),
+        *(
+            pytest.param("policy", task, "actor_critic", 50_000, 400_000, marks=pytest.mark.slow)
+            for task in ("cartpole", "pendulum")
+        ),
+        ("actor", "cartpole", "actor_critic", 150, 60_000),
+        ("actor", "cartpole", "sarsa", 150, 60_000),
+        ("actor", "pendulum", "actor_critic", 150, 60_000),
     ],
 )
-def test_policy_steps_add_no_objects_traces_or_memory(task: str, calls: int, request: pytest.FixtureRequest) -> None:
-    config = request.getfixturevalue(task)
-    spec = environment_spec(config.environment)
-    policy = Policy(config, spec)
-    observations = np.zeros((1, *spec.observation_shape), np.float32)
-    policy.act(observations)
-    traces = policy.traces
-    objects, leaked_bytes = grown(lambda: policy.act(observations), warm_up=1_000, calls=calls)
-    assert policy.traces == traces
-    assert objects < 100
-    assert leaked_bytes < _POLICY_BYTES
-
-
-@pytest.mark.parametrize(
-    ("task", "method"), [("cartpole", "actor_critic"), ("cartpole", "sarsa"), ("pendulum", "actor_critic")]
-)
-def test_rollouts_add_no_objects_traces_or_memory(task: str, method: str, request: pytest.FixtureRequest) -> None:
+def test_calls_add_no_objects_traces_or_memory(
+    what: str, task: str, method: str, calls: int, most_bytes: int, request: pytest.FixtureRequest
+) -> None:
     config = replace(request.getfixturevalue(task), method=MethodConfig(name=method))
-    actor = Actor(config, environment_spec(config.environment), 0)
-    weights, target_weights = snapshot(config), target(config)
-    actor.run(weights, target_weights)
-    traces = actor.traces
-    objects, leaked_bytes = grown(lambda: actor.run(weights, target_weights), warm_up=100, calls=_ROLLOUTS)
-    assert actor.traces == traces
+    snapshot = WeightSnapshot(0, first_weights(config))
+    observations = np.zeros((1, *environment_spec(config.environment).observation_shape), np.float32)
+    made = make_policy(config) if what == "policy" else make_actor(config)
+
+    def call() -> None:
+        made.act(observations) if isinstance(made, Policy) else run(made, config, snapshot)
+
+    call()
+    traces = made.traces
+    objects, leaked_bytes = grown(call, warm_up=1_000 if what == "policy" else 100, calls=calls)
+    assert made.traces == traces
     assert objects < 100
-    assert leaked_bytes < _ROLLOUTS_BYTES
+    assert leaked_bytes < most_bytes

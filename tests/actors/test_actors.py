@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rollouts import first_weights, make_actor, make_policy
 
-from actors.actor import Actor
-from actors.environments import StepResult, VectorEnvironment, environment_spec
+from actors.environments import StepResult, environment_spec
 from actors.evaluator import Evaluator
-from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.methods.method import dead_units, explained_variance
@@ -127,9 +126,7 @@ def test_statistics() -> None:
 
 def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -> None:
     config = replace(cartpole, actor=ActorConfig(environments=4, unroll_length=40))
-    spec = environment_spec(config.environment)
-    actor = Actor(config, spec, actor_id=7)
-    policy = Policy(config, spec)
+    actor, policy = make_actor(config, 7), make_policy(config)
     weights = policy.initial_parameters()
     reports = [actor.run(WeightSnapshot(version, weights)) for version in (3, 5)]
     assert [(r.actor_id, r.sequence, r.version) for r in reports] == [(7, 1, 3), (7, 2, 5)]
@@ -144,37 +141,12 @@ def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -
     assert reports[0].episodes.returns.size > 0
 
 
-def starts(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
-    """The first observations of an evaluation's environments."""
-    seen: set[bytes] = set()
-    reset = VectorEnvironment.reset
-
-    def remember(self: VectorEnvironment, *arguments: int) -> np.ndarray:
-        observations = reset(self, *arguments)
-        seen.update(observation.tobytes() for observation in observations)
-        return observations
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VectorEnvironment, "reset", remember)
-        evaluate(config)
-    return seen
-
-
-def evaluate(config: RunConfig) -> EvaluationResult:
-    spec = environment_spec(config.environment)
-    evaluator = Evaluator(config, spec, config.evaluation)
-    weights = Policy(config, spec).initial_parameters()
-    try:
-        return evaluator.run(WeightSnapshot(1, weights))
-    finally:
-        evaluator.close()
-
-
-def test_evaluations_of_near_seeds_share_no_start(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(cartpole, evaluation=EvaluationConfig(episodes=20, environments=20))
-    first, second = (starts(replace(config, seed=seed), monkeypatch) for seed in (1, 2))
-    assert len(first) == len(second) == 20
-    assert not first & second
+def evaluate(config: RunConfig, weight: float = 1.0) -> EvaluationResult:
+    """By the first weights, each times `weight`."""
+    evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
+    result = evaluator.run(WeightSnapshot(1, np.float32(weight) * first_weights(config)))
+    evaluator.close()
+    return result
 
 
 def test_greedy_play_from_one_start_is_one_game_however_often_it_is_played(pong: RunConfig) -> None:
@@ -191,10 +163,7 @@ def test_greedy_play_from_one_start_is_one_game_however_often_it_is_played(pong:
 def test_starts_that_differ_are_games_of_their_own(cartpole: RunConfig) -> None:
     """All weights 0: the greedy action is always the first, and only the starts differ."""
     config = replace(cartpole, evaluation=EvaluationConfig(episodes=8, environments=2, policy="greedy"))
-    spec = environment_spec(config.environment)
-    evaluator = Evaluator(config, spec, config.evaluation)
-    result = evaluator.run(WeightSnapshot(1, np.zeros(evaluator.layout.size, np.float32)))
+    result = evaluate(config, weight=0.0)
     assert result.games.tolist() == list(range(8))
     # CartPole's reward is 1: a return is that of one episode.
     np.testing.assert_array_equal(result.episodes.returns, result.episodes.lengths)
-    evaluator.close()

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rollouts import first_weights, make_actor, run
 
 from actors.actor import Actor
-from actors.environments import environment_spec
 from actors.gradient import RecentAdvantages
-from actors.policy import Policy
 from shared import losses
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.types import GradientReport, WeightSnapshot
@@ -26,21 +25,15 @@ PENDULUM = replace(
 Q_LEARNING = replace(CARTPOLE, method=MethodConfig(name="q_learning"))
 
 
-def made(config: RunConfig, actor_id: int = 0, first: Actor | None = None) -> Actor:
-    return Actor(config, environment_spec(config.environment), actor_id, first=first)
-
-
 def snapshots(config: RunConfig) -> tuple[WeightSnapshot, WeightSnapshot]:
-    weights = Policy(config, environment_spec(config.environment)).initial_parameters()
+    weights = first_weights(config)
     return WeightSnapshot(3, weights), WeightSnapshot(7, weights * np.float32(1.5))
 
 
 def reported(
     actor: Actor, snapshot: WeightSnapshot, config: RunConfig, target: WeightSnapshot | None = None
 ) -> GradientReport:
-    target = (target or snapshot) if config.method.uses_target_network else None
-    report = actor.run(snapshot, target) or actor.run(snapshot, target)
-    return report
+    return run(actor, config, snapshot, target) or run(actor, config, snapshot, target)
 
 
 @pytest.mark.parametrize("config", [CARTPOLE, Q_LEARNING], ids=["actor_critic", "q_learning"])
@@ -48,14 +41,13 @@ def reported(
 def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunConfig, epochs: int) -> None:
     config = replace(config, actor=replace(config.actor, epochs=epochs, fresh_gradients=True))
     old, new = snapshots(config)
-    target = old if config.method.uses_target_network else None
-    at_new = made(config)
-    at_old = made(config, first=at_new)
+    at_new = make_actor(config)
+    at_old = make_actor(config, first=at_new)
     for _ in range(2):
-        assert at_new.run(old, target) is None
-        assert at_old.run(old, target) is None
-        first, *others = [reported(at_new, new, config, target) for _ in range(epochs)]
-        stale, *_ = [reported(at_old, old, config, target) for _ in range(epochs)]
+        assert run(at_new, config, old) is None
+        assert run(at_old, config, old) is None
+        first, *others = [reported(at_new, new, config, old) for _ in range(epochs)]
+        stale, *_ = [reported(at_old, old, config) for _ in range(epochs)]
         assert [report.version for report in (first, *others)] == [7] * epochs
         assert first.agent_steps > 0
         assert [report.agent_steps for report in others] == [0] * (epochs - 1)
@@ -67,8 +59,8 @@ def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunCon
 
 def test_at_the_weights_that_acted_a_fresh_gradient_is_the_plain_one() -> None:
     old, _ = snapshots(CARTPOLE)
-    fresh = made(replace(CARTPOLE, actor=replace(CARTPOLE.actor, fresh_gradients=True)))
-    plain = made(CARTPOLE)
+    fresh = make_actor(replace(CARTPOLE, actor=replace(CARTPOLE.actor, fresh_gradients=True)))
+    plain = make_actor(CARTPOLE)
     for _ in range(3):
         assert fresh.run(old) is None
         np.testing.assert_allclose(
@@ -94,9 +86,9 @@ def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(c
     config = replace(config, actor=replace(config.actor, unroll_length=2))
     old, new = snapshots(config)
     # Each actor with graphs of its own takes a second: three share the graphs, and two of them are compared.
-    alone = {actor_id: made(config, actor_id) for actor_id in (0, 2)}
-    first = made(config, 0)
-    shared = [first, *(made(config, actor_id, first) for actor_id in (1, 2))]
+    alone = {actor_id: make_actor(config, actor_id) for actor_id in (0, 2)}
+    first = make_actor(config, 0)
+    shared = [first, *(make_actor(config, actor_id, first) for actor_id in (1, 2))]
     traces = 0
     for turn, actor_id in enumerate([0, 1, 2, 2, 0, 1, 1, 2, 0]):
         snapshot = (old, new)[turn % 2]

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import METHODS, recording
+from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run
 
-from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.evaluator import Evaluator
 from actors.gradient import rollout_arrays, rollout_tensors
@@ -21,19 +20,12 @@ def remembering(config: RunConfig, unroll_length: int = 24) -> RunConfig:
     return replace(config, network=network, actor=ActorConfig(environments=4, unroll_length=unroll_length))
 
 
-def weights(config: RunConfig) -> np.ndarray:
-    """Initial ones, moved so that the heads look at what is remembered."""
-    initial = Policy(config, environment_spec(config.environment)).initial_parameters()
-    return initial + np.random.default_rng(1).normal(0.0, 0.2, initial.shape).astype(np.float32)
-
-
 def played(config: RunConfig, rollouts: list[Rollout], count: int) -> tuple[Policy, list[Rollout]]:
     """Rollouts one after another by an actor with fixed weights, and a policy with the same weights."""
-    spec = environment_spec(config.environment)
-    actor, snapshot = Actor(config, spec, 0), WeightSnapshot(0, weights(config))
+    actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config, 0.2))
     for _ in range(count):
-        actor.run(snapshot, snapshot if config.method.uses_target_network else None)
-    policy = Policy(config, spec)
+        run(actor, config, snapshot)
+    policy = make_policy(config)
     policy.assign(snapshot.parameters)
     return policy, rollouts
 
@@ -97,8 +89,8 @@ def test_a_target_network_comes_to_the_rollout_s_end_with_a_memory_of_its_own(
     rollout = rollouts[1]
     assert rollout.mask.all()
     assert np.abs(rollout.first_state[0]).max() > 0.01
-    target = Policy(config, environment_spec(config.environment))
-    target.assign(weights(config) * np.float32(0.5))
+    target = make_policy(config)
+    target.assign(first_weights(config, 0.2) * np.float32(0.5))
     state = rollout.first_state
     for observations in rollout.observations[:-1]:
         state = target.greedy(observations, state).state
@@ -116,9 +108,8 @@ def test_an_evaluation_starts_each_episode_without_a_memory(
     """One environment plays three: a state of zeros goes into the first step of each, and another into the second."""
     config = remembering(cartpole)
     config = replace(config, evaluation=replace(config.evaluation, episodes=3, environments=1, policy="greedy"))
-    spec = environment_spec(config.environment)
-    snapshot = WeightSnapshot(0, weights(config))
-    evaluator = Evaluator(config, spec, config.evaluation)
+    snapshot = WeightSnapshot(0, first_weights(config, 0.2))
+    evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
     starts: list[np.ndarray] = []
     greedy = Policy.greedy
 

@@ -5,18 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from rollouts import METHODS, recording
+from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run
 
-from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.gradient import RolloutGradient
-from actors.policy import Policy
 from shared import registry
 from shared.config import ActorConfig, MethodConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.methods.actor_critic import ActorCritic
 from shared.registry import MethodEntry
-from shared.types import GradientReport, WeightSnapshot
+from shared.types import WeightSnapshot
 
 
 class NextActions(ActorCritic):
@@ -36,10 +34,6 @@ def reused(config: RunConfig, epochs: int, minibatches: int, unroll_length: int 
     return replace(config, actor=actor)
 
 
-def initial(config: RunConfig) -> np.ndarray:
-    return Policy(config, environment_spec(config.environment)).initial_parameters()
-
-
 @pytest.mark.parametrize("memory", [False, True], ids=["", "memory"])
 @pytest.mark.parametrize(
     ("task", "name"),
@@ -56,21 +50,17 @@ def test_at_the_weights_that_acted_the_minibatches_of_an_epoch_add_up_to_the_who
     config = reused(replace(request.getfixturevalue(task), method=METHODS[name]), 2, 2, unroll_length=8)
     if memory:
         config = replace(config, network=replace(config.network, recurrent="lstm"))
-    spec = environment_spec(config.environment)
-    rollouts = recording(monkeypatch)
-    actor, weights = Actor(config, spec, 0), initial(config)
-    # Moved, so that the heads look at what is remembered.
-    weights = weights + memory * np.random.default_rng(1).normal(0.0, 0.2, weights.shape).astype(np.float32)
-    snapshot = WeightSnapshot(0, weights)
-    target = snapshot if config.method.uses_target_network else None
-    reports = [actor.run(snapshot, target) for _ in range(8)][4:]
+    rollouts, actor = recording(monkeypatch), make_actor(config)
+    snapshot = WeightSnapshot(0, first_weights(config, 0.2 * memory))
+    reports = [run(actor, config, snapshot) for _ in range(8)][4:]
     rollout = rollouts[1]
     assert not memory or np.abs(rollout.first_state[0]).max() > 0.01
     once = replace(config, actor=replace(config.actor, epochs=1, minibatches=1))
-    whole = RolloutGradient(once, spec, policy := Policy(once, spec))
-    policy.assign(weights)
-    if target is not None:
-        whole.assign_target(target)
+    policy = make_policy(once)
+    whole = RolloutGradient(once, environment_spec(once.environment), policy)
+    policy.assign(snapshot.parameters)
+    if config.method.uses_target_network:
+        whole.assign_target(snapshot)
     whole.begin(rollout)
     expected = whole.next().gradient
     for epoch in (reports[:2], reports[2:]):
@@ -90,9 +80,7 @@ def test_each_agent_step_counts_once_and_is_in_each_epoch_once(
 ) -> None:
     """Two rollouts of E = 3, M = 2. Episodes are reported with the first gradient of the rollout they ended in."""
     config = reused(cartpole, epochs=3, minibatches=2, unroll_length=40)
-    rollouts = recording(monkeypatch)
-    actor = Actor(config, environment_spec(config.environment), 0)
-    weights = initial(config)
+    rollouts, actor, weights = recording(monkeypatch), make_actor(config), first_weights(config)
     reports = [actor.run(WeightSnapshot(version, weights)) for version in range(12)]
     assert [report.version for report in reports] == list(range(12))
     assert [report.sequence for report in reports] == list(range(1, 13))
@@ -118,15 +106,12 @@ def test_later_gradients_are_at_the_newest_weights_against_what_acting_knew(
 ) -> None:
     """Written out for one whole-rollout minibatch: returns, advantages and probabilities are those of acting."""
     config = reused(replace(cartpole, method=MethodConfig(return_lambda=0.9, clip_ratio=0.1)), 2, 1)
-    spec = environment_spec(config.environment)
-    rollouts = recording(monkeypatch)
-    actor = Actor(config, spec, 0)
-    weights = initial(config)
-    moved = weights + np.random.default_rng(1).normal(0.0, 0.1, weights.shape).astype(np.float32)
+    rollouts, actor = recording(monkeypatch), make_actor(config)
+    weights, moved = first_weights(config), first_weights(config, 0.1)
     actor.run(WeightSnapshot(0, weights))
     report = actor.run(WeightSnapshot(1, moved))
     (rollout,) = rollouts
-    policy = Policy(config, spec)
+    policy = make_policy(config)
 
     def evaluated(observations: np.ndarray):
         output = policy.network(tf.constant(observations.reshape(-1, 4)))
@@ -161,7 +146,7 @@ def test_later_gradients_are_at_the_newest_weights_against_what_acting_knew(
 
 def test_the_first_action_of_a_rollout_has_the_probability_with_which_it_was_chosen(cartpole: RunConfig) -> None:
     config = reused(replace(cartpole, method=MethodConfig(name="next_actions")), 2, 1, unroll_length=3)
-    actor, snapshot = Actor(config, environment_spec(config.environment), 0), WeightSnapshot(0, initial(config))
+    actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
     # With the same weights all along, no action has become more or less probable.
     deviations = [actor.run(snapshot).statistics["ratio_deviation"] for _ in range(8)]
     assert max(deviations) < 1e-5
@@ -177,25 +162,16 @@ def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, recur
     config = replace(cartpole, method=replace(method, return_lambda=0.9), network=network)
     exact = replace(config.checkpoint, exact=True)
     config = reused(replace(config, executor="inline", checkpoint=exact), 2, 2, unroll_length=12)
-    spec = environment_spec(config.environment)
-    weights = initial(config)
-    random = np.random.default_rng(2)
-    snapshots = [
-        WeightSnapshot(i, weights + random.normal(0.0, 0.05, weights.shape).astype(np.float32)) for i in range(10)
-    ]
-
-    def run(actor: Actor, snapshot: WeightSnapshot) -> GradientReport:
-        return actor.run(snapshot, snapshots[0] if method.uses_target_network else None)
-
-    one, others, expected = Actor(config, spec, 3), {}, []
+    snapshots = [WeightSnapshot(i, first_weights(config, 0.01 * i)) for i in range(10)]
+    one, others, expected = make_actor(config, 3), {}, []
     for reported, snapshot in enumerate(snapshots):
         if reported in (1, 3, 4, 6):
-            others[reported] = Actor(config, spec, 3, first=one)
+            others[reported] = make_actor(config, 3, one)
             others[reported].restore(one.state())
-        expected.append(run(one, snapshot))
+        expected.append(run(one, config, snapshot, snapshots[0]))
     for reported, other in others.items():
         for snapshot, wanted in zip(snapshots[reported:], expected[reported:], strict=True):
-            got = run(other, snapshot)
+            got = run(other, config, snapshot, snapshots[0])
             np.testing.assert_array_equal(got.gradient, wanted.gradient)
             assert (got.sequence, got.agent_steps, got.samples) == (wanted.sequence, wanted.agent_steps, wanted.samples)
             np.testing.assert_array_equal(got.episodes.returns, wanted.episodes.returns)

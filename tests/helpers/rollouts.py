@@ -1,12 +1,16 @@
-"""Methods, and the rollouts that actors differentiate."""
+"""Methods, actors, the weights that they act by, and the rollouts that they differentiate."""
 
 import copy
 
+import numpy as np
 import pytest
 
+from actors.actor import Actor
+from actors.environments import environment_spec
+from actors.policy import Policy
 from actors.rollout import RolloutBuilder
-from shared.config import MethodConfig
-from shared.types import Rollout
+from shared.config import MethodConfig, RunConfig
+from shared.types import Float32Array, GradientReport, Rollout, WeightSnapshot
 
 METHODS = {
     "actor_critic": MethodConfig(return_lambda=0.9),
@@ -14,6 +18,27 @@ METHODS = {
     "sarsa": MethodConfig(name="sarsa"),
     "without a target network": MethodConfig(name="q_learning", target_network=False, return_lambda=0.65),
 }
+
+
+def make_policy(config: RunConfig, **options: int) -> Policy:
+    return Policy(config, environment_spec(config.environment), **options)
+
+
+def make_actor(config: RunConfig, actor_id: int = 0, first: Actor | None = None) -> Actor:
+    return Actor(config, environment_spec(config.environment), actor_id, first=first)
+
+
+def first_weights(config: RunConfig, spread: float = 0.0) -> Float32Array:
+    """Initial ones; with a `spread`, moved at random, so that the heads look at the features."""
+    initial = make_policy(config).initial_parameters()
+    return (initial + np.random.default_rng(1).normal(0.0, spread, initial.shape)).astype(np.float32)
+
+
+def run(
+    actor: Actor, config: RunConfig, snapshot: WeightSnapshot, target: WeightSnapshot | None = None
+) -> GradientReport:
+    """The next report, with a target network where the method has one: that of the snapshot without a `target`."""
+    return actor.run(snapshot, (target or snapshot) if config.method.uses_target_network else None)
 
 
 def recording(monkeypatch: pytest.MonkeyPatch) -> list[Rollout]:
