@@ -10,23 +10,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
-from rollouts import recording
+from networks import Scripted
+from rollouts import first_weights, make_actor, recording
+from sessions import train_inline
 
-from actors.actor import Actor
-from actors.environments import VectorEnvironment, environment_spec, measure_observation_mean
+from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
 from actors.environments.masks import read_mask
 from actors.environments.spaces import random_actions
 from actors.evaluator import Evaluator
-from actors.policy import Policy
-from launch.loop.coordinator import Coordinator
-from launch.loop.inline import InlineExecutor
-from learner.learner import Learner
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.distributions import MASKED
 from shared.errors import ConfigurationError, EnvironmentFailedError
 from shared.exploration import EpsilonGreedy
 from shared.methods.method import RolloutTensors, method_class
-from shared.networks import Network, NetworkOutput
+from shared.networks import NetworkOutput
 from shared.networks.composed import MaskedNetwork
 from shared.types import ActionSpec, WeightSnapshot
 
@@ -37,25 +34,6 @@ def picky(cartpole: RunConfig, method: MethodConfig | None = None, **options: bo
     environment = replace(PICKY, options=dict(options))
     config = replace(cartpole, environment=environment, method=method or MethodConfig())
     return replace(config, network=NetworkConfig(name="a3c_cnn")) if options.get("images") else config
-
-
-def played(config: RunConfig, agent_steps: int) -> None:
-    """Train by two actors, which share their graphs, then evaluate both policies."""
-    spec = environment_spec(config.environment, trial=True)
-    policy = Policy(config, spec)
-    learner = Learner(config, policy.layout, policy.initial_parameters())
-    executor = InlineExecutor(config, spec, actors=2)
-    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
-        if learner.account.ledger.applied >= agent_steps:
-            break
-    executor.close()
-    snapshot = learner.snapshot()
-    assert np.isfinite(snapshot.parameters).all()
-    evaluator = Evaluator(config, spec, config.evaluation)
-    for name in ("sampled", "greedy"):
-        result = evaluator.run(snapshot, name)
-        assert len(result.episodes.returns) == config.evaluation.episodes
-    evaluator.close()
 
 
 LSTM = NetworkConfig(name="mlp", hidden_sizes=(16,), recurrent="lstm")
@@ -79,8 +57,14 @@ Q = MethodConfig(name="q_learning")
 def test_training_and_evaluation_play_allowed_actions_only(
     method: MethodConfig, options: dict[str, bool], changes: dict[str, Any], cartpole: RunConfig
 ) -> None:
-    """The environment raises at any other."""
-    played(replace(picky(cartpole, method, **options), **changes), agent_steps=500)
+    """The environment raises at any other. Two actors share their graphs."""
+    config = replace(picky(cartpole, method, **options), **changes)
+    snapshot = train_inline(config, lambda learner: learner.account.ledger.applied >= 500, actors=2).snapshot()
+    assert np.isfinite(snapshot.parameters).all()
+    evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
+    for policy in ("sampled", "greedy"):
+        assert len(evaluator.run(snapshot, policy).episodes.returns) == config.evaluation.episodes
+    evaluator.close()
 
 
 def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +73,8 @@ def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monk
     for options in ({}, {"in_observation": True}, {"in_observation": True, "images": True}):
         config = replace(picky(cartpole, **options), actor=ActorConfig(environments=3, unroll_length=40))
         spec = environment_spec(config.environment)
-        actor = Actor(config, spec, 0)
-        actor.run(WeightSnapshot(0, Policy(config, spec).initial_parameters()))
+        actor = make_actor(config)
+        actor.run(WeightSnapshot(0, first_weights(config)))
         actor.close()
         rollout = rollouts.pop()
         observations, masks = spec.split(rollout.observations)
@@ -104,21 +88,6 @@ def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monk
             assert (masks[~starts] == 1).all()
             assert not live.all()
         assert np.take_along_axis(masks[:-1], rollout.actions[..., None], axis=-1).all()
-
-
-class Scripted:
-    """A network that gives `table[observation]` for one head."""
-
-    state_units = ()
-    unroll = Network.unroll
-
-    def __init__(self, table: np.ndarray, head: str) -> None:
-        self.table, self._head = tf.Variable(table), head
-
-    def __call__(self, observations: tf.Tensor, state: tuple = ()) -> NetworkOutput:  # noqa: ARG002
-        rows = tf.gather(self.table, tf.cast(observations[:, 0], tf.int32))
-        heads = {self._head: rows[:, :3], "value": rows[:, 3:]}
-        return NetworkOutput(heads, tf.ones((observations.shape[0], 2)), {})
 
 
 # At times 0, 1, 2 and 3: three logits or action values, and V. The largest logit is often masked.
@@ -144,7 +113,7 @@ def test_loss_entropy_and_gradient_equal_the_arithmetic_over_allowed_actions(car
     config = replace(
         cartpole, environment=PICKY, method=MethodConfig(entropy_cost=0.1, value_cost=0.5, reduction="sum")
     )
-    network, actions = Scripted(TABLE, "policy"), ActionSpec(3)
+    network, actions = Scripted(TABLE, "policy", value=True), ActionSpec(3)
     with tf.GradientTape() as tape:
         loss = method_class("actor_critic")(config, actions).loss(
             MaskedNetwork(network, (1,), actions, "policy"), None, masked_rollout()
@@ -182,8 +151,8 @@ def test_action_values_bootstrap_from_the_best_allowed_action(
     )
     actions = ActionSpec(3)
     method = method_class("q_learning")(replace(cartpole, environment=PICKY, method=settings), actions)
-    online = MaskedNetwork(Scripted(TABLE, "action_values"), (1,), actions, "action_values")
-    target = MaskedNetwork(Scripted(10 * TABLE, "action_values"), (1,), actions, "action_values")
+    online = MaskedNetwork(Scripted(TABLE, value=True), (1,), actions, "action_values")
+    target = MaskedNetwork(Scripted(10 * TABLE, value=True), (1,), actions, "action_values")
     scale = 10 if target_network else 1
     best = scale * np.where(MASKS > 0, TABLE[:, :3], -np.inf).max(axis=1)
     expected, following = 0.0, float(best[3])
@@ -218,20 +187,20 @@ def test_random_play_for_the_mean_image_chooses_allowed_actions(short_random_pla
 class Fixed(gymnasium.Env):
     """Gives one mask in info, and ends as it is set to at its third step."""
 
-    def __init__(self, mask: Any, ends: str = "", space: gymnasium.Space | None = None, name: str = "mask") -> None:
-        self._mask, self._ends, self._name = mask, ends, name
-        self.observation_space = Box(0, 1, (2,), np.float32)
-        self.action_space = space or Discrete(3)
+    observation_space, action_space = Box(0, 1, (2,), np.float32), Discrete(3)
+
+    def __init__(self, mask: Any, ends: str = "") -> None:
+        self._mask, self._ends = mask, ends
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed, options=options)
         self._time = 0
-        return np.zeros(2, np.float32), {self._name: [1, 1, 1] if self._ends else self._mask, "other": 1}
+        return np.zeros(2, np.float32), {"mask": [1, 1, 1] if self._ends else self._mask, "other": 1}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:  # noqa: ARG002
         self._time += 1
         ended = self._time == 3
-        info = {self._name: self._mask if ended or not self._ends else [1, 1, 1]}
+        info = {"mask": self._mask if ended or not self._ends else [1, 1, 1]}
         return np.zeros(2, np.float32), 0.0, ended and self._ends == "terminated", ended and self._ends != "", info
 
 
@@ -254,10 +223,7 @@ PLACE = r" \(test_action_masks.py:\d+, in reset\)"
     ("mask", "message"),
     [
         ([0, 0, 0], "the mask 'mask' allows no action; only a terminated episode may end so"),
-        (
-            [1, 0],
-            r"the mask 'mask' is an array int64 \[2\], where a truth value for each of 3 actions \[3\] is expected",
-        ),
+        ([1, 0], r"the mask 'mask' is an array int64 \[2\], where a truth value for each of 3 actions \[3\] is"),
         ([0, 2, 1], r"the mask 'mask' is an array int64 \[3\] with 2, where"),
         ("101", "the mask 'mask' is '101', where"),
     ],
@@ -269,8 +235,8 @@ def test_a_mask_that_cannot_be_used_is_one_line(mask: Any, message: str, monkeyp
 
 
 def test_a_key_that_is_not_there_is_refused_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = fixed(monkeypatch, lambda: WithDict(Fixed([1, 1, 1])), action_mask="masks")
     """The setting is named first: the environment may be right."""
+    config = fixed(monkeypatch, lambda: WithDict(Fixed([1, 1, 1])), action_mask="masks")
     message = "the observation has 'board', 'legal', and info has 'mask', 'other', after reset() of Fixed-v0"
     with pytest.raises(ConfigurationError, match=f"^--environment.action-mask masks: {re.escape(message)}$"):
         environment_spec(config, trial=True)
@@ -278,20 +244,18 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are(monkeypatch: pyt
 
 def test_what_ends_an_episode_may_allow_nothing_but_not_what_truncates_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The value of a truncated episode's last observation is bootstrapped from what would be allowed."""
-    for mask in ([0, 0, 0], None):
-        environments = VectorEnvironment(fixed(monkeypatch, lambda m=mask: Fixed(m, "terminated")), 2)
+
+    def third_step(mask: Any, ends: str) -> StepResult:
+        environments = VectorEnvironment(fixed(monkeypatch, lambda: Fixed(mask, ends)), 2)
         environments.reset(0)
-        for _ in range(3):
-            result = environments.step(np.zeros(2, np.int32))
+        return [environments.step(np.zeros(2, np.int32)) for _ in range(3)][-1]
+
+    for mask in ([0, 0, 0], None):
+        result = third_step(mask, "terminated")
         assert result.terminated.all()
         np.testing.assert_array_equal(result.observations, [[0, 0, 1, 1, 1]] * 2)
-    config = fixed(monkeypatch, lambda: Fixed([0, 0, 0], "truncated"))
-    environments = VectorEnvironment(config, 2)
-    environments.reset(0)
-    for _ in range(2):
-        environments.step(np.zeros(2, np.int32))
     with pytest.raises(EnvironmentFailedError, match=r"^Fixed-v0: step\(\): the mask 'mask' allows no action"):
-        environments.step(np.zeros(2, np.int32))
+        third_step([0, 0, 0], "truncated")
 
 
 def test_copies_in_processes_of_their_own_pass_their_masks_on() -> None:

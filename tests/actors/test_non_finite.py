@@ -7,10 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from rollouts import first_weights, make_actor, run
 
-from actors.actor import Actor
-from actors.environments import environment_spec
-from actors.policy import Policy
 from shared.config import ActorConfig, EnvironmentConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.types import GradientReport, WeightSnapshot
 
@@ -52,11 +50,8 @@ def reports(monkeypatch: pytest.MonkeyPatch, at: Callable[[int], Step | None], c
     environment = EnvironmentConfig(id="Scripted-v0", frame_skip=1, normalise_rewards=True)
     actor = ActorConfig(environments=2, unroll_length=4)
     config = RunConfig(**{"environment": environment, "network": RUNNING, "actor": actor} | settings)
-    spec = environment_spec(config.environment)
-    actor = Actor(config, spec, 0)
-    snapshot = WeightSnapshot(0, Policy(config, spec).initial_parameters())
-    target = snapshot if config.method.uses_target_network else None
-    found = [actor.run(snapshot, target) for _ in range(calls)]
+    actor, snapshot = make_actor(config), WeightSnapshot(0, first_weights(config))
+    found = [run(actor, config, snapshot) for _ in range(calls)]
     actor.close()
     return found
 

@@ -1,9 +1,12 @@
 """Train CartPole for a long time while an actor is killed every few seconds; print whether anything grew.
 
     python tests/chaos/soak.py MINUTES SECONDS_BETWEEN_KILLS JSON_FILE
+    python tests/chaos/soak.py recovery KILLS
 
 Actors are killed in turn, so both of two are, each at half the rate. Samples are taken just before each kill. The
-first fifth of them is not compared: processes reach their working size in it.
+first fifth of them is not compared: processes reach their working size in it. The second command prints how long a run
+of Pong takes to be as fast as before after one of its two actors is killed: until the first second whose agent steps/s
+are above 90 % of the median before.
 """
 
 import json
@@ -23,7 +26,7 @@ sys.path.append(str(Path(__file__).parents[1] / "helpers"))
 
 from accounts import account_of
 from waiting import UNTIL_FRAMES, wait_for
-from watched_processes import rows
+from watched_processes import processes_with, rows
 
 SETTINGS = "--actors 2 --total-frames 1000000M --log-every-seconds 1 --supervision.max-restarts 100000"
 
@@ -99,13 +102,7 @@ def drift(samples: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 
 
 def processes(folder: str) -> dict[int, str]:
-    """The run's processes, known by a variable of their environment, with their command lines."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and f"SOAK={folder}\0".encode() in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
-    return found
+    return processes_with(f"SOAK={folder}")
 
 
 def pids(folder: str, kind: str) -> list[int]:
@@ -120,5 +117,32 @@ def resident(pid: int) -> int:
     return 0
 
 
+def recovery(kills: int) -> None:
+    """Run and print."""
+    with trained_run("pong --stop-at-return None") as (folder, run, _):
+        seconds = [_seconds_to_recover(folder, run) for _ in range(kills)]
+    print(f"median {statistics.median(seconds):.1f} s of {kills}")
+
+
+def _seconds_to_recover(folder: str, run: Path) -> float:
+    # Rows without a fault, to compare with.
+    time.sleep(15)
+    before = statistics.median(row["agent_steps_per_second"] for row in rows(run)[-12:])
+    killed, seen = time.monotonic(), len(rows(run))
+
+    def recovered() -> bool:
+        later = [row for row in rows(run)[seen + 2 :] if row["actors_alive"] == 2]
+        return any(row["agent_steps_per_second"] >= 0.9 * before for row in later)
+
+    os.kill(pids(folder, "Actor")[0], signal.SIGKILL)
+    wait_for(recovered, "the rate before the kill")
+    seconds = time.monotonic() - killed
+    print(f"{before:,.0f} agent steps/s before; back above 90 % after {seconds:.1f} s", flush=True)
+    return seconds
+
+
 if __name__ == "__main__":
-    main(float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))
+    if sys.argv[1] == "recovery":
+        recovery(int(sys.argv[2]))
+    else:
+        main(float(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3]))

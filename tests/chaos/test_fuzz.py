@@ -4,7 +4,8 @@ import itertools
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,75 +33,55 @@ _EXAMPLES = 2_000
 # Building graphs takes a third of a second, so only a part of the accepted settings really trains.
 _TRAINED_EVERY = 3
 
-_COUNT = [-1, 0, 1, 2, 3]
-_NUMBER = [-1.0, 0.0, 1e-3, 0.5, 1.0, 10.0, math.nan, math.inf]
-_FLAG = [False, True]
-POOLS: dict[type, dict[str, list[Any]]] = {
+_VALUES: dict[Any, list[Any]] = {
+    bool: [False, True],
+    int: [-1, 0, 1, 2, 3],
+    float: [-1.0, 0.0, 1e-3, 0.5, 1.0, 10.0, math.nan, math.inf],
+    NoneType: [None],
+}
+# Settings with all values of their type.
+_TYPED = {
+    EnvironmentConfig: "clip_rewards reward_scale sticky_action_probability terminal_on_life_loss",
+    NetworkConfig: "activation layer_norm observation_scaling",
+    MethodConfig: (
+        "discount return_lambda entropy_cost final_entropy_cost value_cost standardise_advantages target_network "
+        "target_interval_agent_steps"
+    ),
+    ExplorationConfig: "annealing_frames noise initial_log_std",
+    OptimizerConfig: "name learning_rate decay epsilon bias_correction max_gradient_norm",
+    LearnerConfig: "gradients_per_update accumulation max_policy_lag device",
+    ActorConfig: "environments calls_in_flight",
+    EvaluationConfig: "",
+    CheckpointConfig: "every_seconds keep exact",
+    SupervisionConfig: "max_restarts hang_seconds",
+    RunConfig: "stop_at_return stop_measure stop_after_seconds lockstep",
+}
+# Settings with values of their own.
+_OWN: dict[type, dict[str, list[Any]]] = {
     EnvironmentConfig: {
         "id": ["CartPole-v1", "CartPole-v0", "Pendulum-v1", "MountainCarContinuous-v0", "ALE/Pong-v5", "Pong", "", "?"],
         "frame_skip": [0, 1, 4],
-        "clip_rewards": _FLAG,
-        "reward_scale": _NUMBER,
-        "sticky_action_probability": _NUMBER,
-        "terminal_on_life_loss": _FLAG,
     },
-    NetworkConfig: {
-        "name": ["mlp", "a3c_cnn", "nature_cnn"],
-        "hidden_sizes": [(), (0,), (4,), (4, 3)],
-        "activation": ["tanh", "relu"],
-        "layer_norm": _FLAG,
-        "observation_scaling": ["none", "bounds", "running"],
-    },
-    MethodConfig: {
-        "name": ["actor_critic", "q_learning", "sarsa", "dqn", ""],
-        "n_step": [None, 0, 1, 2, 7],
-        "discount": _NUMBER,
-        "return_lambda": _NUMBER,
-        "entropy_cost": _NUMBER,
-        "final_entropy_cost": _NUMBER,
-        "value_cost": _NUMBER,
-        "standardise_advantages": _FLAG,
-        "target_network": _FLAG,
-        "target_interval_agent_steps": _COUNT,
-    },
-    ExplorationConfig: {
-        "final_epsilons": [(), (0.1,), (0.1, 0.5), (2.0,)],
-        "annealing_frames": _COUNT,
-        "noise": ["independent", "state_dependent"],
-        "initial_log_std": _NUMBER,
-    },
-    OptimizerConfig: {
-        "name": ["rmsprop", "adam", "sgd"],
-        "learning_rate": _NUMBER,
-        "schedule": ["linear", "constant"],
-        "decay": _NUMBER,
-        "epsilon": _NUMBER,
-        "bias_correction": _FLAG,
-        "max_gradient_norm": [None, *_NUMBER],
-    },
-    LearnerConfig: {
-        "gradients_per_update": _COUNT,
-        "accumulation": ["sum", "mean"],
-        "max_policy_lag": [None, *_COUNT],
-        "device": ["auto", "cpu", "gpu"],
-    },
-    ActorConfig: {
-        "environments": _COUNT,
-        "unroll_length": [-1, 0, 1, 3, 5],
-        "calls_in_flight": _COUNT,
-    },
+    NetworkConfig: {"name": ["mlp", "a3c_cnn", "nature_cnn"], "hidden_sizes": [(), (0,), (4,), (4, 3)]},
+    MethodConfig: {"name": ["actor_critic", "q_learning", "sarsa", "dqn", ""], "n_step": [None, 0, 1, 2, 7]},
+    ExplorationConfig: {"final_epsilons": [(), (0.1,), (0.1, 0.5), (2.0,)]},
+    OptimizerConfig: {"schedule": ["linear", "constant"]},
+    ActorConfig: {"unroll_length": [-1, 0, 1, 3, 5]},
     EvaluationConfig: {"every_frames": [-1, 0, 50], "episodes": [0, 1], "environments": [0, 1, 2]},
-    CheckpointConfig: {"every_seconds": _NUMBER, "keep": _COUNT, "exact": _FLAG},
-    SupervisionConfig: {"max_restarts": _COUNT, "hang_seconds": _NUMBER},
-    RunConfig: {
-        "actors": ["auto", *_COUNT],
-        "total_frames": [0, 1, 20],
-        "stop_at_return": [None, *_NUMBER],
-        "stop_measure": ["training", "evaluation"],
-        "stop_after_seconds": [None, *_NUMBER],
-        "seed": [-1, 0, 1, 2**40],
-        "lockstep": _FLAG,
-    },
+    RunConfig: {"actors": ["auto", *_VALUES[int]], "total_frames": [0, 1, 20], "seed": [-1, 0, 1, 2**40]},
+}
+
+
+def values_of(kind: type, name: str) -> list[Any]:
+    hint = get_type_hints(kind)[name]
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal:
+        return list(arguments)
+    return [value for part in arguments or (hint,) for value in _VALUES[part]]
+
+
+POOLS = {
+    kind: {name: values_of(kind, name) for name in names.split()} | _OWN.get(kind, {}) for kind, names in _TYPED.items()
 }
 # From these most combinations of the others can train.
 _PLAIN = {

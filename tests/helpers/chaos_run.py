@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from waiting import wait_for
+from watched_processes import processes_with
 
 FAULTS = Path(__file__).parents[1] / "chaos" / "faults"
 
@@ -85,13 +86,7 @@ class ChaosRun:
 
     def processes(self) -> dict[int, str]:
         """Every process of the run, by what it is called: they inherit the name of the folder of requests."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                mine = f"CHAOS_FOLDER={self.requests}\0".encode() in (entry / "environ").read_bytes()
-                if entry.name.isdigit() and mine and (entry / "cmdline").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
-        return found
+        return processes_with(f"CHAOS_FOLDER={self.requests}")
 
     def pids(self, kind: str) -> list[int]:
         """Without those that a signal has stopped: they are at work no more, and gone as soon as that is found."""

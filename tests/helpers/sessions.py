@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from actors.environments import environment_spec
+from actors.policy import Policy
+from launch.loop.coordinator import Coordinator
 from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
 from launch.run.events import Message
 from launch.run.session import TrainingSession
+from learner.learner import Learner
 from shared.config import RunConfig
 
 # CartPole in one process, in milliseconds a row, until its frames are reached.
@@ -33,6 +36,19 @@ def session(
     folder.mkdir(exist_ok=True)
     options = {"resume": False} | options
     return TrainingSession(config, spec, folder, lambda first: executor(config, spec, actors, first), **options)
+
+
+def train_inline(config: RunConfig, until: Callable[[Learner], bool], actors: int = 1) -> Learner:
+    """Train without a folder, until a condition holds after a report."""
+    spec = environment_spec(config.environment)
+    policy = Policy(config, spec)
+    learner = Learner(config, policy.layout, policy.initial_parameters())
+    executor = InlineExecutor(config, spec, actors)
+    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
+        if until(learner):
+            break
+    executor.close()
+    return learner
 
 
 def messages_of(run: TrainingSession) -> list[str]:

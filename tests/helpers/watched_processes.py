@@ -13,6 +13,17 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in whole.splitlines()]
 
 
+def processes_with(variable: str) -> dict[int, str]:
+    """The command lines of the processes whose environment has `variable`, written NAME=value."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+            if command and f"{variable}\0".encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = command.decode(errors="replace")
+    return found
+
+
 def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int]:
     """Process ids of the Ray actors of a kind that descend from the driver."""
     parents, names = {}, {}

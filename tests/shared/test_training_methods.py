@@ -8,41 +8,29 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from rollouts import make_policy
+from sessions import train_inline
 
-from actors.environments import environment_spec
-from actors.policy import Policy
-from launch.loop.coordinator import Coordinator
-from launch.loop.inline import InlineExecutor
-from learner.learner import Learner, Outcome
 from shared.config import EnvironmentConfig, MethodConfig, RunConfig
 from shared.methods.method import Method, method_class
 from shared.registry import METHODS, MethodEntry
 
 
-def train(config: RunConfig, updates: int) -> set[str]:
-    """Train, and return the names of the parameters that are as they were: no gradient reaches them."""
-    spec = environment_spec(config.environment)
-    policy = Policy(config, spec)
-    learner = Learner(config, policy.layout, policy.initial_parameters())
-    executor = InlineExecutor(config, spec, actors=2)
-    reported = []
-    for event in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
-        assert isinstance(event, Outcome)
-        reported.append(event.report.agent_steps)
-        if learner.version == updates:
-            break
-    executor.close()
+def untrained(config: RunConfig, updates: int) -> set[str]:
+    """The names of the parameters that are as they were after some updates: no gradient reaches them."""
+    learner = train_inline(config, lambda learner: learner.version == updates, actors=2)
+    policy = make_policy(config)
     before, after = policy.initial_parameters(), learner.snapshot().parameters
     assert np.isfinite(after).all()
-    assert not learner.account.ledger.dropped
-    assert learner.account.ledger.applied == sum(reported)
+    ledger = learner.account.ledger
+    assert (ledger.dropped, ledger.applied) == ({}, ledger.sampled)
     parts = {name: policy.layout.range_of(name) for name in policy.layout.names}
     return {name for name, part in parts.items() if np.array_equal(before[part], after[part])}
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_cartpole_inline(name: str, cartpole: RunConfig) -> None:
-    assert train(replace(cartpole, method=MethodConfig(name=name, n_step=2)), updates=20) == set()
+    assert untrained(replace(cartpole, method=MethodConfig(name=name, n_step=2)), updates=20) == set()
 
 
 @pytest.mark.parametrize(("noise", "scaling"), [("independent", "running"), ("state_dependent", "bounds")])
@@ -53,7 +41,7 @@ def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartp
         exploration=replace(cartpole.exploration, noise=noise),
         network=replace(cartpole.network, observation_scaling=scaling),
     )
-    assert train(config, updates=20) == set()
+    assert untrained(config, updates=20) == set()
 
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -69,6 +57,6 @@ def test_the_method_in_contributing_is_one_file_and_one_entry(
     monkeypatch.setitem(sys.modules, "shared.methods.luck", module)
     for name, value in eval(f"{{{entry}}}", {"MethodEntry": MethodEntry}).items():
         monkeypatch.setitem(METHODS, name, value)
-    untouched = train(replace(cartpole, method=MethodConfig(name="luck")), updates=10)
+    untouched = untrained(replace(cartpole, method=MethodConfig(name="luck")), updates=10)
     assert all(name.startswith("value") for name in untouched)
     assert issubclass(method_class("luck"), Method)

@@ -59,6 +59,18 @@ def test_a_variant_of_a_game_that_is_registered_is_refused_and_never_played_as_a
         make(EnvironmentConfig(id=spec.id))
 
 
+def test_pong_resets_in_the_step_after_the_end() -> None:
+    pong = VectorEnvironment(EnvironmentConfig(max_episode_frames=80, max_noops=0), 1)
+    to = np.empty_like(pong.reset(0))
+    while not (result := pong.step(np.zeros(1, np.int32), to)).truncated[0]:
+        assert result.observations is to
+        assert not result.terminated[0]
+    last = to.copy()
+    after = pong.step(np.zeros(1, np.int32))
+    assert not after.truncated[0]
+    assert not np.array_equal(after.observations, last)
+
+
 def test_games_are_told_from_other_environments() -> None:
     assert atari_game("ALE/Breakout-v5") == atari_game("BreakoutNoFrameskip-v4") == "breakout"
     assert atari_game("CartPole-v1") is None

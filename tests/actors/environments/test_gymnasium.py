@@ -6,31 +6,26 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
+import gymnasium
 import numpy as np
 import pytest
 
 from actors.environments import VectorEnvironment, adapter_of, environment_spec, measure_observation_mean
+from actors.environments.car_racing import LastDrawn
 from actors.environments.gymnasium import make_env
+from launch.presets import PRESETS
 from shared.config import EnvironmentConfig
 from shared.errors import ConfigurationError
-from shared.types import ActionSpec
 
+CARTPOLE = {"id": "CartPole-v1", "frame_skip": 1}
 PENDULUM = EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False)
 
 
-def test_the_spec_of_a_vector_environment() -> None:
-    spec = environment_spec(PENDULUM)
-    assert spec.actions == ActionSpec(1, continuous=True)
-    assert (spec.observation_shape, spec.observation_dtype) == ((3,), "float32")
-    assert spec.observation_bounds == ((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0))
-    assert not spec.images
-    assert not spec.has_lives
-    assert spec.frames_per_agent_step == 1
-
-
 def test_options_reach_the_environment_and_its_protocols() -> None:
-    config = EnvironmentConfig(id="CartPole-v1", frame_skip=1, options={"max_episode_steps": 3})
+    config = EnvironmentConfig(**CARTPOLE, options={"max_episode_steps": 3})
     environment = VectorEnvironment(config, 2)
     environment.reset(0)
     steps = [environment.step(np.zeros(2, np.int32)) for _ in range(3)]
@@ -39,9 +34,6 @@ def test_options_reach_the_environment_and_its_protocols() -> None:
     adapter = adapter_of(config)
     assert adapter.training_protocol() == {"options": config.options}
     assert adapter.score_protocol(environment.spec()) == {"frames_per_agent_step": 1, "options": config.options}
-
-
-CARTPOLE = {"id": "CartPole-v1", "frame_skip": 1}
 
 
 def test_an_action_is_repeated_and_its_rewards_are_summed_until_the_episode_ends() -> None:
@@ -169,47 +161,19 @@ def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
         environment_spec(replace(config, id="missions:Longer-v0"))
 
 
-def test_the_vector_form_that_an_environment_registers_resets_in_the_step_after_the_end() -> None:
-    environment = VectorEnvironment(EnvironmentConfig(**CARTPOLE, vectorization="gymnasium"), 3)
-    assert type(environment.unwrapped).__name__ == "CartPoleVectorEnv"
-    first = environment.reset(0)
-    # As an evaluation gives them, one for each.
-    np.testing.assert_array_equal(environment.reset(np.array([0, 7, 9])), first)
+@pytest.mark.parametrize("vectorization", ["sync", "gymnasium"])
+def test_cartpole_resets_in_the_step_after_the_end(vectorization: str) -> None:
+    """Also in the vector form that an environment registers, which takes seeds as an evaluation gives them too."""
+    environment = VectorEnvironment(EnvironmentConfig(**CARTPOLE, vectorization=vectorization), 3)
+    assert (type(environment.unwrapped).__name__ == "CartPoleVectorEnv") is (vectorization == "gymnasium")
+    environment.reset(np.array([0, 7, 9]))
     while not (result := environment.step(np.zeros(3, np.int32))).terminated.any():
         pass
     ended = result.terminated
     assert (np.abs(result.observations[ended, 2]) > 0.2).all()
-    assert (np.abs(environment.step(np.ones(3, np.int32)).observations[ended]) <= 0.05).all()
-
-
-def test_observations_are_written_where_they_are_asked_for() -> None:
-    for config in (EnvironmentConfig(), EnvironmentConfig(id="CartPole-v1", frame_skip=1)):
-        environment = VectorEnvironment(config, 2)
-        first = environment.reset(0)
-        to = np.empty_like(first)
-        result = environment.step(np.zeros(2, np.int32), to)
-        assert result.observations is to
-        other = VectorEnvironment(config, 2)
-        other.reset(0)
-        np.testing.assert_array_equal(other.step(np.zeros(2, np.int32)).observations, to)
-
-
-def test_cartpole_and_pong_reset_in_the_step_after_the_end() -> None:
-    cartpole = VectorEnvironment(EnvironmentConfig(id="CartPole-v1", frame_skip=1), 1)
-    cartpole.reset(0)
-    while not (result := cartpole.step(np.zeros(1, np.int32))).terminated[0]:
-        pass
-    assert abs(result.observations[0, 2]) > 0.2
-    after = cartpole.step(np.ones(1, np.int32))
-    assert np.abs(after.observations).max() <= 0.05
-    assert after.rewards[0] == 0.0
-    pong = VectorEnvironment(EnvironmentConfig(max_episode_frames=80, max_noops=0), 1)
-    pong.reset(0)
-    while not (result := pong.step(np.zeros(1, np.int32))).truncated[0]:
-        assert not result.terminated[0]
-    after = pong.step(np.zeros(1, np.int32))
-    assert not after.truncated[0]
-    assert not np.array_equal(after.observations, result.observations)
+    after = environment.step(np.ones(3, np.int32))
+    assert (np.abs(after.observations[ended]) <= 0.05).all()
+    assert not after.rewards[ended].any()
 
 
 def test_continuous_actions_are_in_units_of_half_the_range_and_clipped_to_it() -> None:
@@ -230,3 +194,45 @@ def test_the_mean_observation_is_reproducible_and_in_range() -> None:
     assert first.shape == (84, 84, 4)
     assert first.dtype == np.float32
     assert 0 <= first.min() < first.max() <= 255
+
+
+class Ends(gymnasium.Wrapper):
+    """Ends in the middle of a repeated action."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self._left = 14
+        return self.env.reset(**options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        observation, reward, terminated, _, info = self.env.step(action)
+        return observation, reward, terminated, self._left == 0, info
+
+
+def drawn_for(config: EnvironmentConfig, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple], int]:
+    """The observations of an episode, and how often the road was drawn for them."""
+    environment = make_env(config)
+    seen = [environment.reset(seed=5)[0]]
+    unwrapped: Any = environment.unwrapped
+    road = Mock(side_effect=unwrapped._render_road)
+    monkeypatch.setattr(unwrapped, "_render_road", road)
+    truncated = False
+    while not truncated:
+        *moment, truncated, _ = environment.step(3)
+        seen.append(tuple(moment))
+    environment.close()
+    return seen, road.call_count
+
+
+def test_car_racing_looks_the_same_where_it_is_drawn_for_the_agents_looks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = PRESETS["car-racing"].config.environment
+    ends = f"{Ends.__module__}:Ends"
+    plain, drawn = drawn_for(replace(preset, wrappers=(ends,)), monkeypatch)
+    seen, drawn_for_looks = drawn_for(replace(preset, wrappers=(ends, *preset.wrappers)), monkeypatch)
+
+    assert preset.wrappers == (f"{LastDrawn.__module__}:LastDrawn,times={preset.frame_skip}",)
+    # Three actions of four frames, and the fourth until the end, after two.
+    assert (drawn, drawn_for_looks) == (14, 4)
+    assert len(seen) == len(plain) == 5
+    for ours, theirs in zip(seen, plain, strict=True):
+        np.testing.assert_equal(ours, theirs)

@@ -48,11 +48,7 @@ WIDEST = np.finfo(np.float32).max
             {"b": 1, "a": np.array([0.25, -1], np.float32), "word": "left"},
             [0.25, -1, 0, 1],
         ),
-        (
-            Tuple((Box(-1, 1, (1,)), Tuple((Discrete(2), TWO)))),
-            (np.array([0.5], np.float32), (1, 0)),
-            [0.5, 0, 1, 1, 0],
-        ),
+        (Tuple((Box(-1, 1, (1,)), Tuple((TWO, TWO)))), (np.array([0.5], np.float32), (1, 0)), [0.5, 0, 1, 1, 0]),
     ],
 )
 def test_observations_without_images_are_vectors(space: gymnasium.Space, observation: object, vector: list) -> None:
@@ -87,6 +83,10 @@ def test_a_choice_outside_of_its_space_is_refused(space: gymnasium.Space, observ
         vectors.write(batch, np.zeros((1, vectors.size), np.float32))
 
 
+def continuous(size: int) -> ActionSpec:
+    return ActionSpec(size, continuous=True)
+
+
 @pytest.mark.parametrize(
     ("space", "actions", "spec", "taken"),
     [
@@ -94,29 +94,19 @@ def test_a_choice_outside_of_its_space_is_refused(space: gymnasium.Space, observ
         (MultiDiscrete([3, 2]), np.int32([2, 0]), ActionSpec(5, choices=(3, 2)), [2, 0]),
         (MultiDiscrete([3, 2], start=[1, -1]), np.int32([2, 0]), ActionSpec(5, choices=(3, 2)), [3, -1]),
         (MultiBinary([2, 2]), np.int32([0, 1, 1, 0]), ActionSpec(8, choices=(2,) * 4), [[0, 1], [1, 0]]),
-        (Box(-4, 8, (2, 2)), np.float32([-1, 0, 0.5, 9]), ActionSpec(4, continuous=True), [[-4, 2], [5, 8]]),
-        (Box(-np.inf, np.inf, (1,)), np.float32([7]), ActionSpec(1, continuous=True), [7]),
-        (Box(0, 10, (2,), np.int64), np.float32([-1, 0.05]), ActionSpec(2, continuous=True), [0, 5]),
-        (Box(0, 1, (3,), np.bool_), np.float32([-1, -0.1, 0.1]), ActionSpec(3, continuous=True), [False, False, True]),
-        (
-            Box(np.float32([-1, 5]), np.float32([3, np.inf])),
-            np.float32([np.nan] * 2),
-            ActionSpec(2, continuous=True),
-            [1, 5],
-        ),
-        (Box(0, 10, (2,), np.int64), np.float32([np.nan, np.inf]), ActionSpec(2, continuous=True), [5, 10]),
+        (Box(-4, 8, (2, 2)), np.float32([-1, 0, 0.5, 9]), continuous(4), [[-4, 2], [5, 8]]),
+        (Box(-np.inf, np.inf, (1,)), np.float32([7]), continuous(1), [7]),
+        (Box(0, 10, (2,), np.int64), np.float32([-1, 0.05]), continuous(2), [0, 5]),
+        (Box(0, 1, (3,), np.bool_), np.float32([-1, -0.1, 0.1]), continuous(3), [False, False, True]),
+        (Box(np.float32([-1, 5]), np.float32([3, np.inf])), np.float32([np.nan] * 2), continuous(2), [1, 5]),
+        (Box(0, 10, (2,), np.int64), np.float32([np.nan, np.inf]), continuous(2), [5, 10]),
         # Ranges that are too wide for float32.
-        (Box(0, 2**31 - 1, (2,), np.int32), np.float32([-1, 1]), ActionSpec(2, continuous=True), [0, 2**31 - 1]),
+        (Box(0, 2**31 - 1, (2,), np.int32), np.float32([-1, 1]), continuous(2), [0, 2**31 - 1]),
         # The largest float stands for no bound.
-        (Box(-WIDEST, WIDEST, (3,)), np.float32([-1, 0, 1]), ActionSpec(3, continuous=True), [-1, 0, 1]),
+        (Box(-WIDEST, WIDEST, (3,)), np.float32([-1, 0, 1]), continuous(3), [-1, 0, 1]),
         # One bound clips, and the result has the dtype of the space: 0.3 in float32 is outside.
-        (
-            Box(np.array([0, -0.1]), np.array([np.inf, 0.3]), dtype=np.float64),
-            np.float32([-3, 3]),
-            ActionSpec(2, continuous=True),
-            [0, 0.3],
-        ),
-        (Box(-(2**63), 2**63 - 1, (1,), np.int64), np.float32([3]), ActionSpec(1, continuous=True), [2**63 - 1024]),
+        (Box(np.array([0, -0.1]), np.array([np.inf, 0.3]), dtype=float), np.float32([-3, 3]), continuous(2), [0, 0.3]),
+        (Box(-(2**63), 2**63 - 1, (1,), np.int64), np.float32([3]), continuous(1), [2**63 - 1024]),
     ],
 )
 def test_actions_of_all_kinds_reach_the_environment(
@@ -202,19 +192,13 @@ def test_images_of_all_shapes(image: np.ndarray, settings: dict, shape: tuple[in
 
 
 def test_an_environment_may_draw_its_images_in_the_same_memory() -> None:
-    class SameMemory(Given):
-        def __init__(self) -> None:
-            super().__init__(IMAGE, TWO, [np.zeros((32, 32, 3), np.uint8)] * 9)
-
-        def step(self, action: object) -> tuple:
-            self._observations[0][...] += 1
-            return super().step(action)
-
+    image = np.zeros((32, 32, 3), np.uint8)
     seen = {"screen_size": None, "greyscale": False, "frame_stack": 3}
-    environment = VectorEnvironment(config(SameMemory(), **seen), 1)
+    environment = VectorEnvironment(config(Given(IMAGE, TWO, [image] * 9), **seen), 1)
     environment.reset(0)
-    pixels = [environment.step(np.zeros(1, np.int32)).observations[0, 5, 5] for _ in range(2)]
-    assert [pixel[::3].tolist() for pixel in pixels] == [[0, 0, 1], [0, 1, 2]]
+    for stacked in ([0, 0, 1], [0, 1, 2]):
+        image += 1
+        assert environment.step(np.zeros(1, np.int32)).observations[0, 5, 5, ::3].tolist() == stacked
 
 
 BESIDE = Dict(
@@ -266,10 +250,8 @@ def test_each_row_of_a_batch_has_its_own() -> None:
     stack = Box(0, 255, (2, 16, 16, 3), np.uint8)
     packed = PackedObservations(Vectors(Tuple((Box(-9, 9, (1,)), stack))))
     random = np.random.default_rng(0)
-    numbers, images = (
-        random.normal(size=(3, 1)).astype(np.float32),
-        random.integers(0, 256, (3, *stack.shape), np.uint8),
-    )
+    numbers = random.normal(size=(3, 1)).astype(np.float32)
+    images = random.integers(0, 256, (3, *stack.shape), np.uint8)
     # A length that four does not divide, as rows of a longer buffer.
     rows = np.zeros((3, packed.parts.row_size + 3), np.uint8)[:, : packed.parts.row_size]
     packed.write((numbers, images), rows)
