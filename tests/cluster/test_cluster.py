@@ -1,16 +1,37 @@
 """Several Ray nodes on this machine: actors follow nodes, the learner is where it was told to be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from nodes import Training, add, drain, node_of, pids
 from ray.cluster_utils import Cluster
-from ray_lines import without_ray
+from watched_processes import without_ray
 
 from launch.cli import main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 * 2**20})
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], Training]]:
+    started: list[Training] = []
+
+    def start(arguments: str = "") -> Training:
+        started.append(Training(cluster.address, tmp_path / f"run{len(started)}", arguments))
+        return started[-1]
+
+    yield start
+    for training in started:
+        training.process.kill()
+        training.process.wait()
 
 
 def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[[str], Training]) -> None:

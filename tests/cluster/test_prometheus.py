@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from ports import free_port
 from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
-from watched_training import Training
+from watched_processes import Training
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -1,4 +1,4 @@
-"""Virtual environments with packages that the one that runs the tests is without."""
+"""The files of the project, and virtual environments with packages that the one that runs the tests is without."""
 
 import subprocess
 import sys
@@ -7,6 +7,12 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+
+
+def tracked(*patterns: str) -> set[str]:
+    """The files that git has, by their path in the project."""
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
 
 
 def environment(folder: Path, *packages: str, beside: bool = False) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from git_files import ROOT, tracked
+from environments import ROOT, tracked
 
 from launch.cli import main
 from launch.commands.clusters import for_a_package

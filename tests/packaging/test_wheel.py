@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from environments import see_packages
-from git_files import ROOT, tracked
+from environments import ROOT, see_packages, tracked
 from waiting import UNTIL_FRAMES
 
 from launch.output import source_digest

@@ -2,16 +2,22 @@
 
 import csv
 import json
+import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accounts import account_of
-from sweeping import sweeping
+from waiting import wait_for
 
 from launch.cli import main
-from launch.run.folder import holder_of
+from launch.run.folder import RunFolder, holder_of, last_row
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1800)]
 
@@ -33,6 +39,70 @@ trials = 8
 "optimizer.learning_rate" = { low = 1e-4, high = 1e-2, log = true }
 "actor.unroll_length" = [5, 10, 20]
 """
+
+
+_DEADLINE_SECONDS = 900
+
+
+class Command:
+    """`tributary sweep FILE --output FOLDER`."""
+
+    def __init__(self, file: Path, folder: Path) -> None:
+        self.folder = folder
+        self._log = folder.with_suffix(".log")
+        with self._log.open("w") as log:
+            command = [sys.executable, "-m", "launch.cli", "sweep", str(file), "--output", str(folder)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+        return wait_for(condition, what, process=self.process, shown=self.log, seconds=_DEADLINE_SECONDS)
+
+    def end(self, code: int) -> None:
+        assert self.process.wait(_DEADLINE_SECONDS) == code, self.log()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self) -> set[str]:
+        """The names of the trials that have ended, by the lines of the command."""
+        return set(re.findall(r"^(trial-\d+): (?:done|stopped|refused|failed),", self.log(), re.MULTILINE))
+
+    def training(self, least_frames: int = 5_000) -> Path | None:
+        """The folder of a trial that has trained so far, and trains."""
+        for config in self.folder.glob("trial-*/config.json"):
+            run = config.parent
+            if last_row(RunFolder(run)).get("frames", 0) > least_frames and holder_of(run) is not None:
+                return run
+        return None
+
+    def kill_a_trial(self, least_frames: int = 5_000) -> None:
+        """Kill the process of a trial that trains, until Tune has started another try of one."""
+        killed = set[int]()
+
+        def another_try() -> bool:
+            victim = self.training(least_frames)
+            holder = None if victim is None else holder_of(victim)
+            if holder is not None and holder.pid is not None and holder.pid not in killed:
+                killed.add(holder.pid)
+                with suppress(ProcessLookupError):
+                    os.kill(holder.pid, signal.SIGKILL)
+            return "its process died" in self.log()
+
+        self.wait_for(another_try, "another try of a trial that was killed")
+
+
+@contextmanager
+def sweeping(file: Path, folder: Path) -> Iterator[Command]:
+    """Start the command; it is killed at the end if it still runs."""
+    command = Command(file, folder)
+    try:
+        yield command
+    finally:
+        command.kill()
 
 
 def trials_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -121,3 +191,41 @@ def test_trials_that_cannot_be_trained_end_with_their_reason(tmp_path: Path) -> 
     assert ended[1e30, 5, 1] == "failed"
     assert "--actor.minibatches 16: does not divide" in trials[1e-3, 5, 16]["reason"]
     assert "finite" in trials[1e30, 5, 1]["reason"]
+
+
+FRAMES, INTERVAL = 160_000, 40_000
+# A trial with the lower learning rate learns nothing, and is soon the worse one.
+POPULATION = (
+    FILE.partition("[sweep]")[0].replace("40_000", f"{FRAMES}").replace("seconds = 0.5", "seconds = 0.2")
+    + f"""
+[sweep]
+search = "grid"
+pbt = {{ interval_frames = {INTERVAL}, quantile = 0.5 }}
+
+[sweep.space]
+"optimizer.learning_rate" = [1e-9, 3e-3]
+"""
+)
+
+
+def learning_rate(run: Path) -> float | None:
+    file = run / "config.json"
+    return json.loads(file.read_text())["optimizer"]["learning_rate"] if file.is_file() else None
+
+
+def test_a_bad_trial_continues_from_a_good_one_though_a_trial_and_the_driver_are_killed(tmp_path: Path) -> None:
+    file, folder = tmp_path / "population.toml", tmp_path / "sweep"
+    file.write_text(POPULATION)
+    with sweeping(file, folder) as sweep:
+        sweep.wait_for(lambda: learning_rate(folder / "trial-00") == 3e-3, "a trial with the settings of the other")
+        sweep.kill_a_trial(1_000)
+        sweep.kill()
+    with sweeping(file, folder) as sweep:
+        sweep.end(0)
+    result = json.loads((folder / "sweep.json").read_text())
+    assert [trial["ended"] for trial in result["trials"]] == ["done", "done"]
+    for trial in result["trials"]:
+        run = folder / f"trial-{trial['number']:02}"
+        assert FRAMES <= account_of(run)["frames"] == trial["frames"] < FRAMES + INTERVAL
+        assert learning_rate(run) == trial["settings"]["optimizer.learning_rate"]
+        assert trial["score"] > 25.0

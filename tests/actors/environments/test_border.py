@@ -236,14 +236,12 @@ def test_an_error_and_a_wrong_result_are_one_line(
 
 
 @pytest.mark.parametrize(
-    ("value", "part"), [(np.array([1.0]), 1), (np.int8(1), 1), (2**70, 1), (np.False_, 2), (0, 3), (None, 4)]
+    ("value", "part", "reward"),
+    [(np.array([1.0]), 1, 1), (np.int8(1), 1, 1), (2**70, 1, 2**70), (np.False_, 2, 1), (0, 3, 1), (None, 4, 1)],
 )
-def test_results_of_neighbouring_types_are_meant(faulty: Any, value: object, part: int) -> None:
+def test_results_of_neighbouring_types_are_meant(faulty: Any, value: object, part: int, reward: float) -> None:
     steps = played(faulty(lambda: value, part), 9)
-    rewards = [1.0] * 9
-    if part == 1:
-        rewards[FAILS_AT - 1] = float(value)
-    assert [float(step.rewards[0]) for step in steps] == rewards
+    assert [float(step.rewards[0]) for step in steps] == [1, 1, 1, 1, reward, 1, 1, 1, 1]
     assert [bool(step.terminated[0]) for step in steps] == [False] * 8 + [True]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ray_lines import without_ray
 from waiting import UNTIL_FRAMES
+from watched_processes import without_ray
 
 from actors.environments import environment_spec
 from launch.cli import main

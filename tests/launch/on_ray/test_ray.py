@@ -14,9 +14,8 @@ import pytest
 import tensorflow as tf
 from accounts import account_of
 from namesakes import write_namesakes
-from ray_lines import without_ray
 from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
-from watched_processes import actor_processes, rows
+from watched_processes import actor_processes, rows, without_ray
 
 from launch.cli import main
 
