@@ -1,6 +1,5 @@
 """What the documents name is there."""
 
-import csv
 import re
 from pathlib import Path
 
@@ -52,17 +51,3 @@ def test_commands_in_readme_are_commands() -> None:
     named = {command.split()[1] for command in commands_of(ROOT / "README.md")}
     assert len(named) >= 5
     assert named <= {name.split()[0] for name in COMMANDS}
-
-
-def test_the_page_on_many_workers_has_the_seeds_of_its_rows() -> None:
-    seeds: dict[tuple[str, ...], list[str]] = {}
-    with (ROOT / "docs/studies/scaling/rows.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["rules"] == "present" and row["executor"] == "inline":
-                of_seeds = seeds.setdefault((row["task"], row["workers"]), [])
-                above = "" if row["reached"] == "yes" else "above "
-                of_seeds.append(f"{above}{round(int(row['agent_steps']) / 1000):,} k")
-                assert len(of_seeds) == int(row["seed"]), "each seed once, in order"
-    page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
-    for steps in seeds.values():
-        assert "; ".join(steps) in page

@@ -62,6 +62,7 @@ def test_ten_updates_of_the_page_are_those_of_the_system(page: ModuleType, monke
     learner, actor = Learner(config, policy.layout, policy.initial_parameters()), Actor(config, spec, 0)
     rollouts = recording(monkeypatch)
     start = as_on_the_page(policy.layout, policy.initial_parameters())
+    assert [tuple(w.shape) for w in page.initial_weights(4, 2)] == [values.shape for values in start]
     shared = page.Learner([tf.Variable(values) for values in start])
     for _ in range(10):
         report = actor.run(learner.snapshot())
@@ -74,13 +75,6 @@ def test_ten_updates_of_the_page_are_those_of_the_system(page: ModuleType, monke
     assert largest_difference(weights, shared.weights) < 1e-4
     assert max(float(np.abs(a - b).max()) for a, b in zip(weights, start, strict=True)) > 1e-3
     actor.close()
-
-
-def test_the_page_starts_from_weights_of_the_same_shapes(page: ModuleType) -> None:
-    config = settings(page)
-    policy = Policy(config, environment_spec(config.environment))
-    ours = as_on_the_page(policy.layout, policy.initial_parameters())
-    assert [tuple(w.shape) for w in page.initial_weights(4, 2)] == [values.shape for values in ours]
 
 
 def test_the_page_is_a_page() -> None:

@@ -24,8 +24,17 @@ def report(sequence: int = 1, version: int = 0, actor_id: int = 0, returns: tupl
     return gradient_report(actor_id, sequence, version, returns=returns, **changes)
 
 
-def q_learner(config: RunConfig) -> Learner:
-    return make_learner(replace(config, method=MethodConfig(name="q_learning", target_interval_agent_steps=25)))
+def q_learner(config: RunConfig, **learner: object) -> Learner:
+    method = MethodConfig(name="q_learning", target_interval_agent_steps=25)
+    return make_learner(replace(config, method=method), **learner)
+
+
+def restored(learner: Learner, other: Learner, folder: Path) -> Learner:
+    """The other one, with all that a checkpoint has of the first."""
+    checkpoints(learner, folder).save(learner.version)
+    checkpoints(other, folder).restore()
+    assert other.state() == learner.state()
+    return other
 
 
 def checkpoints(learner: Learner, folder: Path) -> Checkpoints:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from learners import checkpoints, make_learner, q_learner, report
+from learners import make_learner, q_learner, report, restored
 
 from learner.account import Account
 from learner.learner import Learner
@@ -52,10 +52,7 @@ def test_dropped_gradients_and_returns_that_are_not_finite_are_counted_and_survi
     learner.submit(report(2, gradient=nan, agent_steps=0, returns=(float("inf"),)))
     learner.submit(report(3, gradient=nan))
     learner.submit(report(3, gradient=nan, returns=(float("nan"),)))
-    checkpoints(learner, tmp_path).save(learner.version)
-    restored = make_learner(cartpole, gradients_per_update=2)
-    checkpoints(restored, tmp_path).restore()
-    for one in (learner, restored):
+    for one in (learner, restored(learner, make_learner(cartpole, gradients_per_update=2), tmp_path)):
         ledger = one.account.ledger
         assert ledger.gradients_dropped == {"non_finite": 2, "duplicate": 1}
         assert ledger.gradients_dropped_if_it_ends() == {"non_finite": 2, "duplicate": 1, "unfinished_update": 1}
@@ -83,27 +80,16 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
         return Learner(cartpole, SCALED, np.array([1, 1, 0, 0, 0, 1, 1, 1], np.float32))
 
     learner, rows = scaled_learner(), np.random.default_rng(0).normal(5.0, [1.0, 2.0, 3.0], (60, 3))
-    gradient = np.zeros(8, np.float32)
+    own = {"layout_fingerprint": SCALED.fingerprint, "gradient": np.zeros(8, np.float32)}
     for sequence, part in enumerate((rows[:10], rows[10:40], rows[40:]), start=1):
-        learner.submit(
-            report(
-                sequence,
-                version=learner.version,
-                layout_fingerprint=SCALED.fingerprint,
-                gradient=gradient,
-                observation_moments=Moments.of(part),
-            )
-        )
+        learner.submit(report(sequence, version=learner.version, observation_moments=Moments.of(part), **own))
     refused = report(4, version=9, layout_fingerprint=SCALED.fingerprint, observation_moments=Moments.of(rows + 1e6))
     assert learner.submit(refused).dropped == "wrong_layout"
     parameters = learner.snapshot().parameters
     np.testing.assert_allclose(parameters[2:5], rows.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(parameters[5:], rows.var(axis=0), rtol=1e-6)
-    checkpoints(learner, tmp_path).save(learner.version)
-    other = scaled_learner()
-    checkpoints(other, tmp_path).restore()
+    other = restored(learner, scaled_learner(), tmp_path)
     np.testing.assert_array_equal(other.snapshot().parameters, parameters)
-    assert other.state() == learner.state()
 
 
 def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_accepted(
@@ -115,11 +101,8 @@ def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_a
         learner.submit(report(sequence, version=learner.version, return_moments=Moments.of(part)))
     assert learner.submit(report(3, version=9, return_moments=Moments.of(returns + 1e6))).dropped == "unknown_version"
     assert learner.snapshot().reward_factor == pytest.approx(1.0 / returns.std(), rel=1e-6)
-    checkpoints(learner, tmp_path).save(learner.version)
-    other = make_learner(cartpole)
-    checkpoints(other, tmp_path).restore()
+    other = restored(learner, make_learner(cartpole), tmp_path)
     assert other.snapshot().reward_factor == learner.snapshot().reward_factor
-    assert other.state() == learner.state()
 
 
 def test_snapshots_are_read_only_and_fresh(cartpole: RunConfig) -> None:
@@ -136,10 +119,7 @@ def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path
     learner = make_learner(cartpole, gradients_per_update=2)
     for sequence in range(1, 6):
         learner.submit(report(sequence, returns=(float(sequence),)))
-    checkpoints(learner, tmp_path).save(learner.version)
-    other = make_learner(cartpole, gradients_per_update=2)
-    checkpoints(other, tmp_path).restore()
-    assert other.state() == learner.state()
+    other = restored(learner, make_learner(cartpole, gradients_per_update=2), tmp_path)
     for name, variable in learner.variables().items():
         np.testing.assert_array_equal(other.variables()[name].numpy(), variable.numpy(), err_msg=name)
     for each in (learner, other):
@@ -152,9 +132,7 @@ def test_a_snapshot_after_a_resume_is_of_the_time_of_its_update(cartpole: RunCon
     learner = make_learner(cartpole)
     learner.submit(report(1))
     learner.snapshot()
-    checkpoints(learner, tmp_path).save(learner.version)
-    other = make_learner(cartpole)
-    checkpoints(other, tmp_path).restore()
+    other = restored(learner, make_learner(cartpole), tmp_path)
     other.submit(report(2))
     assert other.snapshot().frames == other.account.frames == 2 * learner.account.frames
 
@@ -162,12 +140,10 @@ def test_a_snapshot_after_a_resume_is_of_the_time_of_its_update(cartpole: RunCon
 def test_a_checkpoint_has_the_names_that_those_of_earlier_revisions_have(cartpole: RunConfig) -> None:
     learner = q_learner(cartpole)
     assert set(learner.state()) == {
-        *("layout_fingerprint", "ledger", "lag_counts", "last_sequences", "recent_returns", "episodes"),
-        *("frames", "non_finite_returns"),
-        *("target_updates", "snapshot_frames", "observation_moments"),
+        *("layout_fingerprint", "ledger", "lag_counts", "last_sequences", "recent_returns", "episodes", "frames"),
+        *("non_finite_returns", "target_updates", "snapshot_frames", "observation_moments"),
     }
-    own = {"parameters", "accumulated", "pending", "target_parameters"}
-    assert own < set(learner.variables())
+    assert {"parameters", "accumulated", "pending", "target_parameters"} < set(learner.variables())
 
 
 def aggregated(reports: list[GradientReport], finite: tuple[bool, ...] | None = None) -> AggregatedReport:
@@ -234,8 +210,7 @@ def test_the_mean_is_of_all_gradients_where_some_waited_when_a_sum_came(cartpole
 
 def test_the_target_is_copied_before_a_sum_where_its_reports_crossed_the_interval(cartpole: RunConfig) -> None:
     """Reports of 10 agent steps, and an interval of 25: the third crosses it, before the update of the fourth."""
-    config = replace(cartpole, method=MethodConfig(name="q_learning", target_interval_agent_steps=25))
-    learner = make_learner(config, gradients_per_update=4)
+    learner = q_learner(cartpole, gradients_per_update=4)
     start = learner.snapshot().parameters.copy()
     learner.submit_sum(aggregated([report(1, actor_id=actor_id) for actor_id in range(4)]))
     assert learner.target_updates == 1
@@ -256,17 +231,15 @@ def test_the_target_is_copied_when_agent_steps_cross_a_multiple(cartpole: RunCon
             np.testing.assert_array_equal(learner.target_snapshot().parameters, learner.snapshot().parameters)
     assert seen == [0, 0, 1, 1, 2, 2, 2, 3]
     np.testing.assert_array_equal(first.parameters, np.ones(5, np.float32))
-    assert make_learner(cartpole).target_snapshot() is None
 
 
 def test_without_a_target_network_there_is_neither_a_copy_nor_a_variable_of_it(cartpole: RunConfig) -> None:
     method = MethodConfig(name="q_learning", target_network=False, target_interval_agent_steps=25)
-    learner = make_learner(replace(cartpole, method=method))
-    for sequence in range(1, 9):
-        learner.submit(report(sequence, version=learner.version))
-    assert learner.target_snapshot() is None
-    assert learner.target_updates == 0
-    assert "target_parameters" not in learner.variables()
+    for learner in (make_learner(replace(cartpole, method=method)), make_learner(cartpole)):
+        for sequence in range(1, 9):
+            learner.submit(report(sequence, version=learner.version))
+        assert (learner.target_snapshot(), learner.target_updates) == (None, 0)
+        assert "target_parameters" not in learner.variables()
 
 
 def test_a_dropped_report_moves_the_target_too_as_its_steps_were_sampled(cartpole: RunConfig) -> None:
@@ -278,11 +251,10 @@ def test_a_dropped_report_moves_the_target_too_as_its_steps_were_sampled(cartpol
 
 
 def test_target_and_its_clock_survive_a_checkpoint(cartpole: RunConfig, tmp_path: Path) -> None:
-    learner, other = q_learner(cartpole), q_learner(cartpole)
+    learner = q_learner(cartpole)
     for sequence in range(1, 5):
         learner.submit(report(sequence, version=learner.version))
-    checkpoints(learner, tmp_path).save(learner.version)
-    checkpoints(other, tmp_path).restore()
+    other = restored(learner, q_learner(cartpole), tmp_path)
     np.testing.assert_array_equal(other.target_snapshot().parameters, learner.target_snapshot().parameters)
     assert not np.array_equal(other.target_snapshot().parameters, other.snapshot().parameters)
     assert other.target_snapshot().version == 1
@@ -299,17 +271,10 @@ def test_returns_are_those_of_the_last_100_episodes(cartpole: RunConfig) -> None
     assert account.episodes == 120
 
 
-@pytest.mark.parametrize(("frames", "expected"), [(0, 1e-3), (10, 7.5e-4), (40, 0.0), (50, 0.0)])
-def test_learning_rate_falls_with_frames(frames: int, expected: float, cartpole: RunConfig) -> None:
-    account = Account(replace(cartpole, total_frames=40))
-    assert account.learning_rate_at(frames) == pytest.approx(expected)
-    account.record(report(agent_steps=frames), None, 0)
-    assert account.learning_rate == account.learning_rate_at(account.frames)
-
-
 def test_frames_that_were_counted_stay_and_new_ones_are_of_the_present_frame_skip(cartpole: RunConfig) -> None:
     account = Account(cartpole)
     account.record(report(agent_steps=60), None, 0)
+    assert account.learning_rate == account.learning_rate_at(60)
     skipping = replace(cartpole, environment=replace(cartpole.environment, frame_skip=4))
     resumed, older = Account(skipping), Account(skipping)
     resumed.restore(account.state())

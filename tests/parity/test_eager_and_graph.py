@@ -1,6 +1,5 @@
 """Eager execution and graphs: equal returns, why optimizer slots differ, and the cost of one call."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -10,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from findings import Row, conclude
+from findings import Row, conclude, timed
 from gymnasium.vector import SyncVectorEnv
 
 from shared.types import Float32Array
@@ -118,7 +117,8 @@ def test_cost_of_a_call() -> None:
         for name, predict in ways.items():
             # The first call builds the graph.
             predict(batches[0])
-            wall, cpu = np.median([_timed(predict, batches) for _ in range(repeats)], axis=0)
+            times = [timed(lambda p=predict, b=batches: [p(batch) for batch in b]) for _ in range(repeats)]
+            wall, cpu = np.median(times, axis=0)
             measured = f"{wall:.3f} s wall, {cpu:.3f} s CPU; {1e6 * wall / len(batches):,.0f} µs a call"
             rows.append(Row(f"{name}: {len(batches) * size:,} observations in batches of {size:,}", measured))
     conclude("What does one evaluation of the network cost?", rows)
@@ -254,10 +254,3 @@ def _random_play(count: int, environments: int = 100) -> Float32Array:
         kept.append(vector.step(random.integers(0, 2, environments))[0])
     vector.close()
     return np.concatenate(kept)[:count].astype(np.float32)
-
-
-def _timed(predict: Predict, batches: list[Float32Array]) -> tuple[float, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    for batch in batches:
-        predict(batch)
-    return time.perf_counter() - wall, time.process_time() - cpu

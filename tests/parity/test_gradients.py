@@ -1,6 +1,5 @@
 """Gradients: shared graphs, accumulation, and the policy that they are computed with."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from findings import Row, conclude
+from findings import Row, conclude, timed
+from rollouts import first_weights
+from sessions import train_inline
 
 from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
-from launch.loop.coordinator import Coordinator
-from launch.loop.inline import InlineExecutor
 from launch.presets import PRESETS
 from learner.learner import Learner
 from learner.update import GradientAccumulator
@@ -110,7 +109,8 @@ def test_accumulated_gradients() -> None:
         claim = f"accumulated in {name}, relative to the largest entry of one batch"
         rows.append(Row(claim, f"{difference:.1e}", "at most 1e-5", difference <= 1e-5))
     for name, cycle in zip((*sums, "one batch"), (graph_cycle, numpy_cycle, batched_cycle), strict=True):
-        milliseconds = 1e3 * np.median(_seconds(cycle, repeats))
+        cycle()
+        milliseconds = 1e3 * np.median([timed(cycle)[0] for _ in range(repeats)])
         claim = f"{name}: one cycle of {gradients} gradients of {batch} samples, and the update"
         rows.append(Row(claim, f"{milliseconds:.1f} ms (median of {repeats})"))
     conclude("Is an accumulated gradient the gradient of the whole batch?", rows)
@@ -263,29 +263,16 @@ def _gradient_graph(model: keras.Model, outputs: int) -> Callable[[Float32Array,
     return tf.function(gradient, input_signature=signature, autograph=False)
 
 
-def _seconds(cycle: Callable[[], None], repeats: int) -> list[float]:
-    cycle()
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        cycle()
-        seconds.append(time.perf_counter() - started)
-    return seconds
-
-
 def _versions(config: RunConfig, ages: tuple[int, ...]) -> dict[int, Float32Array]:
     """The parameters after each number of updates in `ages`."""
-    spec = environment_spec(config.environment)
-    policy = Policy(config, spec)
-    learner = Learner(config, policy.layout, policy.initial_parameters())
-    versions = {0: policy.initial_parameters()}
-    executor = InlineExecutor(config, spec, actors=1)
-    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
+    versions = {0: first_weights(config)}
+
+    def done(learner: Learner) -> bool:
         if learner.version in ages:
             versions[learner.version] = learner.snapshot().parameters
-        if learner.version >= max(ages):
-            break
-    executor.close()
+        return learner.version >= max(ages)
+
+    train_inline(config, done)
     return versions
 
 

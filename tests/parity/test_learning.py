@@ -1,7 +1,7 @@
 """CartPole learnt eagerly and in graphs, and with the RMSProp of each library."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from findings import Row, conclude
+from findings import Row, conclude, timed
 
 from actors.actor import Actor
 from actors.environments import environment_spec
@@ -150,16 +150,10 @@ def _rollout_seconds(config: RunConfig, mode: str) -> tuple[float, float]:
         actor, weights = Actor(config, spec, 0), WeightSnapshot(0, Policy(config, spec).initial_parameters())
         for _ in range(3):
             actor.run(weights)
-        timed = [_timed(lambda: actor.run(weights)) for _ in range(_ROLLOUTS)]
+        timed = [timed(lambda: actor.run(weights)) for _ in range(_ROLLOUTS)]
         actor.close()
     wall, cpu = np.median(timed, axis=0)
     return float(wall), float(cpu)
-
-
-def _timed(call: Callable[[], object]) -> tuple[float, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    call()
-    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def _start_from(variables: dict[str, tf.Variable], mean_square: float) -> None:
