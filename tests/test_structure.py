@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "shared": {"shared"},
@@ -13,63 +11,16 @@ ALLOWED = {
     "learner": {"learner", "shared"},
     "launch": {"launch", "actors", "learner", "shared", "ray"},
 }
+# The project's modules by name.
+MODULES = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for package in ALLOWED
+    for file in (ROOT / package).rglob("*.py")
+}
 
 
-def imported_packages(source: str) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add((node.module or "").split(".")[0])
-    return names
-
-
-@pytest.mark.parametrize("package", ALLOWED)
-def test_imports_go_one_way(package: str) -> None:
-    files = sorted((ROOT / package).rglob("*.py"))
-    assert files
-    forbidden = {"shared", "actors", "learner", "launch", "ray"} - ALLOWED[package]
-    for file in files:
-        assert not imported_packages(file.read_text()) & forbidden, file
-
-
-# Each imports only those before it.
-ROOMS = (
-    "machine",
-    "interrupts",
-    "tensorflow_setup",
-    "output",
-    "doctor",
-    "presets",
-    "arguments",
-    "zoo",
-    "loop",
-    "run",
-    "results",
-    "film",
-    "on_ray",
-    "checks",
-    "request",
-    "train",
-    "driver",
-    "commands",
-    "python",
-    "sweep",
-    "bench",
-    "cli",
-)
-
-
-def modules() -> dict[str, Path]:
-    """The project's modules by name."""
-    files = [file for package in ALLOWED for file in (ROOT / package).rglob("*.py")]
-    names = [".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files]
-    return dict(zip(names, files, strict=True))
-
-
-def imported_modules(file: Path, known: dict[str, Path]) -> set[str]:
-    """The project's modules that a file imports, at its top, in a function, or for its types only."""
+def imports_of(file: Path) -> set[str]:
+    """The modules that a file imports, at its top, in a function, or for its types only."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -77,21 +28,33 @@ def imported_modules(file: Path, known: dict[str, Path]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             # `from package import module` imports the module.
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= inner & known.keys() or {node.module}
-    return names & known.keys()
+            names |= inner & MODULES.keys() or {node.module}
+    return names
+
+
+IMPORTS = {name: imports_of(file) for name, file in MODULES.items()}
+
+
+def test_imports_go_one_way() -> None:
+    assert {name.partition(".")[0] for name in MODULES} == ALLOWED.keys()
+    for name, imports in IMPORTS.items():
+        forbidden = {*ALLOWED, "ray"} - ALLOWED[name.partition(".")[0]]
+        assert not {imported.partition(".")[0] for imported in imports} & forbidden, name
+
+
+# Each imports only those before it.
+ROOMS = [
+    "machine", "interrupts", "tensorflow_setup", "output", "doctor", "presets", "arguments", "zoo", "loop", "run",
+    "results", "film", "on_ray", "checks", "request", "train", "driver", "commands", "python", "sweep", "bench", "cli",
+]  # fmt: skip
 
 
 def test_rooms_import_only_rooms_before_them() -> None:
-    known = modules()
-    found = {name.split(".")[1] for name in known if name.startswith("launch.")}
-    assert found == set(ROOMS), "a room of its own has its place in the order"
-    for name, file in known.items():
-        if not name.startswith("launch."):
-            continue
-        room = ROOMS.index(name.split(".")[1])
-        for imported in imported_modules(file, known):
-            if imported.startswith("launch."):
-                assert ROOMS.index(imported.split(".")[1]) <= room, f"{name} imports {imported}"
+    rooms = {name: ROOMS.index(name.split(".")[1]) for name in MODULES if name.startswith("launch.")}
+    assert set(rooms.values()) == set(range(len(ROOMS))), "a room of its own has its place in the order"
+    for name, room in rooms.items():
+        for imported in IMPORTS[name] & rooms.keys():
+            assert rooms[imported] <= room, f"{name} imports {imported}"
 
 
 def test_the_document_has_the_rooms_in_their_order() -> None:
@@ -100,8 +63,7 @@ def test_the_document_has_the_rooms_in_their_order() -> None:
 
 
 def test_no_imports_run_in_a_circle() -> None:
-    known = modules()
-    left = {name: imported_modules(file, known) - {name} for name, file in known.items()}
+    left = {name: imports & MODULES.keys() - {name} for name, imports in IMPORTS.items()}
     while left:
         # A module that imports nothing that is left is in no circle.
         free = {name for name, imported in left.items() if not imported & left.keys()}
@@ -110,18 +72,16 @@ def test_no_imports_run_in_a_circle() -> None:
 
 
 def test_ray_is_imported_in_its_room_only() -> None:
-    launch = ROOT / "launch"
-    users = {f.relative_to(launch) for f in launch.rglob("*.py") if "ray" in imported_packages(f.read_text())}
-    outside = {str(file) for file in users if file.parts[0] != "on_ray"}
-    assert outside == {"bench/learner.py", "sweep/trainable.py", "sweep/tune.py", "train.py"}
+    users = {name for name, imports in IMPORTS.items() if any(imported.split(".")[0] == "ray" for imported in imports)}
+    outside = {name for name in users if not name.startswith("launch.on_ray.")}
+    assert outside == {"launch.bench.learner", "launch.sweep.trainable", "launch.sweep.tune", "launch.train"}
 
 
 def test_text_files_are_utf_8_in_every_locale() -> None:
-    for package in ALLOWED:
-        for file in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Call) and opens_text(node):
-                    assert any(word.arg == "encoding" for word in node.keywords), f"{file}:{node.lineno}"
+    for file in MODULES.values():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and opens_text(node):
+                assert any(word.arg == "encoding" for word in node.keywords), f"{file}:{node.lineno}"
 
 
 def opens_text(call: ast.Call) -> bool:

@@ -229,7 +229,8 @@ def test_the_command_and_its_processes_find_the_project_beside_another_package_l
         "from tributary_rl import main\n"
         "from launch.machine import module_command\n"
         "subprocess.run(module_command('launch.cli', '--version'), check=True)\n"
-        "sys.exit(main(['--version']))\n"
+        "sys.argv.append('--version')\n"
+        "sys.exit(main())\n"
     )
     ended = run_script(script, tmp_path / "ros")
     assert ended.returncode == 0, ended.stderr

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from networks import Scripted
-from rollouts import first_weights, make_actor, recording
 from sessions import train_inline
 
 from actors.environments import StepResult, VectorEnvironment, environment_spec, measure_observation_mean
@@ -25,7 +24,7 @@ from shared.exploration import EpsilonGreedy
 from shared.methods.method import RolloutTensors, method_class
 from shared.networks import NetworkOutput
 from shared.networks.composed import MaskedNetwork
-from shared.types import ActionSpec, WeightSnapshot
+from shared.types import ActionSpec
 
 PICKY = EnvironmentConfig(id="Picky-v0", frame_skip=1, clip_rewards=False, action_mask="action_mask")
 
@@ -65,29 +64,6 @@ def test_training_and_evaluation_play_allowed_actions_only(
     for policy in ("sampled", "greedy"):
         assert len(evaluator.run(snapshot, policy).episodes.returns) == config.evaluation.episodes
     evaluator.close()
-
-
-def test_masks_go_beside_the_observations_in_a_rollout(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also beside the last one. After a terminated episode, where nothing was allowed, a mask allows all."""
-    rollouts = recording(monkeypatch)
-    for options in ({}, {"in_observation": True}, {"in_observation": True, "images": True}):
-        config = replace(picky(cartpole, **options), actor=ActorConfig(environments=3, unroll_length=40))
-        spec = environment_spec(config.environment)
-        actor = make_actor(config)
-        actor.run(WeightSnapshot(0, first_weights(config)))
-        actor.close()
-        rollout = rollouts.pop()
-        observations, masks = spec.split(rollout.observations)
-        assert observations.shape == (41, 3, *spec.observation_shape)
-        assert masks.shape == (41, 3, 5)
-        if not spec.images:
-            # The board begins with the mask.
-            live = np.concatenate([rollout.discounts != 0, np.ones((1, 3), bool)])
-            starts = np.concatenate([np.ones((1, 3), bool), rollout.discounts != 0])
-            np.testing.assert_array_equal(masks[starts], observations[starts][:, :5])
-            assert (masks[~starts] == 1).all()
-            assert not live.all()
-        assert np.take_along_axis(masks[:-1], rollout.actions[..., None], axis=-1).all()
 
 
 # At times 0, 1, 2 and 3: three logits or action values, and V. The largest logit is often masked.

@@ -1,16 +1,67 @@
 """Several Ray nodes on this machine: actors follow nodes, the learner is where it was told to be."""
 
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from nodes import Training, add, drain, node_of, pids
+from accounts import account_of
+from nodes import add, drain, node_of
 from ray.cluster_utils import Cluster
-from watched_processes import without_ray
+from waiting import UNTIL_FRAMES
+from watched_processes import Training, rows, without_ray
 
 from launch.cli import main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+SETTINGS = (
+    f"cartpole {UNTIL_FRAMES} --total-frames 1000M "
+    "--log-every-seconds 0.5 --checkpoint.every-seconds 1 --actor.environments 4 --actor.unroll-length 10"
+)
+
+
+class OnCluster(Training):
+    """`tributary train` on a cluster."""
+
+    def __init__(self, cluster: Cluster, folder: Path, arguments: str) -> None:
+        line = f"{SETTINGS} --run-dir {folder} --address {cluster.address} {arguments}"
+        super().__init__(Path(sys.executable).parent, folder, line)
+
+    def row(self) -> dict[str, Any]:
+        return (rows(self.folder) or [{"actors_alive": 0, "updates": 0}])[-1]
+
+    def log(self) -> str:
+        file = self.folder / "log.txt"
+        return file.read_text() if file.is_file() else ""
+
+    def wait_for_progress(self) -> None:
+        updates = self.row()["updates"]
+        self.wait_for(lambda: self.row()["updates"] > updates, "progress")
+
+    def wait_for_actors(self, count: int) -> None:
+        self.wait_for(lambda: self.row()["actors_alive"] == count, f"{count} actors at work")
+        self.wait_for_progress()
+
+    def stop(self) -> tuple[dict[str, Any], str]:
+        """The summary, and what the command printed."""
+        self.interrupt()
+        return account_of(self.folder), self.printed()
+
+
+def pids(cluster: Cluster, title: str) -> list[int]:
+    """The cluster's processes whose title begins so."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        # A process may end at any moment; it is one of the cluster's if its parent is a raylet of it.
+        with suppress(OSError, StopIteration):
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(title.encode()):
+                node_of(cluster, int(entry.name))
+                found.append(int(entry.name))
+    return found
 
 
 @pytest.fixture
@@ -21,11 +72,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], Training]]:
-    started: list[Training] = []
+def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], OnCluster]]:
+    started: list[OnCluster] = []
 
-    def start(arguments: str = "") -> Training:
-        started.append(Training(cluster.address, tmp_path / f"run{len(started)}", arguments))
+    def start(arguments: str = "") -> OnCluster:
+        started.append(OnCluster(cluster, tmp_path / f"run{len(started)}", arguments))
         return started[-1]
 
     yield start
@@ -34,7 +85,7 @@ def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], Training
         training.process.wait()
 
 
-def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[[str], Training]) -> None:
+def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
     training = train()
     training.wait_for_actors(1)
     second = add(cluster, 2)
@@ -51,7 +102,7 @@ def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[
     assert "Traceback" not in output
 
 
-def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Callable[[str], Training]) -> None:
+def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
     second = add(cluster, 1)
     training = train()
     training.wait_for_actors(2)
@@ -64,7 +115,7 @@ def test_a_drained_nodes_actors_go_before_it_does(cluster: Cluster, train: Calla
     assert summary["actor_restarts"] == 0
 
 
-def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Callable[[str], Training]) -> None:
+def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
     marked = add(cluster, 1, learner=1)
     training = train()
     training.wait_for_actors(1)
@@ -75,13 +126,12 @@ def test_the_learner_is_on_the_node_that_is_marked(cluster: Cluster, train: Call
 
 
 @pytest.mark.smoke
-def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train: Callable[[str], Training]) -> None:
+def test_the_run_goes_on_when_the_learners_node_is_lost(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:
     marked = add(cluster, 1, learner=1)
     training = train()
     training.wait_for_actors(1)
     training.wait_for(lambda: list((training.folder / "checkpoints").glob("update-*.index")), "a checkpoint")
-    before = training.row()["updates"]
-    training.wait_for(lambda: training.row()["updates"] > before, "progress")
+    training.wait_for_progress()
     cluster.remove_node(marked, allow_graceful=False)
     training.wait_for(lambda: "goes on from its checkpoint" in training.log(), "another learner")
     training.wait_for_actors(1)

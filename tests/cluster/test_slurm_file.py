@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,33 +49,32 @@ class Job:
         (folder / ".venv" / "bin" / "activate").write_text(f"PATH={programs}:{Path(sys.executable).parent}:$PATH\n")
 
     def start(self, behaviour: str, restarts: int = 0, **variables: str) -> subprocess.Popen[str]:
-        given = {
-            "SLURM_JOB_ID": "17",
-            "SLURM_JOB_NUM_NODES": "1",
-            "SLURM_CPUS_PER_TASK": "2",
-            "SLURMD_NODENAME": "node1",
-        }
-        given |= {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
+        given = {"JOB_ID": "17", "JOB_NUM_NODES": "1", "CPUS_PER_TASK": "2"} | variables
+        given |= {"RESTART_COUNT": str(restarts)} if restarts else {}
+        slurm = {f"SLURM_{name}": value for name, value in given.items()} | {"SLURMD_NODENAME": "node1"}
         self.file("training").unlink(missing_ok=True)
         return subprocess.Popen(
             ["bash", str(FILE)],
             cwd=self.folder,
-            env=os.environ | given | variables | {"BEHAVIOUR": behaviour},
+            env=os.environ | slurm | {"BEHAVIOUR": behaviour},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
+    def ended(self, behaviour: str, restarts: int = 0) -> int:
+        """The code of a job that ends by itself."""
+        process = self.start(behaviour, restarts)
+        process.communicate(timeout=DEADLINE_SECONDS)
+        return process.returncode
+
     def signalled(self, number: signal.Signals, behaviour: str, restarts: int = 0, **variables: str) -> tuple[int, str]:
         """Code and output of a job that gets this signal while it trains."""
         process = self.start(behaviour, restarts, **variables)
-        self.wait_for(self.file("training").exists, process)
+        wait_for(self.file("training").exists, "the training", process=process)
         process.send_signal(number)
         output, _ = process.communicate(timeout=DEADLINE_SECONDS)
         return process.returncode, output
-
-    def wait_for(self, condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-        wait_for(condition, "the training", process=process)
 
     def file(self, name: str) -> Path:
         return self.folder / name
@@ -101,37 +99,37 @@ def test_it_saves_before_the_time_limit_goes_back_to_the_queue_and_goes_on(job: 
     (temporary,) = (word.partition("=")[2] for word in job.said("ray_arguments").split() if "--temp-dir" in word)
     assert not Path(temporary).parent.exists()
 
-    process = job.start("0", restarts=1)
-    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 0, output
+    assert job.ended("0", restarts=1) == 0
     assert job.said("arguments") == f"train --resume {run} --address 10.0.0.1:1234"
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_run_that_ends_by_itself_ends_the_job(job: Job, code: int) -> None:
-    process = job.start(str(code))
-    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == code, output
+    assert job.ended(str(code)) == code
     assert not job.file("requeued").exists()
 
 
-def test_a_run_that_learns_nothing_within_its_time_is_not_started_forever(job: Job) -> None:
-    code, output = job.signalled(signal.SIGUSR1, "idles")
-    assert code == 1
-    assert "nothing was learned within the time limit" in output
-    assert not job.file("requeued").exists()
-
-
-def test_a_job_that_is_cancelled_saves_and_stays_cancelled(job: Job) -> None:
-    code, output = job.signalled(signal.SIGTERM, "learns")
-    assert code == 130, output
-    assert len(list(job.file("runs/slurm-17/checkpoints").glob("update-*.index"))) == 1
+@pytest.mark.parametrize(
+    ("number", "behaviour", "code", "line", "checkpoints"),
+    [
+        # A run that learns nothing within its time is not started forever.
+        (signal.SIGUSR1, "idles", 1, "nothing was learned within the time limit", 0),
+        # A job that is cancelled saves and stays cancelled.
+        (signal.SIGTERM, "learns", 130, "", 1),
+    ],
+)
+def test_a_job_that_is_not_to_go_on_is_not_queued_again(
+    job: Job, number: signal.Signals, behaviour: str, code: int, line: str, checkpoints: int
+) -> None:
+    ended, output = job.signalled(number, behaviour)
+    assert (ended, line in output) == (code, True), output
+    assert len(list(job.file("runs/slurm-17/checkpoints").glob("update-*.index"))) == checkpoints
     assert not job.file("requeued").exists()
 
 
 def test_a_job_of_an_array_has_its_seed_its_folder_and_its_name(job: Job) -> None:
     """The number alone may be that of the whole array."""
-    array = {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
+    array = {"ARRAY_JOB_ID": "17", "ARRAY_TASK_ID": "3"}
     code, output = job.signalled(signal.SIGUSR1, "learns", **array)
     assert code == 0, output
     assert job.said("arguments").endswith("--seed 3")
@@ -145,7 +143,6 @@ def test_a_start_that_saved_nothing_is_put_aside(job: Job) -> None:
     empty.mkdir(parents=True)
     (empty / "config.json").touch()
     for restarts, moved in ((0, False), (1, True)):
-        process = job.start("0", restarts)
-        process.communicate(timeout=DEADLINE_SECONDS)
+        job.ended("0", restarts)
         assert "--run-dir" in job.said("arguments")
         assert job.file("runs/slurm-17.empty-1/config.json").exists() == moved

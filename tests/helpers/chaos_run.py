@@ -11,10 +11,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from waiting import wait_for
+from waiting import UNTIL_FRAMES, wait_for
 from watched_processes import processes_with
 
 FAULTS = Path(__file__).parents[1] / "chaos" / "faults"
+ENDLESS = "--total-frames", "1000M"
+SETTINGS = (
+    f"cartpole {UNTIL_FRAMES} --actor.environments 4 --actor.unroll-length 10 --actor.epochs 2 --actor.minibatches 2 "
+    "--log-every-seconds 0.5 --checkpoint.every-seconds 1 --supervision.max-restarts 100"
+)
+Fault = Callable[[], object]
 
 
 class ChaosRun:
@@ -27,6 +33,7 @@ class ChaosRun:
     """
 
     def __init__(self, folder: Path, counts: Mapping[str, int], deadline_seconds: float = 90) -> None:
+        assert os.geteuid() == 0, "make chaos mounts a small disk, and so needs root"
         self.counts, self.deadline_seconds = counts, deadline_seconds
         self.requests = folder / "requests"
         self.requests.mkdir()
@@ -43,6 +50,14 @@ class ChaosRun:
         command = [sys.executable, "-m", "launch.cli", "train", *arguments]
         with self.shown.open("wb") as shown:
             self.driver = subprocess.Popen(command, env=self.environment, stdout=shown, stderr=subprocess.STDOUT)
+
+    def meet(self, faults: list[Fault], random_state: random.Random, settings: str) -> None:
+        """Start with `SETTINGS` and these settings, and let it meet all faults in a random order."""
+        random_state.shuffle(faults)
+        self.start(*SETTINGS.split(), *settings.split(), *ENDLESS, "--run-dir", str(self.path))
+        for fault in faults:
+            self.wait_for_progress()
+            fault()
 
     def output(self) -> str:
         """What the driver has shown since its last start. The log is on the small disk, this is not."""
@@ -132,7 +147,7 @@ class ChaosRun:
         damaged = bytearray(data.read_bytes())
         damaged[len(damaged) // 2] ^= 0xFF
         data.write_bytes(damaged)
-        self.start("--resume", str(self.path), *arguments)
+        self.start("--resume", str(self.path), *ENDLESS, *arguments)
         self.wait_for(lambda: f"update-{newest} is damaged and was passed over" in self.log(), "the damaged checkpoint")
         self.wait_for_progress()
         self.driver.send_signal(signal.SIGTERM)
@@ -149,7 +164,24 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def actor_fault(run: ChaosRun, act: Callable[[], object], line: str) -> None:
+def common_faults(
+    run: ChaosRun, actor: str, random_state: random.Random, of_actor: Callable[..., None] | None = None
+) -> list[Fault]:
+    """Faults of processes called `actor`, by `of_actor` or `actor_fault`; of reports, and of the disk."""
+    meet = of_actor or actor_fault
+    return [
+        lambda: meet(run, lambda: run.signal_one(actor, signal.SIGKILL, random_state), "process died"),
+        lambda: meet(run, lambda: run.signal_one(actor, signal.SIGSTOP, random_state), "it hangs"),
+        lambda: meet(run, lambda: run.request("environment_raises"), "the environment raised"),
+        lambda: meet(run, lambda: run.request("environment_never_returns"), "it hangs"),
+        lambda: dropped_report(run, "nan_gradient", "non_finite"),
+        lambda: dropped_report(run, "wrong_layout", "wrong_layout"),
+        lambda: dropped_report(run, "duplicate_report", "duplicate"),
+        lambda: full_disk(run),
+    ]
+
+
+def actor_fault(run: ChaosRun, act: Fault, line: str) -> None:
     """Do something to an actor; see its line in the log, and a replacement."""
     lines, replaced = run.log().count(line), run.log().count(" replaces actor ")
     act()

@@ -3,7 +3,7 @@
 from collections import Counter, deque
 
 import numpy as np
-from reports import gradient_report
+from learners import gradient_report
 
 from launch.loop.coordinator import Coordinator
 from learner.learner import Learner

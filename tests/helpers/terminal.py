@@ -1,7 +1,8 @@
-"""A command at a terminal of its own, which can be typed at and closed."""
+"""A command at a terminal of its own, which can be typed at and closed; and as much of a screen as our output needs."""
 
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -11,8 +12,6 @@ import termios
 import time
 from collections.abc import Callable, Mapping
 from fcntl import ioctl
-
-from screen_reader import ScreenReader
 
 DEADLINE_SECONDS = 120
 
@@ -84,7 +83,6 @@ class Terminal:
         return True
 
     def resize(self, columns: int, rows: int) -> None:
-        """Give the window another size."""
         ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def settings(self) -> list:
@@ -115,3 +113,77 @@ class Terminal:
             except OSError:
                 # There is nothing left, and nobody has the terminal open any more.
                 return self.wait()
+
+
+_TOKEN = re.compile(r"\x1b\[([0-?]*)[ -/]*([@-~])|(\x1b.?)|([^\x1b])", re.DOTALL)
+# 38 and 48 are followed by 2 and three parts, or by 5 and a number.
+_COLOUR = re.compile(r"(?P<layer>[34])8;(?P<colour>2(?:;\d+){3}|5;\d+)|\d+")
+# Cut off at the end of what was read.
+_UNFINISHED = re.compile(r"\x1b(\[[0-?]*[ -/]*)?$")
+
+Cell = tuple[str, str, str]
+_EMPTY: Cell = (" ", "", "")
+
+
+class ScreenReader:
+    """Takes in bytes, and has the cells that they draw, and its modes. `drawn` counts characters."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[int, int], Cell] = {}
+        self.modes: dict[str, bool] = {}
+        self.drawn = 0
+        self._row = self._column = 0
+        self._front = self._back = ""
+        self._left = b""
+
+    def feed(self, data: bytes) -> None:
+        data = self._left + data
+        text = data.decode(errors="ignore")
+        unfinished = _UNFINISHED.search(text)
+        end = len(text) if unfinished is None else unfinished.start()
+        # A character whose bytes have not all come is left for later, too.
+        self._left = data[len(text[:end].encode()) :]
+        for token in _TOKEN.finditer(text[:end]):
+            if token[4] is not None:
+                self._character(token[4])
+            elif token[2] is not None:
+                self._control(token[1], token[2])
+
+    def line(self, row: int) -> str:
+        """The characters of a row, the first of which is 0."""
+        columns = [column for at, column in self.cells if at == row]
+        return "".join(self.cells.get((row, column), _EMPTY)[0] for column in range(max(columns, default=-1) + 1))
+
+    @property
+    def text(self) -> str:
+        """All rows."""
+        return "\n".join(self.line(row) for row in range(max((row for row, _ in self.cells), default=-1) + 1))
+
+    def _character(self, character: str) -> None:
+        if character == "\r":
+            self._column = 0
+        elif character == "\n":
+            self._row += 1
+        else:
+            self.cells[self._row, self._column] = (character, self._front, self._back)
+            self._column += 1
+            self.drawn += 1
+
+    def _control(self, parameters: str, kind: str) -> None:
+        if kind == "H":
+            row, _, column = parameters.partition(";")
+            self._row, self._column = int(row or 1) - 1, int(column or 1) - 1
+        elif kind == "J":
+            self.cells.clear()
+        elif kind == "m":
+            for colour in _COLOUR.finditer(parameters or "0"):
+                if colour[0] == "0":
+                    self._front = self._back = ""
+                elif colour["layer"] == "3":
+                    self._front = colour["colour"]
+                elif colour["layer"] == "4":
+                    self._back = colour["colour"]
+        elif kind in "hl" and parameters.startswith("?"):
+            self.modes[parameters[1:]] = kind == "h"
+            if parameters == "?1049":
+                self.cells.clear()

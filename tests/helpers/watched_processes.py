@@ -67,15 +67,18 @@ class Training:
                 env=os.environ | variables,
             )
 
+    def printed(self) -> str:
+        return self._log.read_text()
+
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        wait_for(condition, what, process=self.process, shown=self._log.read_text)
+        wait_for(condition, what, process=self.process, shown=self.printed)
 
     def interrupt(self) -> dict[str, Any]:
         self.process.send_signal(signal.SIGINT)
         return self.end(130)
 
     def end(self, code: int) -> dict[str, Any]:
-        assert self.process.wait(DEADLINE_SECONDS) == code, self._log.read_text()
+        assert self.process.wait(DEADLINE_SECONDS) == code, self.printed()
         return json.loads((self.folder / "summary.json").read_text())
 
 

@@ -90,6 +90,7 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     np.testing.assert_allclose(parameters[5:], rows.var(axis=0), rtol=1e-6)
     other = restored(learner, scaled_learner(), tmp_path)
     np.testing.assert_array_equal(other.snapshot().parameters, parameters)
+    assert other.state() == learner.state()
 
 
 def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_accepted(
@@ -103,6 +104,7 @@ def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_a
     assert learner.snapshot().reward_factor == pytest.approx(1.0 / returns.std(), rel=1e-6)
     other = restored(learner, make_learner(cartpole), tmp_path)
     assert other.snapshot().reward_factor == learner.snapshot().reward_factor
+    assert other.state() == learner.state()
 
 
 def test_snapshots_are_read_only_and_fresh(cartpole: RunConfig) -> None:
@@ -120,6 +122,7 @@ def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path
     for sequence in range(1, 6):
         learner.submit(report(sequence, returns=(float(sequence),)))
     other = restored(learner, make_learner(cartpole, gradients_per_update=2), tmp_path)
+    assert other.state() == learner.state()
     for name, variable in learner.variables().items():
         np.testing.assert_array_equal(other.variables()[name].numpy(), variable.numpy(), err_msg=name)
     for each in (learner, other):

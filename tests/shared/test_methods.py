@@ -1,6 +1,10 @@
-"""Each method's loss against written-out arithmetic, with networks whose outputs are scripted."""
+"""Each method's loss against written-out arithmetic, by networks whose outputs are scripted; and that it trains."""
 
+import re
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -8,9 +12,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Scripted
+from rollouts import make_policy
+from sessions import train_inline
 
-from shared.config import MethodConfig, RunConfig
+from shared.config import EnvironmentConfig, MethodConfig, RunConfig
 from shared.methods.method import Method, RolloutTensors, method_class
+from shared.registry import METHODS, MethodEntry
 from shared.types import ActionSpec
 
 # Observations are the time index, and networks look their outputs up: Q(s_t, ·) = table[t].
@@ -123,3 +130,46 @@ def test_taken_actions_receive_a_gradient_and_targets_none(
     for t, action in enumerate((0, 1, 0)):
         expected[t, action] = 2 / 3 * (ONLINE[t, action] - returns[t, 0])
     np.testing.assert_allclose(tf.convert_to_tensor(by_online), expected, rtol=1e-5)
+
+
+def untrained(config: RunConfig, updates: int) -> set[str]:
+    """The names of the parameters that are as they were after some updates: no gradient reaches them."""
+    learner = train_inline(config, lambda learner: learner.version == updates, actors=2)
+    policy = make_policy(config)
+    before, after = policy.initial_parameters(), learner.snapshot().parameters
+    assert np.isfinite(after).all()
+    ledger = learner.account.ledger
+    assert (ledger.dropped, ledger.applied) == ({}, ledger.sampled)
+    parts = {name: policy.layout.range_of(name) for name in policy.layout.names}
+    return {name for name, part in parts.items() if np.array_equal(before[part], after[part])}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_cartpole_inline(name: str, cartpole: RunConfig) -> None:
+    assert untrained(replace(cartpole, method=MethodConfig(name=name, n_step=2)), updates=20) == set()
+
+
+@pytest.mark.parametrize(("noise", "scaling"), [("independent", "running"), ("state_dependent", "bounds")])
+def test_gaussian_policies_train_pendulum_inline(noise: str, scaling: str, cartpole: RunConfig) -> None:
+    config = replace(
+        cartpole,
+        environment=EnvironmentConfig(id="Pendulum-v1", frame_skip=1, clip_rewards=False),
+        exploration=replace(cartpole.exploration, noise=noise),
+        network=replace(cartpole.network, observation_scaling=scaling),
+    )
+    assert untrained(config, updates=20) == set()
+
+
+def test_the_method_in_contributing_is_one_file_and_one_entry(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text().split("## Add a method")[1]
+    source, entry = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    module = ModuleType("shared.methods.luck")
+    exec(compile(source, "luck.py", "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "shared.methods.luck", module)
+    for name, value in eval(f"{{{entry}}}", {"MethodEntry": MethodEntry}).items():
+        monkeypatch.setitem(METHODS, name, value)
+    untouched = untrained(replace(cartpole, method=MethodConfig(name="luck")), updates=10)
+    assert all(name.startswith("value") for name in untouched)
+    assert issubclass(method_class("luck"), Method)

@@ -1,3 +1,7 @@
+"""Returns against arithmetic that is written out and a naive recursion."""
+
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,42 +25,29 @@ def naive_lambda_returns(rewards, discounts, values, bootstrap_value, mask, lam,
     return np.array([[naive_return(t, b, n_step or steps) for b in range(batch)] for t in range(steps)])
 
 
-def n_step_returns(rewards, discounts, values, bootstrap_value, mask, n_step=None):
-    return lambda_returns(rewards, discounts, values, bootstrap_value, mask, return_lambda=1.0, n_step=n_step)
-
-
 def column(*numbers: float) -> tf.Tensor:
     return tf.constant(numbers, tf.float32, (len(numbers), 1))
 
 
-def test_n_step_returns_in_written_out_arithmetic() -> None:
-    returns = n_step_returns(
-        column(1.0, 0.0, 2.0), column(0.9, 0.9, 0.9), column(5.0, 6.0, 7.0), tf.constant([10.0]), column(1.0, 1.0, 1.0)
-    )
-    r2 = 2.0 + 0.9 * 10.0
-    r1 = 0.0 + 0.9 * r2
-    r0 = 1.0 + 0.9 * r1
-    np.testing.assert_allclose(returns[:, 0], [r0, r1, r2], rtol=1e-6)
-
-
-def test_lambda_returns_in_written_out_arithmetic() -> None:
-    returns = lambda_returns(
-        column(1.0, 2.0), column(0.9, 0.8), column(5.0, 6.0), tf.constant([10.0]), column(1.0, 1.0), return_lambda=0.5
-    )
-    g1 = 2.0 + 0.8 * 10.0
-    g0 = 1.0 + 0.9 * (0.5 * 6.0 + 0.5 * g1)
-    np.testing.assert_allclose(returns[:, 0], [g0, g1], rtol=1e-6)
-
-
-def test_n_steps_inside_a_longer_rollout_in_written_out_arithmetic() -> None:
-    """Two rewards, then the value two steps on; the last ones are cut short by the end of the rollout."""
-    rewards, values = column(1.0, 2.0, 3.0, 4.0), column(10.0, 20.0, 30.0, 40.0)
-    nines, ones = column(0.9, 0.9, 0.9, 0.9), column(1.0, 1.0, 1.0, 1.0)
-    returns = n_step_returns(rewards, nines, values, tf.constant([50.0]), ones, n_step=2)[:, 0]
-    expected = [1 + 0.9 * (2 + 0.9 * 30), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * (4 + 0.9 * 50), 4 + 0.9 * 50]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"return_lambda": 1.0}, [1 + 0.9 * (2 + 0.9 * (3 + 0.9 * 40)), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * 40]),
+        # Two rewards, then the value two steps on; the last ones are cut short by the end of the rollout.
+        ({"return_lambda": 1.0, "n_step": 2}, [1 + 0.9 * (2 + 0.9 * 30), 2 + 0.9 * (3 + 0.9 * 40), 3 + 0.9 * 40]),
+        ({"return_lambda": 1.0, "n_step": 1}, [1 + 0.9 * 20, 2 + 0.9 * 30, 3 + 0.9 * 40]),
+        ({"return_lambda": 0.0}, [1 + 0.9 * 20, 2 + 0.9 * 30, 3 + 0.9 * 40]),
+        (
+            {"return_lambda": 0.5},
+            [1 + 0.9 * (0.5 * 20 + 0.5 * (2 + 0.9 * (0.5 * 30 + 0.5 * 39))), 2 + 0.9 * (0.5 * 30 + 0.5 * 39), 39],
+        ),
+    ],
+)
+def test_returns_in_written_out_arithmetic(settings: dict[str, float], expected: list[float]) -> None:
+    rewards, values = column(1.0, 2.0, 3.0), column(10.0, 20.0, 30.0)
+    nines, ones = column(0.9, 0.9, 0.9), column(1.0, 1.0, 1.0)
+    returns = lambda_returns(rewards, nines, values, tf.constant([40.0]), ones, **settings)[:, 0]
     np.testing.assert_allclose(returns, expected, rtol=1e-6)
-    one_step = n_step_returns(rewards, nines, values, tf.constant([50.0]), ones, n_step=1)[:, 0]
-    np.testing.assert_allclose(one_step, [1 + 0.9 * 20, 2 + 0.9 * 30, 3 + 0.9 * 40, 4 + 0.9 * 50], rtol=1e-6)
 
 
 def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
@@ -66,9 +57,10 @@ def test_termination_stops_the_return_and_truncation_bootstraps_it() -> None:
         "values": column(5.0, 6.0, 7.0, 8.0),
         "bootstrap_value": tf.constant([10.0]),
         "mask": column(1.0, 1.0, 0.0, 1.0),
+        "return_lambda": 1.0,
     }
-    terminated = n_step_returns(discounts=column(0.9, 0.0, 0.9, 0.9), **arguments)[:, 0]
-    truncated = n_step_returns(discounts=column(0.9, 0.9, 0.9, 0.9), **arguments)[:, 0]
+    terminated = lambda_returns(discounts=column(0.9, 0.0, 0.9, 0.9), **arguments)[:, 0]
+    truncated = lambda_returns(discounts=column(0.9, 0.9, 0.9, 0.9), **arguments)[:, 0]
     np.testing.assert_allclose(terminated, [1 + 0.9 * 2, 2.0, 7.0, 100 + 0.9 * 10], rtol=1e-6)
     last = 2.0 + 0.9 * 7.0
     np.testing.assert_allclose(truncated, [1 + 0.9 * last, last, 7.0, 100 + 0.9 * 10], rtol=1e-6)
@@ -102,25 +94,23 @@ def test_equals_the_naive_recursion_and_eager_equals_graph(
     np.testing.assert_allclose(graph, eager, rtol=1e-6, atol=1e-6)
 
 
-def test_limits() -> None:
+def test_where_all_ends_are_terminal_the_rewards_are_left_and_where_all_is_masked_the_values() -> None:
     values, bootstrap, ones = column(3.0, 4.0), tf.constant([5.0]), column(1.0, 1.0)
     rewards = column(1.0, 2.0)
     np.testing.assert_allclose(lambda_returns(rewards, 0 * ones, values, bootstrap, ones, return_lambda=0.7), rewards)
     np.testing.assert_allclose(lambda_returns(rewards, ones, values, bootstrap, 0 * ones, return_lambda=0.7), values)
-    one_step = lambda_returns(rewards, ones, values, bootstrap, ones, return_lambda=0.0)
-    np.testing.assert_allclose(one_step[:, 0], [1.0 + 4.0, 2.0 + 5.0])
 
 
 def test_wrong_ranks_and_unknown_lengths_are_refused() -> None:
-    ones = column(1.0, 1.0)
+    ones, one = column(1.0, 1.0), tf.constant([1.0])
+    returns = functools.partial(lambda_returns, return_lambda=1.0)
     for n_step in (0, 3):
         with pytest.raises(ValueError, match=f"n_step must be from 1 to the unroll length 2, got {n_step}"):
-            n_step_returns(ones, ones, ones, tf.constant([1.0]), ones, n_step)
+            returns(ones, ones, ones, one, ones, n_step=n_step)
     with pytest.raises(ValueError, match=r"mask of shape \(2, 2\) do not fit rewards of shape \(2, 1\)"):
-        n_step_returns(ones, ones, ones, tf.constant([1.0]), tf.ones((2, 2)))
+        returns(ones, ones, ones, one, tf.ones((2, 2)))
     with pytest.raises(ValueError, match="bootstrap_value must have rank 1"):
-        n_step_returns(ones, ones, ones, ones, ones)
-    signature = [tf.TensorSpec((None, None), tf.float32)] * 3 + [tf.TensorSpec((None,), tf.float32)]
-    graph = tf.function(lambda r, d, v, b: n_step_returns(r, d, v, b, tf.ones_like(r)), input_signature=signature)
+        returns(ones, ones, ones, ones, ones)
+    graph = tf.function(lambda x: returns(x, x, x, one, x), input_signature=[tf.TensorSpec((None, 1), tf.float32)])
     with pytest.raises(ValueError, match="must be static"):
-        graph(ones, ones, ones, tf.constant([1.0]))
+        graph(ones)

@@ -1,12 +1,14 @@
-"""Environments of all kinds, each trained, evaluated, recorded and exported by command; and presets to their returns.
+"""Environments of all kinds, each trained, evaluated, recorded and exported by command; presets to their returns.
 
-The first part takes a few minutes of `make slow-test`, the second hours: `make task-test`.
+And what only a memory can do: a cue that is asked for later, and CartPole whose speeds are not shown. A part takes a
+few minutes of `make slow-test`, the rest hours: `make task-test`.
 """
 
 import json
 import os
 from pathlib import Path
 
+import memory_tasks
 import pytest
 from waiting import UNTIL_FRAMES
 
@@ -63,3 +65,43 @@ def test_a_preset_reaches_its_return(preset: str, seed: int) -> None:
     assert main(line.split()) == 0
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["status"] == "return_reached", summary
+
+
+_LEARNING = (
+    "--executor inline --actors 1 --actor.environments 32 --actor.epochs 4 --actor.minibatches 4 "
+    "--method.standardise-advantages"
+)
+CUE = f"{_LEARNING} --environment.id Cue-v0 --stop-at-return 0.95"
+POSITIONS = (
+    f"{_LEARNING} --environment.id CartPolePositions-v0 --environment.reward-scale 0.05 --optimizer.learning-rate 1e-3 "
+    "--network.observation-scaling running --method.discount 0.98 --method.return-lambda 0.9"
+)
+
+
+def evaluations(arguments: str, status: str) -> list[float]:
+    """The mean returns of evaluations of a run of the preset cartpole with these settings, which ends by `status`."""
+    assert main(["train", "cartpole", "--run-dir", "run", *arguments.split()]) == 0
+    assert json.loads(Path("run/summary.json").read_text())["status"] == status
+    rows = map(json.loads, Path("run/metrics.jsonl").read_text().splitlines())
+    return [evaluation["mean_return"] for row in rows for evaluation in row["evaluations"]]
+
+
+SEEDS = [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(s, marks=pytest.mark.tasks) for s in (2, 3))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("arguments", "least"), [(f"{CUE} --total-frames 1m", 0.95), (f"{POSITIONS} --total-frames 2m", 475)]
+)
+def test_an_lstm_remembers_a_cue_for_20_steps_and_balances_a_pole_by_positions(
+    arguments: str, least: float, seed: int
+) -> None:
+    assert memory_tasks.DELAY == 20
+    assert evaluations(f"{arguments} --seed {seed} --network.recurrent lstm", "return_reached")[-1] >= least
+
+
+# Of the cue, 100 games: a standard error of 0.1 about 0.
+@pytest.mark.tasks
+@pytest.mark.parametrize(("task", "most"), [(CUE, 0.4), (POSITIONS, 100)])
+def test_without_a_memory_they_are_not_learned(task: str, most: float) -> None:
+    assert max(map(abs, evaluations(f"{task} --seed 1 --total-frames 300k", "frames_reached"))) < most

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
-from screen_reader import ScreenReader
-from terminal import Terminal
+from terminal import ScreenReader, Terminal
 from written_runs import written_run
 
 from launch.film.stage import PlayedStep

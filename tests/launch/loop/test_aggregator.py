@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 from hand_driven import HandDrivenExecutor
-from reports import gradient_report
+from learners import gradient_report
 
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Failed, Heartbeat, Replaced

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hand_driven import Clock
-from reports import gradient_report
+from learners import gradient_report
 
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.coordinator import Coordinator
