@@ -39,7 +39,6 @@ def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, in which commands are typed."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

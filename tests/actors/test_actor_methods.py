@@ -34,7 +34,6 @@ def pendulum(cartpole: RunConfig) -> RunConfig:
 
 
 def recorded(config: RunConfig, monkeypatch: pytest.MonkeyPatch, runs: int) -> list:
-    """The rollouts that an actor differentiates in `runs` runs."""
     rollouts, actor, weights = recording(monkeypatch), make_actor(config), first_weights(config)
     for version in range(runs):
         run(actor, config, WeightSnapshot(version, weights))
@@ -152,8 +151,6 @@ def test_the_weight_of_the_entropy_falls_in_a_straight_line_with_the_frames(cart
 
 
 class _MallocInfo(ctypes.Structure):
-    """`struct mallinfo2` of glibc."""
-
     _fields_ = [
         (name, ctypes.c_size_t)
         for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks")

@@ -142,7 +142,6 @@ def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -
 
 
 def evaluate(config: RunConfig, weight: float = 1.0) -> EvaluationResult:
-    """By the first weights, each times `weight`."""
     evaluator = Evaluator(config, environment_spec(config.environment), config.evaluation)
     result = evaluator.run(WeightSnapshot(1, np.float32(weight) * first_weights(config)))
     evaluator.close()

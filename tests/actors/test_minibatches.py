@@ -25,7 +25,6 @@ class NextActions(ActorCritic):
 
 @pytest.fixture(autouse=True)
 def with_next_actions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The method has a name, for this test alone."""
     monkeypatch.setitem(registry.METHODS, "next_actions", MethodEntry(__name__, "NextActions", continuous_actions=True))
 
 

@@ -48,7 +48,6 @@ def trained_run(preset: str) -> Iterator[tuple[str, Path, subprocess.Popen]]:
 
 
 def main(minutes: float, interval: float, file: Path) -> None:
-    """Run and print."""
     samples: list[dict[str, Any]] = []
     with trained_run(f"cartpole {UNTIL_FRAMES} --optimizer.schedule constant") as (folder, run, driver):
         started = time.monotonic()
@@ -89,7 +88,6 @@ def sample(driver: int, folder: str, run: Path) -> dict[str, Any]:
 
 
 def drift(samples: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Medians of the second and of the last fifth of the samples."""
     fifth = max(1, len(samples) // 5)
     names = [name for name in samples[0] if name != "time"]
     return {
@@ -106,7 +104,6 @@ def processes(folder: str) -> dict[int, str]:
 
 
 def pids(folder: str, kind: str) -> list[int]:
-    """The run's processes of one Ray class."""
     return sorted(pid for pid, name in processes(folder).items() if name.startswith(f"ray::{kind}"))
 
 
@@ -118,7 +115,6 @@ def resident(pid: int) -> int:
 
 
 def recovery(kills: int) -> None:
-    """Run and print."""
     with trained_run("pong --stop-at-return None") as (folder, run, _):
         seconds = [_seconds_to_recover(folder, run) for _ in range(kills)]
     print(f"median {statistics.median(seconds):.1f} s of {kills}")

@@ -94,7 +94,6 @@ def killed_aggregator(run: NodesRun, random_state: random.Random) -> None:
 
 
 def lost_node(run: NodesRun, random_state: random.Random) -> None:
-    """Cut the power of a node; another node joins."""
     aggregators, lost = run.aggregators(), run.one_of("NodeAggregator", random_state)
     run.cluster.remove_node(node_of(run.cluster, lost), allow_graceful=False)
     add(run.cluster, 2)

@@ -25,8 +25,6 @@ SETTINGS = (
 
 
 class OnCluster(Training):
-    """`tributary train` on a cluster."""
-
     def __init__(self, cluster: Cluster, folder: Path, arguments: str) -> None:
         line = f"{SETTINGS} --run-dir {folder} --address {cluster.address} {arguments}"
         super().__init__(Path(sys.executable).parent, folder, line)
@@ -47,13 +45,11 @@ class OnCluster(Training):
         self.wait_for_progress()
 
     def stop(self) -> tuple[dict[str, Any], str]:
-        """The summary, and what the command printed."""
         self.interrupt()
         return account_of(self.folder), self.printed()
 
 
 def pids(cluster: Cluster, title: str) -> list[int]:
-    """The cluster's processes whose title begins so."""
     found = []
     for entry in Path("/proc").iterdir():
         # A process may end at any moment; it is one of the cluster's if its parent is a raylet of it.

@@ -102,7 +102,6 @@ def test_prometheus_has_the_numbers_of_a_run(head: tuple[str, Path, dict[str, st
     names = {*(f"{name}_total" for name in totals), *gauges, "actors_alive"}
 
     def another() -> bool:
-        """Look for a scrape of all metrics that came after the last one, and say whether there were three."""
         now = prometheus.values(run.name)
         if names <= now.keys() and (not seen or now["frames_total"] > seen[-1]["frames_total"]):
             seen.append(now)

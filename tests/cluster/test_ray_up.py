@@ -33,7 +33,6 @@ _NETWORK = "10.177.0"
 
 
 def run(command: str) -> str:
-    """Run a shell command; its output, or an AssertionError with it."""
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
     return result.stdout
@@ -56,7 +55,6 @@ class Host:
         run(f"ssh-keygen -q -t ed25519 -N '' -f {self._folder}/host_key")
 
     def boot(self) -> None:
-        """Start it: a home, empty at first, with the key in it, and sshd."""
         script = (
             f"set -e; key=$(cat {self._folder}/host_key); {_own_files(self._folder / 'home')}; "
             "mkdir -p /run/sshd /root/.ssh; touch /root/.bashrc; "
@@ -82,7 +80,6 @@ class Host:
         )
 
     def kill(self) -> None:
-        """End it like a power cut: everything in it is killed."""
         if self._process is None:
             return
         # The first process of its own process namespace takes all others with it.
@@ -106,7 +103,6 @@ class Host:
         return found
 
     def remove(self) -> None:
-        """Kill it, and take its network away."""
         self.kill()
         run(f"ip netns delete {self.name}")
 
@@ -154,8 +150,6 @@ class Network:
 
 
 class RayCluster:
-    """Three hosts and the cluster file for them."""
-
     def __init__(self, network: Network, folder: Path) -> None:
         self.network, self.home = network, folder / "home"
         self.home.mkdir()
@@ -208,7 +202,6 @@ class RayCluster:
         return {"actors_alive": 0, "updates": 0}
 
     def logs(self) -> str:
-        """What the run says of its actors, and Ray's autoscaler of the hosts."""
         return self.on_head("cat runs/net/log.txt; tail -n 100 /tmp/ray/session_latest/logs/monitor*").stdout
 
     def alive(self) -> int:

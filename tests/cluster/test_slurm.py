@@ -110,7 +110,6 @@ PartitionName=all Nodes=ALL Default=YES
         self._process.wait()
 
     def run(self, *command: str, check: bool = True, **variables: str) -> str:
-        """What a command of Slurm prints, which may see these further variables."""
         result = subprocess.run(
             ["nsenter", f"--target={self._process.pid}", "--net", *command],
             env=self._environment() | variables,
@@ -122,11 +121,9 @@ PartitionName=all Nodes=ALL Default=YES
         return result.stdout
 
     def states(self) -> list[str]:
-        """The state of each node."""
         return self.run("sinfo", "--noheader", "--Node", "--format=%t", check=False).split()
 
     def job(self, number: int) -> dict[str, str]:
-        """What Slurm says of a job: JobState, Restarts, ExitCode, and so on."""
         return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "show", "job", str(number))))
 
     def _environment(self) -> dict[str, str]:

@@ -63,7 +63,6 @@ class Job:
         )
 
     def ended(self, behaviour: str, restarts: int = 0) -> int:
-        """The code of a job that ends by itself."""
         process = self.start(behaviour, restarts)
         process.communicate(timeout=DEADLINE_SECONDS)
         return process.returncode

@@ -12,7 +12,6 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def anchors(file: Path) -> set[str]:
-    """The anchors of a document's headings, as its readers' browsers have them."""
     headings = re.findall(r"^#+ (.+)$", file.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -89,7 +89,6 @@ def test_a_method_of_the_users_own_trains_and_is_evaluated(example: Callable, tm
     chosen = f"{SMALL} --environment.import own_method --method.name sign"
 
     def run(line: str) -> int:
-        """As in a new process."""
         assert "sign" not in METHODS
         try:
             return main(line.split())
@@ -216,7 +215,6 @@ SHORT = {
 
 
 def tasks() -> dict[str, str]:
-    """The code of each task: the first in the second column."""
     table = (EXAMPLES.parent / "coming-from.md").read_text().split("\n\n")[3]
     rows = re.findall(r"^\| ([^|]+) \| [^`|]*`([^`]+)`", table, re.M)
     return dict(rows)
@@ -282,7 +280,6 @@ def as_on_the_page(layout: ParameterLayout, flat: np.ndarray) -> list[np.ndarray
 
 
 def largest_difference(ours: list[np.ndarray], theirs: list[tf.Tensor]) -> float:
-    """Relative to the largest value of each tensor."""
     return max(float(np.abs(a - b.numpy()).max() / np.abs(a).max()) for a, b in zip(ours, theirs, strict=True))
 
 

@@ -64,7 +64,6 @@ class ChaosRun:
         return self.shown.read_text(errors="replace")
 
     def wait_for_end(self) -> str:
-        """The whole output."""
         self.driver.wait(self.deadline_seconds)
         return self.output()
 
@@ -93,7 +92,6 @@ class ChaosRun:
         return 0
 
     def end(self) -> None:
-        """Leave nothing behind, however the test ended."""
         for pid in self.processes():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -131,7 +129,6 @@ class ChaosRun:
         return sorted(int(file.stem.removeprefix("update-")) for file in (self.path / "checkpoints").glob("*.index"))
 
     def kill_driver(self) -> None:
-        """Without its driver everything ends."""
         os.kill(self.driver.pid, signal.SIGKILL)
         self.driver.wait()
         self.wait_until_gone()
@@ -182,7 +179,6 @@ def common_faults(
 
 
 def actor_fault(run: ChaosRun, act: Fault, line: str) -> None:
-    """Do something to an actor; see its line in the log, and a replacement."""
     lines, replaced = run.log().count(line), run.log().count(" replaces actor ")
     act()
     run.wait_for(lambda: run.log().count(line) > lines, line)

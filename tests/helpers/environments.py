@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def tracked(*patterns: str) -> set[str]:
-    """The files that git has, by their path in the project."""
     listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
     return {name for name in listed.stdout.splitlines() if (ROOT / name).is_file()}
 

@@ -38,7 +38,6 @@ class FakeRay:
         self._results: dict[FakeCall, Any] = {}
 
     def end(self, call: FakeCall, result: Any) -> None:
-        """End a call with a result, or with an error."""
         self._results[call] = result
 
     def remote(self, **options: Any) -> Any:

@@ -9,7 +9,6 @@ from rich.table import Table
 
 
 def timed(call: Callable[[], object]) -> tuple[float, float]:
-    """Wall and CPU seconds of a call."""
     wall, cpu = time.perf_counter(), time.process_time()
     call()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -25,7 +24,6 @@ class Row(NamedTuple):
 
 
 def conclude(question: str, rows: list[Row]) -> None:
-    """Print the rows as a table; fail on a required row that does not hold."""
     table = Table(title=question, title_justify="left", title_style="bold", pad_edge=False, box=None)
     for header, ratio in ("", 5), ("measured", 5), ("required", 3), ("", 1):
         table.add_column(header, ratio=ratio)

@@ -110,8 +110,6 @@ class HandDrivenExecutor:
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
-
     def __init__(self) -> None:
         self.now = 0.0
 

@@ -32,8 +32,6 @@ class Cue(gymnasium.Env):
 
 
 class Positions(gymnasium.ObservationWrapper):
-    """CartPole's position and angle, without their speeds."""
-
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         space = env.observation_space

@@ -4,6 +4,5 @@ from pathlib import Path
 
 
 def write_namesakes(folder: Path) -> None:
-    """A working directory whose modules have the names of the project's packages."""
     for name in ("actors", "launch", "learner", "shared"):
         (folder / f"{name}.py").write_text("raise RuntimeError('this is not the project')\n")

@@ -64,7 +64,6 @@ def shape_of(kind: str) -> tuple[int, ...]:
 
 
 def observations(kind: str, *leading: int, seed: int = 0) -> np.ndarray:
-    """Random observations for a network of this kind."""
     random = np.random.default_rng(seed)
     if kind == "mlp":
         return random.normal(size=(*leading, *shape_of(kind))).astype(np.float32)

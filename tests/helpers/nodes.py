@@ -14,7 +14,6 @@ def add(cluster: Cluster, cpus: int, **resources: float) -> Any:
 
 
 def node_of(cluster: Cluster, pid: int) -> Any:
-    """The node whose raylet is the parent of this process."""
     parent = int(re.search(r"PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])  # type: ignore[index]
     command = Path(f"/proc/{parent}/cmdline").read_bytes().decode()
     return next(node for node in cluster.list_all_nodes() if node.node_id in command)

@@ -49,8 +49,6 @@ class Sides(gymnasium.Env):
 
 
 class Camera(gymnasium.ObservationWrapper):
-    """Shows the picture only."""
-
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self.observation_space = Sides.observation_space["camera"]

@@ -32,6 +32,5 @@ class Given(gymnasium.Env):
 
 
 def registered(name: str, environment: gymnasium.Env) -> str:
-    """An id for this very environment."""
     gymnasium.register(name, entry_point=lambda: environment, disable_env_checker=True)
     return name

@@ -67,7 +67,6 @@ class Terminal:
             self.process.wait()
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Read what the command prints until a condition holds."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             assert self.process.poll() is None, self.output
@@ -86,7 +85,6 @@ class Terminal:
         ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def settings(self) -> list:
-        """What `stty` shows of it."""
         return termios.tcgetattr(self._master)
 
     def type(self, keys: str) -> None:
@@ -98,7 +96,6 @@ class Terminal:
         os.close(self._master)
 
     def wait(self) -> int:
-        """The exit code of the command, once it has ended."""
         return self.process.wait(DEADLINE_SECONDS)
 
     def read_to_the_end(self) -> int:
@@ -150,13 +147,11 @@ class ScreenReader:
                 self._control(token[1], token[2])
 
     def line(self, row: int) -> str:
-        """The characters of a row, the first of which is 0."""
         columns = [column for at, column in self.cells if at == row]
         return "".join(self.cells.get((row, column), _EMPTY)[0] for column in range(max(columns, default=-1) + 1))
 
     @property
     def text(self) -> str:
-        """All rows."""
         return "\n".join(self.line(row) for row in range(max((row for row, _ in self.cells), default=-1) + 1))
 
     def _character(self, character: str) -> None:

@@ -15,7 +15,6 @@ from shared.types import WeightSnapshot
 
 
 def untrained(folder: Path, preset: str, **settings: Any) -> Path:
-    """A run of a preset with the weights that it begins with."""
     config = with_settings(PRESETS[preset].config, settings)
     spec = environment_spec(config.environment)
     if spec.images:

@@ -87,5 +87,4 @@ _OF_RAY = re.compile(r"(\x1b\[\d+m)?(\(raylet\)|\(pid=gcs_server\)|\[\d{4}-\d\d-
 
 
 def without_ray(output: str) -> list[str]:
-    """The other lines of an output."""
     return [line for line in output.splitlines() if not _OF_RAY.match(line)]

@@ -21,7 +21,6 @@ def write_rows(folder: Path, *rows: dict[str, Any]) -> None:
 
 
 def written_run(folder: Path, rows: Iterable[dict[str, Any]], config: RunConfig | None = None) -> Path:
-    """A run of these rows, with the default settings or `config`."""
     folder.mkdir(parents=True, exist_ok=True)
     RunFolder(folder).write_config(config or RunConfig())
     write_rows(folder, *rows)

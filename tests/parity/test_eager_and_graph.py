@@ -246,7 +246,6 @@ def _ways_to_predict() -> dict[str, Predict]:
 
 
 def _random_play(count: int, environments: int = 100) -> Float32Array:
-    """Observations of CartPole-v1 by random actions."""
     vector = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * environments)
     random = np.random.default_rng(0)
     kept = [vector.reset(seed=0)[0]]

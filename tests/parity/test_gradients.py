@@ -232,7 +232,6 @@ def _by_ours(problem: _Problem) -> list[Float32Array]:
 
 
 def _by_numpy(problem: _Problem) -> list[Float32Array]:
-    """RMSProp in float64 on eager gradients."""
     model = _perceptron()
     weights = [w.astype(np.float64) for w in problem.weights]
     squares = [np.zeros_like(w) for w in weights]
@@ -264,7 +263,6 @@ def _gradient_graph(model: keras.Model, outputs: int) -> Callable[[Float32Array,
 
 
 def _versions(config: RunConfig, ages: tuple[int, ...]) -> dict[int, Float32Array]:
-    """The parameters after each number of updates in `ages`."""
     versions = {0: first_weights(config)}
 
     def done(learner: Learner) -> bool:

@@ -144,7 +144,6 @@ def _mode(mode: str) -> Iterator[None]:
 
 
 def _rollout_seconds(config: RunConfig, mode: str) -> tuple[float, float]:
-    """Median wall and CPU seconds of a rollout and its gradient, after a warm-up."""
     with _mode(mode):
         spec = environment_spec(config.environment)
         actor, weights = Actor(config, spec, 0), WeightSnapshot(0, Policy(config, spec).initial_parameters())

@@ -28,8 +28,6 @@ def act(network: Network, stored: StoredActivations, observations: np.ndarray) -
 
 
 def gradients(network: Network, observations: np.ndarray, stored: StoredActivations | None) -> list[np.ndarray]:
-    """The heads of a rollout, and the gradient of a loss over them."""
-
     def compute() -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             arguments = tf.constant(observations), start(network), tf.constant(MASK)

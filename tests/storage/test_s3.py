@@ -41,13 +41,11 @@ class Door:
         self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
-        """Listen."""
         self._shut = threading.Event()
         listening = socket.create_server(("127.0.0.1", self.port), backlog=100)
         self._start(self._listen, listening, self._shut)
 
     def shut(self) -> None:
-        """Cut all connections. Returns when they are cut."""
         self._shut.set()
         for thread in self._threads:
             thread.join()
@@ -98,8 +96,6 @@ class MotoServer:
         self.url = f"http://127.0.0.1:{self.door.port}"
 
     def wait(self) -> None:
-        """Wait until it answers."""
-
         def answers() -> bool:
             with suppress(urllib.error.URLError):
                 self._call("GET", "")
@@ -109,26 +105,21 @@ class MotoServer:
         wait_for(answers, "an answer of the server", process=self._process, shown=self._log.read_text)
 
     def close(self) -> None:
-        """End it."""
         self.door.shut()
         self._process.kill()
         self._process.wait()
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket."""
         self._call("PUT", name)
 
     def buckets(self) -> list[str]:
-        """The names of all buckets."""
         return self._names(self._call("GET", ""), "Bucket/Name")
 
     def names(self, bucket: str, folder: str) -> list[str]:
-        """The files below a folder of a bucket, by their path there."""
         keys = self._names(self._call("GET", f"{bucket}?list-type=2&prefix={folder}/"), "Contents/Key")
         return [key.removeprefix(f"{folder}/") for key in keys]
 
     def files(self, bucket: str, folder: str) -> dict[str, bytes]:
-        """Their content, where nobody writes to them."""
         return {name: self._call("GET", f"{bucket}/{folder}/{name}") for name in self.names(bucket, folder)}
 
     def _names(self, xml: bytes, path: str) -> list[str]:
@@ -177,14 +168,12 @@ def variables(server: MotoServer) -> dict[str, str]:
 
 
 def call(folder: Path, variables: dict[str, str], program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Type a command that ends by itself, in a folder."""
     return subprocess.run(
         [program, *arguments], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
     )
 
 
 def files_of(run: Path) -> dict[str, bytes]:
-    """What a copy of a run is to have."""
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in files.items() if name not in (".lock", ".driver")}
 

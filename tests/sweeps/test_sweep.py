@@ -45,8 +45,6 @@ _DEADLINE_SECONDS = 900
 
 
 class Command:
-    """`tributary sweep FILE --output FOLDER`."""
-
     def __init__(self, file: Path, folder: Path) -> None:
         self.folder = folder
         self._log = folder.with_suffix(".log")
@@ -72,7 +70,6 @@ class Command:
         return set(re.findall(r"^(trial-\d+): (?:done|stopped|refused|failed),", self.log(), re.MULTILINE))
 
     def training(self, least_frames: int = 5_000) -> Path | None:
-        """The folder of a trial that has trained so far, and trains."""
         for config in self.folder.glob("trial-*/config.json"):
             run = config.parent
             if last_row(RunFolder(run)).get("frames", 0) > least_frames and holder_of(run) is not None:
@@ -97,7 +94,6 @@ class Command:
 
 @contextmanager
 def sweeping(file: Path, folder: Path) -> Iterator[Command]:
-    """Start the command; it is killed at the end if it still runs."""
     command = Command(file, folder)
     try:
         yield command
@@ -106,7 +102,6 @@ def sweeping(file: Path, folder: Path) -> Iterator[Command]:
 
 
 def trials_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """The trials of sweep.json by name."""
     return {Path(trial["run"]).name: trial for trial in json.loads((folder / "sweep.json").read_text())["trials"]}
 
 

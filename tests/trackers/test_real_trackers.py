@@ -38,7 +38,6 @@ class MlflowServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         command = [self._program, "server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -54,14 +53,12 @@ class MlflowServer:
         wait_for(self._answers, "an answer of the server", process=self._process, shown=log_file.read_text)
 
     def kill(self) -> None:
-        """Kill it with its workers, if it runs."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def runs(self) -> list[dict[str, Any]]:
-        """Its runs of the experiment `tributary`: info and data, as its interface gives them."""
         experiment = self._get("experiments/get-by-name", experiment_name="tributary")["experiment"]
         body = json.dumps({"experiment_ids": [experiment["experiment_id"]]}).encode()
         request = urllib.request.Request(
@@ -74,12 +71,10 @@ class MlflowServer:
         return [step for step, _ in self.metric(run_id, "speed/frames_per_second")]
 
     def metric(self, run_id: str, name: str) -> list[tuple[int, float]]:
-        """Frames and values of a metric, by frames."""
         history = self._get("metrics/get-history", run_id=run_id, metric_key=name, max_results="25000")
         return sorted((int(point["step"]), float(point["value"])) for point in history.get("metrics", []))
 
     def files(self, run_id: str, folder: str) -> list[str]:
-        """The files of a run in a folder of its artifacts."""
         listed = self._get("artifacts/list", run_id=run_id, path=folder)
         return sorted(Path(file["path"]).name for file in listed.get("files", []))
 

@@ -21,7 +21,6 @@ def fault(name: str) -> bool:
 
 
 def patch(module) -> None:
-    """Have `Actor.run` look for faults."""
     run = module.Actor.run
 
     def run_with_faults(self, snapshot, target=None):
@@ -44,10 +43,7 @@ def patch(module) -> None:
 
 
 class Finder:
-    """Patches `actors.actor` when it is imported."""
-
     def find_spec(self, name, *_):
-        """See `importlib.abc.MetaPathFinder`."""
         if name != "actors.actor":
             return None
         sys.meta_path.remove(self)
