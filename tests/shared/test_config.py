@@ -13,7 +13,6 @@ from shared.config import (
     LearnerConfig,
     NetworkConfig,
     RunConfig,
-    flat_settings,
 )
 from shared.config.checks import Range, check_ranges
 from shared.errors import ConfigurationError, last_line, one_line, typed_line
@@ -84,13 +83,6 @@ def test_settings_that_cannot_be_together_are_refused(settings: dict, problem: s
 @pytest.mark.parametrize(("actors", "range_"), [(3, (3, 3)), ("auto", (1, None)), ("2:16", (2, 16))])
 def test_actors_are_a_number_or_a_range(actors: int | str, range_: tuple[int, int | None]) -> None:
     assert RunConfig(actors=actors).actor_range == range_
-
-
-def test_flat_settings_have_the_names_of_the_command_line_and_plain_values() -> None:
-    flat = flat_settings(RunConfig(network=NetworkConfig(hidden_sizes=(8, 4)), stop_at_return=None))
-    assert flat["actor.unroll_length"] == 20
-    assert flat["network.hidden_sizes"] == "(8, 4)"
-    assert flat["stop_at_return"] == "None"
 
 
 @pytest.mark.parametrize(

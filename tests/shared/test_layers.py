@@ -64,31 +64,25 @@ def test_images_some_at_a_time_give_what_all_of_them_give(count: int) -> None:
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-3)
 
 
-def operations(count: int | None, kind: str, *, gradient: bool = False) -> list[tf.Operation]:
-    """Those of a kind in the graph of a convolution of images, in the order in which they were made."""
+def comes_after(operation: tf.Operation, other: tf.Operation) -> bool:
+    before = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+    return other in before or any(comes_after(earlier, other) for earlier in before)
+
+
+@pytest.mark.parametrize("kind", ["Conv2D", "Conv2DBackpropFilter"])
+def test_images_have_their_turn_one_after_another(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side their floats would all be in memory at the same time."""
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])  # noqa: ARG005
 
     def layer(images: tf.Tensor) -> tf.Tensor:
         kernel = tf.ones((8, 8, 4, 6))
         with tf.GradientTape() as tape:
             tape.watch(kernel)
             output = convolution_of_images(images, halves, kernel, tf.zeros(6), 4)
-        return tape.gradient(output, kernel) if gradient else output
+        return output, tape.gradient(output, kernel)
 
-    graph = tf.function(layer, autograph=False).get_concrete_function(tf.TensorSpec((count, 16, 16, 4), tf.uint8)).graph
-    return [operation for operation in graph.get_operations() if operation.type == kind]
-
-
-def comes_after(operation: tf.Operation, other: tf.Operation) -> bool:
-    """Whether one operation of a graph waits for another."""
-    before = [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
-    return other in before or any(comes_after(earlier, other) for earlier in before)
-
-
-@pytest.mark.parametrize(("kind", "gradient"), [("Conv2D", False), ("Conv2DBackpropFilter", True)])
-def test_images_have_their_turn_one_after_another(kind: str, gradient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Side by side their floats would all be in memory at the same time."""
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [])  # noqa: ARG005
-    first, second, third = operations(70, kind, gradient=gradient)
+    graph = tf.function(layer, autograph=False).get_concrete_function(random_images(70)).graph
+    first, second, third = (operation for operation in graph.get_operations() if operation.type == kind)
     assert comes_after(second, first)
     assert comes_after(third, second)
 

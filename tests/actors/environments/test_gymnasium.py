@@ -176,17 +176,6 @@ def test_cartpole_resets_in_the_step_after_the_end(vectorization: str) -> None:
     assert not after.rewards[ended].any()
 
 
-def test_continuous_actions_are_in_units_of_half_the_range_and_clipped_to_it() -> None:
-    taken = []
-    environment = VectorEnvironment(PENDULUM, 5)
-    environment.reset(0)
-    inner = environment.unwrapped
-    step = inner.step
-    inner.step = lambda actions: taken.append(actions) or step(actions)
-    environment.step(np.array([[-7.0], [-1.0], [0.0], [0.5], [3.0]], np.float32))
-    np.testing.assert_allclose(taken[0][:, 0], [-2.0, -2.0, 0.0, 1.0, 2.0])
-
-
 @pytest.mark.usefixtures("short_random_play")
 def test_the_mean_observation_is_reproducible_and_in_range() -> None:
     first, second = (measure_observation_mean(EnvironmentConfig(), 3) for _ in range(2))
