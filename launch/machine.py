@@ -3,7 +3,6 @@
 import atexit
 import functools
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from shared.config import RunConfig
 from shared.errors import setting_error
 
-# Where Linux shows processes and their open files.
+# Where Linux shows processes and their open files, and the limits that containers and batch systems set.
 PROCESSES = "/proc"
+CONTROL_GROUPS = "/sys/fs/cgroup"
 # Measured for an actor process with 32 Atari environments, rounded up.
 ACTOR_BYTES = 950 * 2**20
 
@@ -29,9 +28,13 @@ ACTOR_BYTES = 950 * 2**20
 
 def usable_cores() -> int:
     """Cores that this process may use: those of its affinity, and whole ones of its CPU quota, at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = resource_limits().cores
-    return cores if quota is None else max(1, min(cores, int(quota)))
+    limits: list[float] = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    for group in _control_groups():
+        version_1 = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
+        # Version 1 has a quota of -1 where there is none.
+        for quota in (_numbers(group / "cpu.max"), version_1):
+            limits += [quota[0] / quota[1]] if len(quota) == 2 and quota[0] > 0 else []
+    return max(1, int(min(limits)))
 
 
 def machine_bytes() -> int:
@@ -41,64 +44,24 @@ def machine_bytes() -> int:
     except (ValueError, OSError):
         # Some builds of Python for macOS lack one of the names.
         physical = int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
-    limit = resource_limits().memory_bytes
-    return physical if limit is None else min(physical, limit)
+    files = [group / name for group in _control_groups() for name in ("memory.max", "memory.limit_in_bytes")]
+    return min([physical, *(limit for file in files for limit in _numbers(file))])
 
 
-class ResourceLimits(NamedTuple):
-    """Limits of the control groups of a process, as containers and batch systems set them; None: unlimited."""
-
-    cores: float | None
-    memory_bytes: int | None
-
-
-def resource_limits(processes: str | None = None) -> ResourceLimits:
-    """The lowest limits of this process's control groups (v1 and v2) and their parents, as far as they are visible.
-
-    `processes` is the folder where the kernel shows processes. There is none on other systems than Linux.
-    """
-    cores: list[float] = []
-    memory: list[int] = []
-    for group in _control_groups(Path(processes or PROCESSES, "self")):
-        version_1 = [*_numbers(group / "cpu.cfs_quota_us")[:1], *_numbers(group / "cpu.cfs_period_us")[:1]]
-        for limit in (_numbers(group / "cpu.max"), version_1):
-            # Version 1 has a quota of -1 where there is none.
-            if len(limit) == 2 and limit[0] > 0:
-                cores.append(limit[0] / limit[1])
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            memory += _numbers(group / name)
-    return ResourceLimits(min(cores, default=None), min(memory, default=None))
-
-
-def _control_groups(process: Path) -> Iterator[Path]:
-    """The folders of a process's control groups and their visible parents."""
+def _control_groups() -> Iterator[Path]:
+    """The folders of this process's control groups, of version 2 and 1, and of their parents. Some may not exist."""
     try:
-        groups = (process / "cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        mounts = (process / "mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = Path(PROCESSES, "self", "cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
+        # Another system than Linux.
         return
-    paths: dict[str, str] = {}
-    for line in groups:
+    for line in lines:
         _, controllers, path = line.split(":", 2)
-        paths.update(dict.fromkeys(controllers.split(","), path))
-    for line in mounts:
-        fields, _, rest = line.partition(" - ")
-        root, point = (_unescaped(field) for field in fields.split()[3:5])
-        kind, _, options = rest.split()[:3]
-        if kind not in ("cgroup", "cgroup2"):
-            continue
-        # Version 2 has one hierarchy for all controllers, without names.
-        found = {""} if kind == "cgroup2" else set(options.split(",")) & {"cpu", "memory"}
-        for path in {paths[name] for name in found if name in paths}:
-            # A container may see its own group as the root of the mount, and its path as on the host.
-            inside = os.path.relpath(path, root)
-            folder = Path(point) if inside.startswith("..") else Path(point, inside)
-            yield from (parent for parent in (folder, *folder.parents) if parent.is_relative_to(point))
-
-
-def _unescaped(field: str) -> str:
-    """A field of mountinfo, where the kernel writes spaces and newlines as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+        # Version 1 has a hierarchy for each controller, version 2 one without a name.
+        top = Path(CONTROL_GROUPS, controllers)
+        # A container may see its own group as the top, and its path as on the host: then only the top exists.
+        group = Path(top, path.lstrip("/"))
+        yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
 
 
 def _numbers(file: Path) -> list[int]:

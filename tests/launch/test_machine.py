@@ -8,113 +8,76 @@ from pathlib import Path
 import pytest
 
 from launch import machine
-from launch.machine import ResourceLimits, resource_limits
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
 
 
-def processes(folder: Path, groups: list[str], mounts: list[tuple[str, str, str]], files: dict[str, str]) -> str:
-    """A folder in the place of /proc, and the files of control groups: name relative to `folder` to content.
-
-    `mounts` have the root within the hierarchy, the mount point, and type and options.
-    """
+def limit_cores_and_memory(
+    folder: Path, patch: pytest.MonkeyPatch, groups: list[str], files: dict[str, str | int]
+) -> None:
+    """Four cores, and in `folder` what Linux shows of control groups: name of a file to its content."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content + "\n")
-    own = folder / "proc" / "self"
-    own.mkdir(parents=True)
-    (own / "cgroup").write_text("\n".join(groups) + "\n")
-    lines = [
-        f"30 25 0:26 {root} {str(folder / point).replace(' ', chr(92) + '040')} rw,nosuid shared:4 - {kind}"
-        for root, point, kind in mounts
-    ]
-    (own / "mountinfo").write_text("\n".join(["21 1 8:1 / / rw - ext4 /dev/sda1 rw", *lines]) + "\n")
-    return str(folder / "proc")
+        (folder / name).write_text(f"{content}\n")
+    (folder / "proc" / "self").mkdir(parents=True)
+    (folder / "proc" / "self" / "cgroup").write_text("\n".join(groups) + "\n")
+    patch.setattr(machine, "PROCESSES", str(folder / "proc"))
+    patch.setattr(machine, "CONTROL_GROUPS", str(folder))
+    patch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
 
 
-V2 = "cgroup2 cgroup2 rw"
-CPU, MEMORY = "cgroup cgroup rw,cpu,cpuacct", "cgroup cgroup rw,memory"
-UNLIMITED = str(2**63 - 4096)
+# Groups of the process, files, cores and gibibytes; None: all of the machine.
 CASES = {
-    "version 2": (
-        ["0::/job"],
-        [("/", "cg", V2)],
-        {"cg/job/cpu.max": "150000 100000", "cg/job/memory.max": str(2 * GIB)},
-        ResourceLimits(1.5, 2 * GIB),
-    ),
-    "version 2 without limits": (
-        ["0::/job"],
-        [("/", "cg", V2)],
-        {"cg/job/cpu.max": "max 100000", "cg/job/memory.max": "max"},
-        ResourceLimits(None, None),
-    ),
-    "version 2 with lower limits of parents": (
+    "version 2": (["0::/job"], {"job/cpu.max": "250000 100000", "job/memory.max": 2 * GIB}, 2, 2),
+    "less than a core": (["0::/job"], {"job/cpu.max": "50000 100000"}, 1, None),
+    "more than there are": (["0::/job"], {"job/cpu.max": "1600000 100000", "job/memory.max": 2**60}, 4, None),
+    "no limits": (["0::/job"], {"job/cpu.max": "max 100000", "job/memory.max": "max"}, 4, None),
+    "lower limits of parents": (
         ["0::/slice/pod/container"],
-        [("/", "cg", V2)],
         {
-            "cg/slice/cpu.max": "max 100000",
-            "cg/slice/memory.max": str(GIB),
-            "cg/slice/pod/cpu.max": "50000 100000",
-            "cg/slice/pod/memory.max": "max",
-            "cg/slice/pod/container/cpu.max": "400000 100000",
-            "cg/slice/pod/container/memory.max": str(8 * GIB),
+            "slice/cpu.max": "max 100000",
+            "slice/memory.max": GIB,
+            "slice/pod/cpu.max": "200000 100000",
+            "slice/pod/memory.max": "max",
+            "slice/pod/container/cpu.max": "300000 100000",
+            "slice/pod/container/memory.max": 8 * GIB,
         },
-        ResourceLimits(0.5, GIB),
+        2,
+        1,
     ),
     "version 1 in nested groups": (
         ["4:memory:/docker/7f/inner", "2:cpu,cpuacct:/docker/7f", "0::/"],
-        [("/", "my cg/cpu", CPU), ("/", "my cg/memory", MEMORY), ("/", "my cg/unified", V2)],
         {
-            "my cg/cpu/docker/7f/cpu.cfs_quota_us": "50000",
-            "my cg/cpu/docker/7f/cpu.cfs_period_us": "100000",
-            "my cg/cpu/cpu.cfs_quota_us": "-1",
-            "my cg/cpu/cpu.cfs_period_us": "100000",
-            "my cg/memory/docker/7f/inner/memory.limit_in_bytes": UNLIMITED,
-            "my cg/memory/docker/7f/memory.limit_in_bytes": "1600000000",
+            "cpu,cpuacct/docker/7f/cpu.cfs_quota_us": 300_000,
+            "cpu,cpuacct/docker/7f/cpu.cfs_period_us": 100_000,
+            "cpu,cpuacct/cpu.cfs_quota_us": -1,
+            "cpu,cpuacct/cpu.cfs_period_us": 100_000,
+            "memory/docker/7f/inner/memory.limit_in_bytes": 2**63 - 4096,
+            "memory/docker/7f/memory.limit_in_bytes": GIB,
         },
-        ResourceLimits(0.5, 1_600_000_000),
+        3,
+        1,
     ),
-    # As in a container: its group is the root of the mount.
-    "version 1 from within": (
-        ["4:memory:/docker/7f", "2:cpu,cpuacct:/docker/7f/in"],
-        [("/docker/7f", "cpu", CPU), ("/docker/7f", "memory", MEMORY)],
-        {
-            "cpu/in/cpu.cfs_quota_us": "250000",
-            "cpu/in/cpu.cfs_period_us": "100000",
-            "memory/memory.limit_in_bytes": str(4 * GIB),
-        },
-        ResourceLimits(2.5, 4 * GIB),
+    "the path on the host, which a container does not see": (
+        ["0::/../other/job", "4:memory:/docker/7f"],
+        {"cpu.max": "200000 100000", "memory/memory.limit_in_bytes": GIB},
+        2,
+        1,
     ),
-    "a path on the host that the container does not see": (
-        ["0::/../other/job"],
-        [("/", "cg", V2)],
-        {"cg/cpu.max": "200000 100000", "cg/memory.max": str(3 * GIB)},
-        ResourceLimits(2.0, 3 * GIB),
-    ),
-    "files that are not readable as numbers": (
-        ["0::/job"],
-        [("/", "cg", V2)],
-        {"cg/job/cpu.max": "", "cg/job/memory.max": "much"},
-        ResourceLimits(None, None),
-    ),
+    "files that are not readable as numbers": (["0::/job"], {"job/cpu.max": "", "job/memory.max": "much"}, 4, None),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_lowest_limit_of_a_process_and_its_groups_counts(case: str, tmp_path: Path) -> None:
-    groups, mounts, files, limits = CASES[case]
-    assert resource_limits(processes(tmp_path, groups, mounts, files)) == limits
-
-
-@pytest.mark.parametrize(("quota", "cores"), [("50000", 1), ("250000", 2), ("max", 4), ("1600000", 4)])
-def test_a_quota_and_a_memory_limit_are_all_that_a_run_plans_with(
-    quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_lowest_limit_of_a_process_and_its_groups_counts(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"cg/cpu.max": f"{quota} 100000", "cg/memory.max": str(GIB)}
-    monkeypatch.setattr(machine, "PROCESSES", processes(tmp_path, ["0::/"], [("/", "cg", V2)], files))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
-    assert (machine.usable_cores(), machine.machine_bytes()) == (cores, GIB)
+    groups, files, cores, gibibytes = CASES[case]
+    limit_cores_and_memory(tmp_path, monkeypatch, groups, files)
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert machine.usable_cores() == cores
+    assert machine.machine_bytes() == (physical if gibibytes is None else gibibytes * GIB)
 
 
 def run_python(script: str, *, shell: str = "", environment: dict[str, str] | None = None) -> str:
