@@ -1,8 +1,10 @@
 """Signals that stop a run: Ctrl-C, SIGTERM, and SIGHUP when a terminal is closed."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 
 class StopRequest:
@@ -43,8 +45,7 @@ class Interrupts(StopRequest):
     While training, the first signal sets `asked` and a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP never
     count as a second Ctrl-C, because they arrive several times: a job scheduler sends SIGTERM to each process of a job;
     a closed terminal sends SIGHUP, and its shell another one. Before training they raise KeyboardInterrupt, as Ctrl-C
-    does; after training they are ignored. A process that ignores SIGHUP from its start, as under nohup, goes on
-    ignoring it.
+    does; after training they are ignored.
     """
 
     def __init__(self) -> None:
@@ -52,15 +53,12 @@ class Interrupts(StopRequest):
         self._training = self._concluding = False
 
     def __enter__(self) -> "Interrupts":
-        self._before = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
-        for kind, handler in self._before.items():
-            if handler != signal.SIG_IGN:
-                signal.signal(kind, self._ask_only)
+        self._handlers = on_hangup(self._ask_only)
+        self._handlers.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for kind, handler in self._before.items():
-            signal.signal(kind, handler)
+    def __exit__(self, *details: Any) -> None:
+        self._handlers.__exit__(*details)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -83,6 +81,20 @@ class Interrupts(StopRequest):
         elif not self._concluding:
             self._concluding = True
             raise StoppedBeforeTrainingError
+
+
+@contextmanager
+def on_hangup(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Handle SIGTERM and SIGHUP within. A process that ignores SIGHUP, as under nohup, goes on ignoring it."""
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGHUP, signal.SIGTERM)}
+    for kind, earlier in before.items():
+        if earlier != signal.SIG_IGN:
+            signal.signal(kind, handler)
+    try:
+        yield
+    finally:
+        for kind, earlier in before.items():
+            signal.signal(kind, earlier)
 
 
 @contextmanager

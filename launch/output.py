@@ -219,15 +219,9 @@ def make_folder(folder: Path, setting: str) -> None:
 
 def replace_folder(made: Path, path: Path) -> None:
     """Rename the folder `made`, on the same file system, to `path`, whose old folder is left beside `made`."""
-    old = made.with_name(f"{made.name}.old")
     if path.exists():
-        path.rename(old)
-    try:
-        made.rename(path)
-    except OSError:
-        if old.exists():
-            old.rename(path)
-        raise
+        path.rename(made.with_name(f"{made.name}.old"))
+    made.rename(path)
 
 
 # Output files are checked before hours of work.

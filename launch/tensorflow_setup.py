@@ -158,9 +158,7 @@ def _without_notices() -> Iterator[None]:
     """Filter the start-up notices from the standard error of C++ code."""
     open_standard_streams()
     _flush_stderr()
-    # In memory, where the system has such files: no folder may be writable.
-    in_memory = hasattr(os, "memfd_create")
-    with open(os.memfd_create("stderr"), "w+b") if in_memory else tempfile.TemporaryFile() as held:
+    with tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:
@@ -179,6 +177,5 @@ def _without_notices() -> Iterator[None]:
 
 def _flush_stderr() -> None:
     # Programs replace it by objects with `write` alone; it is None without a terminal.
-    if hasattr(sys.stderr, "flush"):
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.flush()

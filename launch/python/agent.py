@@ -126,7 +126,7 @@ def load_agent(run: str, weights: WeightsName, seed: int, *, trust_imports: bool
     if "://" not in run:
         return Agent(RunFolder(run_path(run)), weights, seed, trust_imports=trust_imports)
     with tempfile.TemporaryDirectory(prefix="tributary-run-") as folder:
-        fetch(run, Path(folder), setting="run")
+        fetch(run, Path(folder))
         return Agent(RunFolder(Path(folder)), weights, seed, trust_imports=trust_imports)
 
 

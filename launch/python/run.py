@@ -21,7 +21,7 @@ from launch.results.curves import read_rows
 from launch.results.evaluate import PolicyName, ProtocolName
 from launch.run.events import Event, Row, Started
 from launch.run.folder import RunFolder, WeightsName, read_summary
-from launch.run.status import default_run_dir, numbered, run_path
+from launch.run.status import new_run_dir, run_path
 from launch.tensorflow_setup import share_tensorflow
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
@@ -221,7 +221,7 @@ class Training:
         self._run, self._on_row, self._on_event = run, on_row, on_event
         self._progress, self._trust_imports = progress, trust_imports
         self._made = run.resume is None and run_dir is None
-        self.path: Path = run.resume or (_new_folder(run.name) if run_dir is None else Path(run_dir).absolute())
+        self.path: Path = run.resume or (new_run_dir(run.name) if run_dir is None else Path(run_dir).absolute())
         self._started, self._ended = threading.Event(), threading.Event()
         self._stop = StopRequest()
         self._error: BaseException | None = None
@@ -311,15 +311,3 @@ class Training:
             raise TrainingFailedError(f"{error} ({self.path})") from error
         if result.trained and result.status == "failed":
             raise TrainingFailedError(f"training ended with the status failed; see log.txt in {self.path}")
-
-
-def _new_folder(name: str) -> Path:
-    for folder in numbered(default_run_dir(name).absolute()):
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise setting_error("run_dir", folder, f"cannot be made: {error.strerror}") from error
-        return folder
-    raise AssertionError("unreachable")

@@ -200,30 +200,25 @@ def check_storage(url: str, *, new: bool) -> None:
         raise setting_error("storage", url, f"cannot be written: {one_line(error)}") from error
 
 
-def fetch(url: str, folder: Path, setting: str = "resume") -> None:
-    """Copy a run from remote storage into a folder. `setting` is the option that named the URL.
-
-    After a ConfigurationError a new folder is removed again.
-    """
-    files, root = _open(url, setting)
-    new = not folder.exists()
+def fetch(url: str, folder: Path) -> None:
+    """Copy a run from remote storage into a new folder, which is removed again after a ConfigurationError."""
     try:
+        files, root = _open(url, "run")
         # fsspec caches listings, and a run at work has new files.
         files.invalidate_cache()
         names = files.find(root)
         if f"{root}/config.json" not in names:
-            raise setting_error(setting, url, "holds no run: it has no config.json")
+            raise setting_error("run", url, "holds no run: it has no config.json")
         paths = [path_within(folder, name.removeprefix(root).lstrip("/")) for name in names]
         # All names have been checked by now: nothing is written for a copy with a bad one.
         for parent in {path.parent for path in paths}:
             parent.mkdir(parents=True, exist_ok=True)
         files.get(names, [str(path) for path in paths])
-    except ConfigurationError:
-        raise
     except Exception as error:
-        if new:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise setting_error(setting, url, f"cannot be read: {one_line(error)}") from error
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, ConfigurationError):
+            raise
+        raise setting_error("run", url, f"cannot be read: {one_line(error)}") from error
 
 
 def _open(url: str, setting: str = "storage") -> tuple["fsspec.AbstractFileSystem", str]:

@@ -269,11 +269,18 @@ def default_run_dir(name: str) -> Path:
     return _RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def numbered(folder: Path) -> Iterator[Path]:
-    """A folder, then alternatives with a number, for runs that start in the same second."""
-    # A number, and no finer time: the names stay readable.
-    yield folder
-    yield from (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+def new_run_dir(name: str) -> Path:
+    """Make a new folder below runs/, with a number in its name after others of the same second."""
+    first = folder = default_run_dir(name).absolute()
+    for number in count(2):
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            folder = first.with_name(f"{first.name}-{number}")
+        except OSError as error:
+            raise setting_error("run_dir", folder, f"cannot be made: {error.strerror}") from error
+    return folder
 
 
 def run_path(text: str) -> Path:
@@ -307,9 +314,8 @@ def run_path(text: str) -> Path:
 # Cached: a command may ask for the folder more than once.
 @cache
 def _fetched(url: str) -> Path:
-    wanted = default_run_dir(url.rstrip("/").rpartition("/")[2]).absolute()
-    folder = next(folder for folder in numbered(wanted) if not folder.exists())
-    fetch(url, folder, setting="run")
+    folder = new_run_dir(url.rstrip("/").rpartition("/")[2])
+    fetch(url, folder)
     return folder
 
 

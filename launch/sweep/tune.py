@@ -11,8 +11,6 @@ import re
 import shutil
 import signal
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
 
-from launch.interrupts import blocked
+from launch.interrupts import blocked, on_hangup
 from launch.machine import usable_cores
 from launch.output import finite, short
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
@@ -75,7 +73,8 @@ def run_trials(sweep: Sweep, folder: Path, address: str) -> tune.ResultGrid:
         cores, most = cores_of(sweep.base), max(node.cores for node in cluster.cluster_nodes())
         if cores > most:
             raise setting_error("actors", sweep.base.actors, f"a trial needs {cores} cores, and no machine has them")
-        with _hangups_as_interrupts():
+        # They end Tune's loop as SIGUSR1 does, by Tune's own handler.
+        with on_hangup(lambda *_: signal.raise_signal(signal.SIGUSR1)):
             return _tuner(sweep, folder).fit()
     finally:
         ray.shutdown()
@@ -202,17 +201,3 @@ class _Messages(tune.Callback):
 
     def _print(self, trial: Any, message: str) -> None:
         print(f"{Path(trial.path).name}: {message}", flush=True)
-
-
-@contextmanager
-def _hangups_as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP end Tune's loop as SIGUSR1 does, by Tune's own handler. An ignored signal stays ignored."""
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGHUP)}
-    for kind, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(kind, lambda *_: signal.raise_signal(signal.SIGUSR1))
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)

@@ -270,7 +270,7 @@ def test_a_key_outside_of_the_folder_is_refused_and_nothing_is_written(
     monkeypatch.setattr(files, "get_file", lambda _remote, local, **_: Path(local).write_text("written"))
     monkeypatch.setattr(files, "cat_file", lambda _name: b"written")
     with pytest.raises(ConfigurationError, match=r"RUN memory.*cannot be read: .*outside of the run's folder"):
-        fetch("memory://copy/evil", tmp_path / "runs" / "fetched", setting="run")
+        fetch("memory://copy/evil", tmp_path / "runs" / "fetched")
     assert list(tmp_path.rglob("*")) == []
 
 
