@@ -159,7 +159,7 @@ class LearnerProcess:
 
     def folder_changes(self, known: dict[str, Stamp]) -> Changes:
         """See `changes_since`. Empty if the driver has access to the same folder."""
-        return Changes({}, {}, {}) if self._shared else changes_since(self._folder, known, tails=True)
+        return Changes({}, {}) if self._shared else changes_since(self._folder, known, tails=True)
 
     def _made(self) -> "TrainingSession":
         if self._not_made is not None:

@@ -44,16 +44,12 @@ class Stamp(NamedTuple):
     size: int
     inode: int
 
-    def grew_to(self, now: "Stamp") -> bool:
-        return self.inode == now.inode and self.size < now.size
-
 
 class Changes(NamedTuple):
-    """Changes of a folder, by relative path: whole files, the ends of files that grew after their size before, and the
-    stamps of all files."""
+    """Changes of a folder, by relative path: the content of files from a position on, which is 0 for whole files, and
+    the stamps of all files."""
 
-    files: dict[str, bytes]
-    tails: dict[str, tuple[int, bytes]]
+    files: dict[str, tuple[int, bytes]]
     stamps: dict[str, Stamp]
 
 
@@ -64,7 +60,7 @@ def changes_since(
 
     With `tails`, of files that grew only the new ends.
     """
-    changes = Changes({}, {}, {})
+    changes = Changes({}, {})
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
         if leave_out is not None and leave_out.fullmatch(name):
@@ -74,12 +70,12 @@ def changes_since(
                 # Of the open file: the path may lead to another one by now.
                 status = os.fstat(file.fileno())
                 stamp, before = Stamp(status.st_mtime_ns, status.st_size, status.st_ino), known.get(name)
-                if before is not None and tails and _ADDED_TO.fullmatch(path.name) and before.grew_to(stamp):
-                    file.seek(before.size)
-                    changes.tails[name] = before.size, file.read(stamp.size - before.size)
-                elif before != stamp:
+                grew = before is not None and before.inode == stamp.inode and before.size < stamp.size
+                start = before.size if before and grew and tails and _ADDED_TO.fullmatch(path.name) else 0
+                if before != stamp:
+                    file.seek(start)
                     # No further than the stamp: rows that are added meanwhile come with the next changes.
-                    changes.files[name] = file.read(stamp.size)
+                    changes.files[name] = start, file.read(stamp.size - start)
         except FileNotFoundError:
             # An old checkpoint, deleted since `_files` listed it.
             continue
@@ -100,14 +96,15 @@ def apply_changes(folder: Path, changes: Changes) -> None:
 
     A name outside of the folder is a ValueError, and nothing was written.
     """
-    paths = {name: path_within(folder, name) for name in (*changes.tails, *changes.files)}
-    for name, (size, added) in changes.tails.items():
-        with paths[name].open("r+b") as file:
-            # An earlier attempt may have written a part.
-            file.seek(size)
-            file.write(added)
-    for name, content in changes.files.items():
+    paths = {name: path_within(folder, name) for name in changes.files}
+    for name, (start, content) in changes.files.items():
         path = paths[name]
+        if start:
+            with path.open("r+b") as file:
+                # An earlier attempt may have written a part.
+                file.seek(start)
+                file.write(content)
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
         part.write_bytes(content)
@@ -167,7 +164,7 @@ class RemoteCopy:
         for name in sorted(changes.files, key=lambda name: (name.endswith((".index", "checkpoint")), name)):
             path = f"{self._root}/{name}"
             _make_folder(self._files, path.rpartition("/")[0])
-            self._files.pipe_file(path, changes.files[name])
+            self._files.pipe_file(path, changes.files[name][1])
         before: Set[str] = self._stamps.keys()
         if not before:
             # An earlier process made the copy, and the folder may have deleted some of its checkpoints since.

@@ -57,7 +57,7 @@ class Learners:
     def _start(self, start: LearnerStart) -> SimpleNamespace:
         self.starts.append((start.resume, start.death))
         agent_steps, end = next(self._ends)
-        view, copied = View(Progress(agent_steps=agent_steps), []), Method(Changes({}, {}, {}))
+        view, copied = View(Progress(agent_steps=agent_steps), []), Method(Changes({}, {}))
         return SimpleNamespace(run=Method(end), view=Method(view), interrupt=Method(None), folder_changes=copied)
 
     def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
@@ -241,7 +241,7 @@ class Elsewhere:
 
     def _changes(self, known: dict[str, Stamp]) -> Changes:
         stamps = {name: Stamp(0, len(content), 0) for name, content in self.files.items()}
-        return Changes({name: c for name, c in self.files.items() if known.get(name) != stamps[name]}, {}, stamps)
+        return Changes({n: (0, c) for n, c in self.files.items() if known.get(n) != stamps[n]}, stamps)
 
     def wait(self, refs: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         del timeout

@@ -278,7 +278,7 @@ def test_a_key_outside_of_the_folder_is_refused_and_nothing_is_written(
 def test_changes_of_files_outside_of_the_folder_are_refused(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    for changes in (Changes({"config.json": b"{}", name: b""}, {}, {}), Changes({}, {name: (0, b"")}, {})):
+    for changes in (Changes({"config.json": (0, b"{}"), name: (start, b"")}, {}) for start in (0, 1)):
         with pytest.raises(ValueError, match="outside of the run's folder"):
             apply_changes(folder, changes)
     assert list(tmp_path.rglob("*")) == [folder]
@@ -315,7 +315,7 @@ def test_changes_of_a_folder_make_another_one_equal(tmp_path: Path) -> None:
         "metrics.jsonl",
         "report.html",
     ]
-    assert changes_since(here, changes.stamps) == Changes({}, {}, changes.stamps)
+    assert changes_since(here, changes.stamps) == Changes({}, changes.stamps)
     with (here / "metrics.jsonl").open("a") as file:
         file.write("2\n")
     assert list(changes_since(here, changes.stamps).files) == ["metrics.jsonl"]
@@ -329,14 +329,13 @@ def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
     for name in (*grows, "summary.json"):
         (here / name).write_text("one")
     first = changes_since(here, {}, tails=True)
-    assert first.tails == {}
+    assert {start for start, _ in first.files.values()} == {0}
     apply_changes(there, first)
     for name in (*grows, "summary.json"):
         with (here / name).open("a") as file:
             file.write(" two")
     changes = changes_since(here, first.stamps, tails=True)
-    assert changes.tails == dict.fromkeys(grows, (3, b" two"))
-    assert list(changes.files) == ["summary.json"]
+    assert changes.files == dict.fromkeys(grows, (3, b" two")) | {"summary.json": (0, b"one two")}
     for _ in range(2):
         # The second time stands for an attempt after one that failed on the way.
         apply_changes(there, changes)
@@ -347,7 +346,8 @@ def test_of_files_that_only_grow_the_new_end_is_copied(tmp_path: Path) -> None:
     (here / "new").write_text("other, and longer")
     (here / "new").replace(here / "log.txt")
     (here / "metrics.jsonl").write_text("on")
-    assert set(changes_since(here, changes.stamps, tails=True).files) == {"log.txt", "metrics.jsonl"}
+    again = changes_since(here, changes.stamps, tails=True).files
+    assert again == {"log.txt": (0, b"other, and longer"), "metrics.jsonl": (0, b"on")}
 
 
 def test_unfinished_files_are_not_copied_and_files_with_similar_names_are(tmp_path: Path) -> None:
