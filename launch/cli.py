@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, get_type_hints
 
 from launch.interrupts import blocked
-from launch.output import EXIT_DONE, exit_code
+from launch.output import exit_code
 from shared.errors import ConfigurationError
 
 
@@ -18,7 +18,7 @@ class Command(NamedTuple):
     """The operands of a command, what it is for, and its function as `module:name`.
 
     What is typed after it is read by the dataclass that the function's one parameter is annotated with; a function that
-    takes a sequence reads the line itself.
+    takes a sequence reads the line itself. It returns the exit code, or None for 0.
     """
 
     operand: str
@@ -71,21 +71,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(lambda: _run(*(typed or ["--help"])))
 
 
-def _run(command: str, *rest: str) -> int:
+def _run(command: str, *rest: str) -> int | None:
     if command == "help" and rest:
         command, rest = rest[0], (*rest[1:], "--help")
     if command in _HELP:
         print(f"usage: tributary COMMAND [ARGUMENTS]\n\ncommands:\n{_listed('')}")
         print(f"  {'help [COMMAND]':<18} this list, or all settings of a command")
         print("\ntributary --version says which version this is.")
-        return EXIT_DONE
+        return None
     if command == "--version":
-        return _version()
+        print(_version())
+        return None
     if command == "bench":
         if not rest or rest[0] in _HELP:
             print(f"usage: tributary bench WHAT [ARGUMENTS]\n\n{_listed('bench ')}")
             print("\ntributary bench WHAT --help shows all settings.")
-            return EXIT_DONE
+            return None
         command, rest = f"bench {rest[0]}", rest[1:]
     # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
     with blocked(signal.SIGTERM):
@@ -106,7 +107,7 @@ def _run(command: str, *rest: str) -> int:
         return function([word for word in rest if asks_for_help([word])])
     if asks_for_help(rest):
         print_help(takes, command)
-        return EXIT_DONE
+        return None
     return function(parse(takes, command, rest)[0])
 
 
@@ -115,15 +116,14 @@ def _listed(prefix: str) -> str:
     return "\n".join(f"  {line:<18} {text}" for line, text in found if line.startswith(prefix))
 
 
-def _version() -> int:
+def _version() -> str:
     from launch.output import revision
 
     try:
         installed = version("tributary-rl")
     except PackageNotFoundError:
         installed = "not installed"
-    print(f"tributary {installed}, revision {revision()}")
-    return EXIT_DONE
+    return f"tributary {installed}, revision {revision()}"
 
 
 if __name__ == "__main__":

@@ -37,13 +37,14 @@ _SOURCES = ("actors", "learner", "shared", "launch")
 # ---- Console
 
 
-def exit_code(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code. Errors of the user's settings and environment are printed in one line."""
+def exit_code(command: Callable[[], int | None]) -> int:
+    """Run a command and return its exit code, None for done. Errors of the user's settings and environment are printed
+    in one line."""
     provide_home()
     filter_tensorflow_notices()
     with resilient_stdio():
         try:
-            return command()
+            return command() or EXIT_DONE
         except ConfigurationError as error:
             print(f"error: {escaped(str(error))}", file=sys.stderr)
             return EXIT_USAGE

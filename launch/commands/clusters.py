@@ -10,7 +10,7 @@ from rich.table import Table
 
 from launch.arguments import Operand
 from launch.machine import project_folder
-from launch.output import EXIT_DONE, print_line
+from launch.output import print_line
 from shared.errors import ConfigurationError
 
 _DISTRIBUTION = "tributary-rl"
@@ -32,8 +32,7 @@ class ClustersArguments:
     """Folder to write the files to. Default: only list them."""
 
 
-def clusters(arguments: ClustersArguments) -> int:
-    """Run `tributary clusters`. Returns the exit code."""
+def clusters(arguments: ClustersArguments) -> None:
     console, folder = Console(), arguments.folder
     if folder is None:
         table = Table("file", "for", box=None, pad_edge=False)
@@ -41,7 +40,7 @@ def clusters(arguments: ClustersArguments) -> int:
             table.add_row(file.name, _purpose(file))
         console.print(table, highlight=False)
         print_line(console, "tributary clusters DIR writes them to a folder.")
-        return EXIT_DONE
+        return
     version = importlib.metadata.version(_DISTRIBUTION)
     texts = {file.name: for_a_package(file.read_text(encoding="utf-8"), version) for file in _files()}
     texts["constraints.txt"] = _constraints()
@@ -58,7 +57,6 @@ def clusters(arguments: ClustersArguments) -> int:
     print_line(console, f"written to {folder}: {', '.join(texts)}")
     print_line(console, f"Put {wheel} beside them, unless the nodes find it in a package index.")
     print_line(console, "The first lines of each file list what to change, and the commands.")
-    return EXIT_DONE
 
 
 def for_a_package(text: str, version: str) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from launch.arguments import ENVIRONMENT_OPTIONS, Operand, parse
 from launch.commands.settings import as_toml, asks_for_help, print_help
-from launch.output import EXIT_DONE, write_json
+from launch.output import write_json
 from launch.presets import DEFAULT_PRESET, PRESETS
 from launch.request import TrainRequest, base_settings, complete, train_request
 from shared.config import RunConfig
@@ -73,18 +73,16 @@ class ConfigArguments(PresetArguments):
     """File to write the settings to besides, as a run's config.json has them."""
 
 
-def config_line(arguments: Sequence[str]) -> int:
-    """Run `tributary config` with its arguments. Returns the exit code."""
+def config_line(arguments: Sequence[str]) -> None:
     parsed, typed = parse(ConfigArguments, "config", arguments)
     request = request_of(parsed, typed)
     if asks_for_help(arguments):
         print_preset_help(ConfigArguments, "config", arguments, request)
-        return EXIT_DONE
+        return
     base = base_settings(request)
     config = request.changed(base.config)
     print(as_toml(config, base.preset if base.preset in PRESETS else None), end="")
     write_json(parsed.json, msgspec.to_builtins(config))
-    return EXIT_DONE
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ class PresetsArguments:
     """File to write all their settings to."""
 
 
-def presets(arguments: PresetsArguments) -> int:
-    """Run `tributary presets`. Returns the exit code."""
+def presets(arguments: PresetsArguments) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("preset", "environment", "network", "description"):
         table.add_column(heading, no_wrap=heading != "description")
@@ -111,4 +108,3 @@ def presets(arguments: PresetsArguments) -> int:
         console.width = max(console.width, 240)
     console.print(table)
     write_json(arguments.json, {name: msgspec.to_builtins(preset.config) for name, preset in PRESETS.items()})
-    return EXIT_DONE

@@ -84,8 +84,7 @@ class StopArguments:
     """End at once, as a second Ctrl-C does; agent steps since the last checkpoint are lost."""
 
 
-def list_runs(arguments: RunsArguments) -> int:
-    """Run `tributary runs`. Returns the exit code."""
+def list_runs(arguments: RunsArguments) -> None:
     folder = arguments.folder
     console = Console()
     if not folder.is_dir() and folder != RunsArguments.folder:
@@ -110,7 +109,6 @@ def list_runs(arguments: RunsArguments) -> int:
     elif not found:
         print_line(console, f"no runs below {folder}/; tributary train begins one")
     write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
-    return EXIT_DONE
 
 
 def attach(arguments: AttachArguments) -> int:

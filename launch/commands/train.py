@@ -58,7 +58,6 @@ class TrainArguments(PresetArguments):
 
 
 def train_line(arguments: Sequence[str]) -> int:
-    """Run `tributary train` with the arguments after it. Returns the exit code."""
     parsed, typed = parse(TrainArguments, "train", arguments)
     request = request_of(
         parsed, typed, run_dir=parsed.run_dir, name=parsed.name, resume=parsed.resume, start_from=parsed.start_from

@@ -22,7 +22,7 @@ from rich.table import Table
 from launch import zoo
 from launch.arguments import Operand, parse
 from launch.commands.settings import asks_for_help, print_help
-from launch.output import EXIT_DONE, exit_code, replace_folder, revision, to_json, write_json
+from launch.output import exit_code, replace_folder, revision, to_json, write_json
 from launch.presets.settings_files import for_another_run
 from launch.results.curves import read_rows
 from launch.results.evaluate import (
@@ -87,8 +87,7 @@ class PackArguments:
     """Episodes of each evaluation."""
 
 
-def list_zoo(arguments: ZooArguments) -> int:
-    """Run `tributary zoo`. Returns the exit code."""
+def list_zoo(arguments: ZooArguments) -> None:
     agents = described_agents()
     # Narrow enough for 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
@@ -103,7 +102,6 @@ def list_zoo(arguments: ZooArguments) -> int:
     console.print(table, highlight=False)
     console.print("tributary watch AGENT shows one play.", highlight=False)
     write_json(arguments.json, agents)
-    return EXIT_DONE
 
 
 def described_agents() -> dict[str, dict[str, Any]]:
@@ -212,8 +210,8 @@ def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
     return json.loads(kept, parse_float=lambda text: float(f"{float(text):.{_SIGNIFICANT_DIGITS}g}"))
 
 
-def main(*words: str) -> int:
-    """Run `python -m launch.commands.zoo` with these words. Returns the exit code."""
+def main(*words: str) -> None:
+    """Run `python -m launch.commands.zoo` with these words."""
     match words:
         case []:
             print(page(), end="")
@@ -223,7 +221,6 @@ def main(*words: str) -> int:
             print(f"packed: {pack(parse(PackArguments, 'pack', rest, _PROGRAM)[0])}")
         case _:
             raise ConfigurationError(f"{words[0]}: there is only {_PROGRAM} pack RUN NAME, or no word for the page")
-    return EXIT_DONE
 
 
 if __name__ == "__main__":

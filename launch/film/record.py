@@ -57,7 +57,6 @@ class RecordArguments(PlayArguments):
 
 
 def record(arguments: RecordArguments) -> int:
-    """Run `tributary record`. Returns the exit code."""
     return EXIT_INTERRUPTED if film(arguments, Console())["interrupted"] else EXIT_DONE
 
 

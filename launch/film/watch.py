@@ -70,7 +70,6 @@ class WatchArguments(PlayArguments):
 
 
 def watch(arguments: WatchArguments) -> int:
-    """Run `tributary watch`. Returns the exit code."""
     folder = RunFolder(arguments.run)
     config = folder.read_settings("run")
     environment_id = config.environment.id

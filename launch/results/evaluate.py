@@ -109,7 +109,6 @@ class EvaluateArguments(PlayArguments):
 
 
 def evaluate(arguments: EvaluateArguments) -> int:
-    """Run `tributary evaluate`. Returns the exit code."""
     return EXIT_INTERRUPTED if score(arguments, Console()) is None else EXIT_DONE
 
 

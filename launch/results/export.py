@@ -16,7 +16,6 @@ from actors.environments import EnvironmentSpec, adapter_of, environment_spec
 from actors.environments.spaces import json_bounds
 from launch.arguments import Operand
 from launch.output import (
-    EXIT_DONE,
     make_folder,
     print_line,
     provenance,
@@ -49,8 +48,7 @@ class ExportArguments:
     """File to write model.json to as well."""
 
 
-def export(arguments: ExportArguments) -> int:
-    """Run `tributary export`. Returns the exit code."""
+def export(arguments: ExportArguments) -> None:
     if arguments.output is not None and arguments.output.exists():
         raise setting_error("output", arguments.output, "exists; name another folder")
     for package in ("tf2onnx", "onnx") if arguments.format == "onnx" else ():
@@ -98,7 +96,6 @@ def export(arguments: ExportArguments) -> int:
     for line in (f"exported {source}, in {output}:", *files, "  model.json     inputs, outputs and provenance"):
         print_line(console, line)
     write_json(arguments.json, description)
-    return EXIT_DONE
 
 
 def _named_inputs(model: Any) -> dict[str, Any]:

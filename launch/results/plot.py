@@ -15,7 +15,6 @@ from rich.console import Console
 
 from launch.arguments import Operand
 from launch.output import (
-    EXIT_DONE,
     check_output,
     hardware_line,
     print_line,
@@ -78,8 +77,7 @@ class PlotArguments:
     """File to write the curves to."""
 
 
-def plot(arguments: PlotArguments) -> int:
-    """Run `tributary plot`. Returns the exit code."""
+def plot(arguments: PlotArguments) -> None:
     check_output(arguments.output, (".png", ".svg"))
     runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
     curves = [read_curve(run, x, y) for run in runs]
@@ -103,7 +101,6 @@ def plot(arguments: PlotArguments) -> int:
         figures = [f | {"games": g.games, "human_normalised": normalised} for f, g in zip(figures, groups, strict=True)]
     how = {"x": x, "y": y, "aggregate": arguments.aggregate}
     write_json(arguments.json, {**how, "groups": figures, **provenance()})
-    return EXIT_DONE
 
 
 def find_runs(paths: tuple[Path, ...]) -> list[Path]:

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from launch.arguments import Operand
 from launch.output import (
-    EXIT_DONE,
     check_output,
     duration,
     hardware_line,
@@ -47,7 +46,7 @@ from launch.results.plot import (
     metric_label,
     stages_svg,
 )
-from launch.run.folder import read_manifest, read_object, read_summary
+from launch.run.folder import read_object, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.status import RunPath, run_status
 from shared.config import RunConfig, flat_settings
@@ -98,8 +97,7 @@ class ReportArguments:
     """File to write the page's numbers to."""
 
 
-def report(arguments: ReportArguments) -> int:
-    """Run `tributary report`. Returns the exit code."""
+def report(arguments: ReportArguments) -> None:
     check_output(arguments.output, (".html",))
     runs = [RunReport(path) for path in find_runs(arguments.runs)]
     output = arguments.output or default_output([run.folder.path for run in runs], "report.html")
@@ -108,7 +106,6 @@ def report(arguments: ReportArguments) -> int:
         file.write(page)
     print_line(Console(), f"report: {output}")
     write_json(arguments.json, {"runs": [run.figures() for run in runs], **provenance()})
-    return EXIT_DONE
 
 
 class RunReport:
@@ -119,7 +116,7 @@ class RunReport:
         self.folder, self.config = self.status.folder, self.status.config
         self.rows = read_rows(self.folder)
         self.spent = time_spent(self.rows)
-        self.manifest = read_manifest(self.folder)
+        self.manifest = read_object(self.folder.manifest)
         # For an agent of the zoo, evaluations by the user take precedence over the shipped ones.
         places = (self.folder.path, self.folder.outputs)
         evaluations = {file.name: file for place in places for file in place.glob("evaluation-*.json")}

@@ -440,11 +440,6 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
     return read_object(folder.summary)
 
 
-def read_manifest(folder: RunFolder) -> dict[str, Any]:
-    """The content of manifest.json; empty if it cannot be read."""
-    return read_object(folder.manifest)
-
-
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it cannot be read, or has another type."""
     with suppress(OSError, ValueError):
@@ -460,5 +455,5 @@ def agent_steps_learned(folder: RunFolder) -> int:
     Manifests of older versions do not have the latter.
     """
     own = max(read_summary(folder).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
-    before = read_manifest(folder).get("started_from", {})
+    before = read_object(folder.manifest).get("started_from", {})
     return int(own + before.get("agent_steps", 0))

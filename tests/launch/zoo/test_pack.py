@@ -92,5 +92,5 @@ def test_what_is_typed_wrong_refers_to_the_help_that_there_is(capsys: pytest.Cap
     for words, message in ((["pakc"], f"pakc: there is only {program}"), (["pack"], f"see {program} --help")):
         with pytest.raises(ConfigurationError, match=message):
             zoo.main(*words)
-    assert zoo.main("pack", "--help") == 0
+    zoo.main("pack", "--help")
     assert capsys.readouterr().out.startswith(f"usage: {program} RUN NAME")
