@@ -1,4 +1,4 @@
-"""Runs that have only their first weights."""
+"""Runs that have only their first weights; and the network of any run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from actors.environments import environment_spec
+from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
 from launch.presets import PRESETS
 from launch.presets.settings_files import with_settings
-from launch.run.folder import RunFolder, write_weights
+from launch.run.folder import RunFolder, WeightsName, load_weights, write_weights
 from shared.types import WeightSnapshot
 
 
@@ -24,3 +24,13 @@ def untrained(folder: Path, preset: str, **settings: Any) -> Path:
     policy = Policy(config, spec)
     write_weights(run.best_weights, WeightSnapshot(3, policy.initial_parameters()), policy.layout, "the first weights")
     return folder
+
+
+def policy_of(run: Path, weights: WeightsName = "auto") -> tuple[Policy, EnvironmentSpec]:
+    """The network of a run with its weights, and the facts about its environment."""
+    folder = RunFolder(run)
+    config = folder.read_config("run", trust_imports=True)
+    spec = folder.with_observation_mean(config, environment_spec(config.environment))
+    policy = Policy(config, spec, training=False)
+    policy.assign(load_weights(folder, weights, policy.layout)[0].parameters)
+    return policy, spec

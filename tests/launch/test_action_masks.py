@@ -13,16 +13,15 @@ import numpy as np
 import onnxruntime
 import pytest
 import tensorflow as tf
-from untrained_runs import untrained
+from untrained_runs import policy_of, untrained
 from waiting import UNTIL_FRAMES
 
 import tributary_rl as tributary
-from actors.environments import EnvironmentSpec, environment_spec
-from actors.policy import Policy
+from actors.environments import EnvironmentSpec
 from launch.cli import main
 from launch.film.stage import Performance
 from launch.results.evaluate import PlayArguments, PolicyName
-from launch.run.folder import RunFolder, WeightsName, load_weights
+from launch.run.folder import RunFolder
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job_picking.py"
 RUNS: dict[str, dict[str, Any]] = {
@@ -43,15 +42,6 @@ def masked_run(folder: Path, settings: dict[str, Any]) -> Path:
     return untrained(folder, "images" if images else "vectors", **always, **settings)
 
 
-def of(run: Path, weights: WeightsName = "auto") -> tuple[Policy, EnvironmentSpec]:
-    folder = RunFolder(run)
-    config = folder.read_config("run", trust_imports=True)
-    spec = folder.with_observation_mean(config, environment_spec(config.environment))
-    policy = Policy(config, spec, training=False)
-    policy.assign(load_weights(folder, weights, policy.layout)[0].parameters)
-    return policy, spec
-
-
 def random_masks(count: int, spec: EnvironmentSpec) -> np.ndarray:
     """About half of the actions, and at least one of each choice."""
     random = np.random.default_rng(1)
@@ -60,9 +50,7 @@ def random_masks(count: int, spec: EnvironmentSpec) -> np.ndarray:
 
 
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
-def test_an_agent_plays_its_environment_without_an_action_that_is_not_allowed(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_agent_plays_its_environment_with_allowed_actions_only(settings: dict[str, Any], tmp_path: Path) -> None:
     """With the mask of info, or with that of the observation; the environment raises at any other action."""
     agent = tributary.load(str(masked_run(tmp_path / "run", settings)), trust_imports=True)
     as_made = gymnasium.make("Picky-v0", **settings.get("environment.options", {}))
@@ -99,7 +87,7 @@ def test_an_agent_takes_masks_of_a_batch_and_refuses_what_is_no_mask(tmp_path: P
 @pytest.mark.parametrize("settings", RUNS.values(), ids=RUNS)
 def test_exported_networks_take_the_mask_as_an_input(settings: dict[str, Any], tmp_path: Path) -> None:
     run = masked_run(tmp_path / "run", settings)
-    policy, spec = of(run)
+    policy, spec = policy_of(run)
     assert main(f"export {run} --trust-imports --output {tmp_path}/keras".split()) == 0
     assert main(f"export {run} --trust-imports --format onnx --output {tmp_path}/onnx".split()) == 0
     described = json.loads((tmp_path / "onnx" / "model.json").read_text())["inputs"]
@@ -166,7 +154,7 @@ def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
         for run, frames in (("whole", 800), ("parts", 400)):
             assert main([*line.split(), "action_mask", "--total-frames", str(frames), "--run-dir", run]) == 0
         assert main(["train", "--resume", "parts", "--trust-imports", "--total-frames", "800"]) == 0
-        weights = [of(working_folder / run, "latest")[0].initial_parameters() for run in ("whole", "parts")]
+        weights = [policy_of(working_folder / run, "latest")[0].initial_parameters() for run in ("whole", "parts")]
         np.testing.assert_array_equal(*weights)
         for policy in ("greedy", "sampled"):
             assert (

@@ -1,6 +1,7 @@
-"""Settings that are refused before a worker starts: without an effect, or not for this network, task or run."""
+"""Settings that are refused before a worker starts; rollouts that many actors share; the name of a run."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,18 +13,18 @@ import gymnasium
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from actors.environments import EnvironmentSpec, environment_spec
+from actors.environments import EnvironmentSpec
 from launch.checks import check_checkpoint, check_effects, check_network, check_schedules, check_video
 from launch.commands.settings import as_toml, settings
 from launch.presets import PRESETS
 from launch.presets.settings_files import KINDS, with_settings
 from launch.python.run import resolved_run
-from launch.request import TrainRequest, complete
+from launch.request import ResolvedRun, TrainRequest, complete, shared_by
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
-from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry, register_method
+from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry
 from shared.types import ActionSpec, ImagePart, ObservationParts
 
 
@@ -64,23 +65,6 @@ def test_a_method_of_the_user_may_use_any_setting_of_methods(monkeypatch: pytest
         check_effects(config, ["environment.max_noops"])
 
 
-class Headless:
-    """A method of a user that names no head for its actions."""
-
-
-def test_a_method_without_a_head_for_actions_takes_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Set and deleted, so that it is deleted again at the end.
-    monkeypatch.setitem(METHODS, "headless", METHODS["sarsa"])
-    del METHODS["headless"]
-    register_method("headless", Headless, continuous_actions=True)
-    masks = {"environment.action_mask": "legal"}
-    config = with_settings(PRESETS["cartpole"].config, {"method.name": "headless", **masks})
-    spec = replace(environment_spec(PRESETS["cartpole"].config.environment), masked=True)
-    with pytest.raises(ConfigurationError, match=r"--environment.action-mask legal: method headless supports no masks"):
-        check_network(config, spec)
-    check_network(with_settings(PRESETS["cartpole"].config, masks), spec)
-
-
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -89,9 +73,7 @@ def test_a_method_without_a_head_for_actions_takes_no_masks(monkeypatch: pytest.
         ("None", r"fails at a progress of 0\.0: TypeError: "),
     ],
 )
-def test_a_schedule_that_gives_no_factor_is_one_line(
-    body: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_schedule_without_a_factor(body: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{tmp_path.name}.py").write_text(f"def bad(progress):\n    return {body}\n")
     monkeypatch.setitem(SCHEDULES, "bad", Entry(tmp_path.name, "bad"))
@@ -180,15 +162,24 @@ def test_numbers_beside_images_may_be_scaled() -> None:
     check_network(RunConfig(network=NetworkConfig(observation_scaling="running")), replace(BOTH, parts=parts))
 
 
-class Unseen(CartPoleEnv):
-    """Knows of no pictures."""
+class Blind(CartPoleEnv):
+    """Takes every mode, and draws nothing."""
+
+    def render(self) -> None:
+        return None
+
+
+class Deaf(CartPoleEnv):
+    """Does not know of modes."""
 
     def __init__(self) -> None:
         super().__init__()
 
 
-def test_what_cannot_be_filmed_is_one_line_where_it_is_to_be_filmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = gymnasium.envs.registration.EnvSpec("Unseen-v0", entry_point=Unseen)
+@pytest.mark.filterwarnings("ignore:.*RGB-array rendering")
+@pytest.mark.parametrize("kind", [Blind, Deaf])
+def test_what_cannot_be_filmed_is_one_line(kind: type[CartPoleEnv], monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = gymnasium.envs.registration.EnvSpec("Unseen-v0", entry_point=kind)
     monkeypatch.setitem(gymnasium.registry, "Unseen-v0", spec)
     unseen = RunConfig(
         environment=EnvironmentConfig(id="Unseen-v0", frame_skip=1), evaluation=EvaluationConfig(video=True)
@@ -209,10 +200,7 @@ def test_what_cannot_be_filmed_is_one_line_where_it_is_to_be_filmed(monkeypatch:
     [
         ("action_mask", "action_mask"),
         ("sticky_action_probability", 0.25),
-        ("max_noops", 1),
-        ("fire_on_reset", False),
         ("full_action_space", True),
-        ("max_episode_frames", 18_000),
         ("frame_skip", 2),
     ],
 )
@@ -232,3 +220,75 @@ def test_a_run_with_a_target_network_does_not_go_on_without_it(tmp_path: Path) -
     line = f"--method.target-network False: the checkpoint in {tmp_path} was made with True; start a new run"
     with pytest.raises(ConfigurationError, match=f"^{line}$"):
         check_checkpoint(with_settings(config, {"method.target_network": False}), IMAGES, folder, None)
+
+
+@pytest.mark.parametrize("preset", [name for name, preset in PRESETS.items() if preset.config.actor.steps_in_flight])
+def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_steps(preset: str) -> None:
+    config = PRESETS[preset].config
+    actor = config.actor
+    update = actor.environments * actor.unroll_length // actor.minibatches
+    for actors in range(1, 257):
+        shared = shared_by(config, actors)
+        rollout = shared.actor.environments * shared.actor.unroll_length
+        assert rollout * shared.learner.gradients_per_update == update * shared.actor.minibatches
+        assert shared.actor.environments * shared.learner.gradients_per_update >= 4
+        assert actors * rollout <= actor.steps_in_flight or rollout == 16
+        if shared != config:
+            assert (shared.actor.fresh_gradients, shared.learner.accumulation) == (True, "mean")
+        assert shared.actor.epochs == actor.epochs
+        assert shared_by(shared, actors) == shared, "nothing is left to share on a resume"
+
+
+@pytest.mark.parametrize(
+    ("preset", "environment_id", "name", "expected"),
+    [
+        ("cartpole", "CartPole-v1", None, "cartpole"),
+        ("vectors", "my_module:Picking-v0", None, "Picking-v0"),
+        ("pong", "ALE/Boxing-v5", None, "Boxing-v5"),
+        ("vectors", "my_module:Picking-v0", "night.2", "night.2"),
+        # The name of another run.
+        ("Picking-v0-20261122-015812", "Picking-v0", None, "Picking-v0-20261122-015812"),
+    ],
+)
+def test_the_name_of_a_run(preset: str, environment_id: str, name: str | None, expected: str) -> None:
+    config = RunConfig(environment=EnvironmentConfig(id=environment_id))
+    assert ResolvedRun(config, preset, typed_name=name).name == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({"name": "a/b"}, "--name a/b: must be letters, digits, and .-_ between them"),
+        ({"name": ".a"}, "--name .a: must be letters"),
+        ({"name": "a", "run_dir": "b"}, "--name a: --run-dir b names the folder; leave one out"),
+        ({"name": "a", "resume": "b"}, "--name a: --resume b has its settings and its folder; leave it out"),
+    ],
+)
+def test_what_is_no_name_is_one_line(more: dict, line: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(line)}"):
+        complete(TrainRequest(**more))
+
+
+def test_a_rollout_has_the_steps_of_a_return() -> None:
+    config = PRESETS["cartpole"].config
+    assert shared_by(config, 64).actor.unroll_length == 16
+    config = replace(config, method=replace(config.method, n_step=20, return_lambda=None))
+    assert shared_by(config, 256).actor.unroll_length == 32
+    assert shared_by(config, 2) == config, "few actors keep the rollouts of the preset"
+
+
+def test_rollouts_that_are_chosen_by_hand_are_left_alone(tmp_path: Path) -> None:
+    chosen = complete(TrainRequest("pong", {"actor.unroll_length": 16})).config
+    assert shared_by(chosen, 64) == chosen
+    # As in the preset: a choice all the same.
+    as_it_is = complete(TrainRequest("pong", {"actor.environments": 32})).config
+    assert shared_by(as_it_is, 64) == as_it_is
+    both = TrainRequest("pong", {"actor.environments": 32, "actor.steps_in_flight": 512})
+    with pytest.raises(ConfigurationError, match=r"--actor\.steps-in-flight 512: chooses --actor\.environments by the"):
+        complete(both)
+    file = tmp_path / "mine.toml"
+    file.write_text('preset = "pong"\n[actor]\nsteps_in_flight = 512\n')
+    assert complete(TrainRequest(config=file)).config.actor.steps_in_flight == 512
+    typed = complete(TrainRequest(config=file, settings={"actor.environments": 16})).config.actor
+    assert (typed.environments, typed.steps_in_flight) == (16, None)
+    assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 2_048

@@ -1,10 +1,11 @@
-"""Environments of a user's own: of several spaces, by command; and their constructors, threads, `close`, and no end."""
+"""Environments of a user's own: their spaces and modules, by command; and awkward ones."""
 
 import json
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from shared.config import RunConfig
 MODULE = """
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
 
 class Guess(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -31,13 +32,10 @@ class Guess(gymnasium.Env):
     def __init__(self, what, render_mode=None):
         self.render_mode, self._what, self._t = render_mode, what, 0
         self.action_space = {
-            "choices": MultiDiscrete([3, 2], start=[1, 0]), "switches": MultiBinary(2), "picture": Discrete(2, start=3),
-            "both": Discrete(2),
+            "choices": MultiDiscrete([3, 2], start=[1, 0]), "both": Discrete(2),
         }[what]
         self.observation_space = {
             "choices": Dict({"seen": self.action_space, "word": Text(9)}),
-            "switches": MultiBinary(2),
-            "picture": Box(0, 255, (48, 64, 3), np.uint8),
             "both": Dict({"seen": Box(0, 255, (48, 64, 3), np.uint8), "turned": Box(-9, 9, (1,)), "word": Text(9)}),
         }[what]
 
@@ -45,13 +43,11 @@ class Guess(gymnasium.Env):
         self._right = self.action_space.sample()
         if self._what == "choices":
             return {"seen": self._right, "word": "word"}
-        if self._what == "both":
-            # The side that is bright is right, or the other one.
-            turned = self.action_space.sample()
-            seen = {"seen": self.render(), "turned": np.array([18 * turned - 9], np.float32), "word": "word"}
-            self._right = self._right ^ turned
-            return seen
-        return self.render() if self._what == "picture" else self._right
+        # The side that is bright is right, or the other one.
+        turned = self.action_space.sample()
+        seen = {"seen": self.render(), "turned": np.array([18 * turned - 9], np.float32), "word": "word"}
+        self._right = self._right ^ turned
+        return seen
 
     def render(self):
         picture = np.zeros((48, 64, 3), np.uint8)
@@ -71,12 +67,11 @@ class Guess(gymnasium.Env):
         info = {"right": reward, "name": "Guess"} if self._t == 10 else {"right": -1.0}
         return self._see(), reward, False, self._t == 10, info
 
-for what in ("choices", "switches", "picture", "both"):
+for what in ("choices", "both"):
     gymnasium.register(f"Guess-{what}-v0", Guess, kwargs={"what": what})
 """
 SMALL = f"--executor inline --actors 1 {UNTIL_FRAMES} --optimizer.schedule constant --log-every-seconds 0.5"
 CNN = "--network.name a3c_cnn --environment.screen-size 36 --environment.frame-stack 1 --total-frames 3k"
-PICTURE = f"{CNN} --optimizer.learning-rate 5e-4"
 # What a picture means turns with a number: a sum of what is seen in each cannot be right.
 BOTH = (
     f"{CNN} --optimizer.name adam --optimizer.epsilon 1e-5 --optimizer.learning-rate 6e-4 --method.discount 0 "
@@ -84,25 +79,16 @@ BOTH = (
 )
 
 
-@pytest.mark.usefixtures("working_folder")
+@pytest.mark.usefixtures("working_folder", "short_random_play")
 @pytest.mark.parametrize(
     ("what", "settings", "inputs", "action", "outputs"),
     [
         ("choices", "--total-frames 8k --environment.normalise-rewards", [None, 5], "several discrete", 5),
-        pytest.param("switches", "--total-frames 10k", [None, 2], "several discrete", 4, marks=pytest.mark.slow),
-        pytest.param("picture", PICTURE, [None, 36, 36, 1], "discrete", 2, marks=pytest.mark.slow),
         ("both", BOTH, {"image_seen": [None, 36, 36, 1], "vector": [None, 1]}, "discrete", 2),
     ],
 )
-@pytest.mark.usefixtures("short_random_play")
 def test_what_is_seen_is_learned(
-    what: str,
-    settings: str,
-    inputs: list | dict,
-    action: str,
-    outputs: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    what: str, settings: str, inputs: Any, action: str, outputs: int, monkeypatch: Any, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("guesses.py").write_text(MODULE)
@@ -113,7 +99,7 @@ def test_what_is_seen_is_learned(
     try:
         assert main(line.split()) == 0
         out = capsys.readouterr().out
-        assert ("note: left out of observations, as it is text: word" in out) == (what in ("choices", "both"))
+        assert "note: left out of observations, as it is text: word" in out
         assert main(["evaluate", "run", "--episodes", "20", "--weights", "latest"]) == 0
         # About 5 of 10 guesses are right by chance, and with two choices each counts half.
         assert json.loads(Path("run/evaluation-training.json").read_text())["mean_return"] > 9.0
@@ -136,7 +122,7 @@ def test_what_is_seen_is_learned(
             assert "has several actions at once; use actor_critic" in capsys.readouterr().err
     finally:
         sys.modules.pop("guesses", None)
-        for name in ("choices", "switches", "picture", "both"):
+        for name in ("choices", "both"):
             gymnasium.registry.pop(f"Guess-{name}-v0", None)
     assert np.isfinite(json.loads(Path("run/summary.json").read_text())["mean_return_100"])
 
@@ -194,9 +180,7 @@ def registered() -> Iterator[None]:
         gymnasium.registry.pop(name)
 
 
-def test_an_awkward_environment_is_trained_into_the_folder_that_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_awkward_environment_is_trained_into_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "simulator").mkdir()
     monkeypatch.chdir(tmp_path)
     options = {"folder": str(tmp_path / "simulator")}
@@ -211,9 +195,7 @@ def test_an_awkward_environment_is_trained_into_the_folder_that_was_named(
     assert not list((tmp_path / "simulator").iterdir())
 
 
-def test_an_evaluation_without_an_end_says_what_it_waits_for_and_can_be_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_without_an_end_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.evaluator._WAIT_SECONDS", 0.0)
     lines: list[str] = []
 
@@ -229,3 +211,122 @@ def test_an_evaluation_without_an_end_says_what_it_waits_for_and_can_be_stopped(
     assert "gymnasium.wrappers:TimeLimit,max_episode_steps=N" in lines[0]
     assert result.status == "interrupted"
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["frames"] >= 100
+
+
+THEIRS = """
+from pathlib import Path
+import gymnasium
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+with Path(__file__).with_name("imports.txt").open("a") as imports:
+    imports.write("imported\\n")
+gymnasium.register("Their-v0", entry_point=CartPoleEnv, max_episode_steps=20)
+"""
+TINY = f"--actors 1 --total-frames 400 {UNTIL_FRAMES}"
+
+
+class Module:
+    """A module `their_environments` in the folder that commands are typed in."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "imports.txt"
+        self._log.touch()
+        (folder / "their_environments.py").write_text(THEIRS)
+
+    def forget(self) -> None:
+        """As in a new process."""
+        sys.modules.pop("their_environments", None)
+        gymnasium.registry.pop("Their-v0", None)
+
+    @property
+    def imports(self) -> int:
+        return len(self._log.read_text().splitlines())
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    module = Module(tmp_path)
+    yield module
+    module.forget()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        "--environment.id their_environments:Their-v0",
+        "--environment.id Their-v0 --environment.import their_environments",
+    ],
+)
+def test_the_process_that_made_a_run_imports_its_module_again(environment: str, module: Module) -> None:
+    assert main(f"train cartpole {TINY} {environment} --executor inline --run-dir run".split()) == 0
+    assert module.imports == 1
+    for command in ("evaluate {} --episodes 2", "export {}"):
+        module.forget()
+        assert main(command.format("run").split()) == 0
+    assert module.imports == 3
+    assert json.loads(Path("run/evaluation-training.json").read_text())["episodes"] == 2
+
+
+@pytest.fixture
+def run_of_another_process(module: Module, tmp_path: Path) -> Path:
+    """The folder of a run that another process trained, whose settings name `their_environments`."""
+    # Settings that no run of this process has.
+    environment = "--environment.id their_environments:Their-v0 --environment.reward-scale 2"
+    line = f"train cartpole {TINY} {environment} --executor inline --run-dir run"
+    command = [sys.executable, "-P", "-m", "launch.cli", *line.split()]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert module.imports == 1
+    return tmp_path / "run"
+
+
+def test_imports_need_permission(module: Module, run_of_another_process: Path, refused: Callable[[str], str]) -> None:
+    start = f"train cartpole {TINY} --executor inline --run-dir new"
+    commands = {
+        "record run": "",
+        "train --config run/config.json --run-dir new": "",
+        "evaluate run --episodes 2": "--trust-imports",
+        "export run": "--trust-imports",
+        f"{start} --start-from run": "--environment.id their_environments:Their-v0 --environment.reward-scale 2",
+        "train --resume run --total-frames 500": "--environment.import their_environments",
+    }
+    module.forget()
+    for command in commands:
+        assert "would import their_environments: give --trust-imports" in refused(command)
+        assert module.imports == 1, command
+    for command, permission in commands.items():
+        if permission:
+            module.forget()
+            imports = module.imports
+            assert main([*command.split(), *permission.split()]) == 0, command
+            assert module.imports == imports + 1, command
+    # Commands that only read numbers need no permission.
+    assert main(["report", "run"]) == 0
+    assert main(["plot", "run"]) == 0
+    # Permission is for the modules that were named.
+    file = run_of_another_process / "config.json"
+    settings = json.loads(file.read_text())
+    settings["environment"]["imports"] = ["this"]
+    file.write_text(json.dumps(settings))
+    line = "train --resume run --total-frames 600 --environment.id their_environments:Their-v0"
+    assert "run: would import this: give --trust-imports" in refused(line)
+    assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ("--environment.import no_such_module", "--environment.import no_such_module: there is no such module"),
+        ("--environment.import not-a-name", "--environment.import not-a-name: is no module's name"),
+        ("--environment.import=broken", "--environment.import broken: cannot be imported: ZeroDivisionError"),
+        ("--environment.import lacks", "--environment.import lacks: cannot be imported: ModuleNotFoundError"),
+        ("--environment.id Their-v0", "or name the module that registers it: --environment.import MODULE"),
+        ("--environment.id their_environments:Other-v0", "--environment.id their_environments:Other-v0: no such"),
+    ],
+)
+@pytest.mark.usefixtures("module")
+def test_what_cannot_be_imported_is_one_line(environment: str, line: str, refused: Callable[[str], str]) -> None:
+    Path("broken.py").write_text("1 / 0")
+    Path("lacks.py").write_text("import no_such_module")
+    assert line in refused(f"train cartpole {environment}")

@@ -23,11 +23,6 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
 
-class SilentError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text")
-
-
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """An observation whose arrays and numbers are changed."""
     match value:
@@ -57,7 +52,7 @@ class Fault:
 
 _NUMBER = [math.nan, math.inf, -math.inf, 1e300, np.float32(3e38)]
 _WRONG = [None, "text", np.zeros((4, 4, 4, 4)), 1j, object()]
-_ERRORS = [ValueError("E17:\n stalled"), SilentError(), SystemExit(3), RuntimeError(), OSError(2, "gone")]
+_ERRORS = [ValueError("E17:\n stalled"), SystemExit(3), RuntimeError(), OSError(2, "gone")]
 faults = st.builds(
     lambda fault, at, times: Fault(*fault, at, times),
     st.one_of(

@@ -1,13 +1,22 @@
-"""One machine: limits of control groups, no streams, no home folder, TensorFlow beside other programs."""
+"""One machine: limits, streams, a home folder, TensorFlow beside other programs; no Linux; `tributary doctor`."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from namesakes import write_namesakes
 
 from launch import machine
+from launch.cli import main
+from launch.doctor import check_reports, find, quick_probe, reference
+from launch.machine import machine_id
+from launch.on_ray import transport
+from launch.on_ray.transport import ChannelAddress, LocalTransport, VectorAddress, attach, open_channel
+from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
@@ -141,23 +150,41 @@ def fakes(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 
 
-def test_keras_has_tensorflow_below_it_though_other_programs_set_another_backend(fakes: dict[str, str]) -> None:
-    script = """
-import os
-from launch.tensorflow_setup import prepare_tensorflow, share_tensorflow
-{}
+_BACKEND = "; import keras; print(keras.config.backend(), os.environ['KERAS_BACKEND'])"
+_REFUSED = """
 import keras
-print(keras.config.backend(), os.environ["KERAS_BACKEND"])
+try:
+    share_tensorflow()
+except Exception as error:
+    print(type(error).__name__, str(error)[:43], str(error).count("\\n"))
 """
-    jax = fakes | {"KERAS_BACKEND": "jax"}
-    assert run_python(script.format("prepare_tensorflow(1, gpu=False)"), environment=jax) == "tensorflow tensorflow\n"
-    # A program of the user keeps its variable.
-    assert run_python(script.format("share_tensorflow()"), environment=jax) == "tensorflow jax\n"
+_UNCHANGED = """
+import tensorflow
+before = dict(os.environ)
+share_tensorflow()
+print(tensorflow.changes, before == dict(os.environ))
+"""
 
 
-def test_a_module_that_imports_tensorflow_prints_none_of_its_notices(
-    fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("script", "variables", "printed"),
+    [
+        ("prepare_tensorflow(1, gpu=False)" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
+        # A program of the user keeps its variable.
+        ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow jax"),
+        (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
+        # Nor is anything changed for a program that has imported TensorFlow.
+        (_UNCHANGED, {"TF_CPP_MIN_LOG_LEVEL": "1"}, "[] True"),
+    ],
+)
+def test_keras_has_tensorflow_below_it_and_other_programs_keep_what_they_set(
+    script: str, variables: dict[str, str], printed: str, fakes: dict[str, str]
 ) -> None:
+    start = "import os\nfrom launch.tensorflow_setup import prepare_tensorflow, share_tensorflow\n"
+    assert run_python(start + script, environment=fakes | variables) == printed + "\n"
+
+
+def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     notices = 'os.write(2, b"I0000 00:00:1 a.cc:1] oneDNN\\nW0000 a warning\\n")\n'
     (tmp_path / "tensorflow.py").write_text("import os\n" + notices)
     (tmp_path / "network.py").write_text("import tensorflow\n")
@@ -165,31 +192,6 @@ def test_a_module_that_imports_tensorflow_prints_none_of_its_notices(
     run_python(script, shell=f"2> {tmp_path}/stderr", environment=fakes)
     assert (tmp_path / "stderr").read_text() == "W0000 a warning\n"
     assert not capfd.readouterr().err
-
-
-def test_another_backend_that_is_imported_already_is_one_line(fakes: dict[str, str]) -> None:
-    script = """
-import keras
-from launch.tensorflow_setup import share_tensorflow
-try:
-    share_tensorflow()
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-    line = run_python(script, environment=fakes | {"KERAS_BACKEND": "torch"})
-    assert line.startswith("ConfigurationError Keras has the backend torch in this process")
-    assert line.count("\n") == 1
-
-
-def test_a_program_that_has_imported_tensorflow_keeps_it_as_it_was(fakes: dict[str, str]) -> None:
-    script = """
-import os, tensorflow
-from launch.tensorflow_setup import share_tensorflow
-before = dict(os.environ)
-share_tensorflow()
-print(tensorflow.changes, before == dict(os.environ))
-"""
-    assert run_python(script, environment=fakes | {"TF_CPP_MIN_LOG_LEVEL": "1"}) == "[] True\n"
 
 
 @pytest.mark.parametrize("home", ["/no/such/folder", "~"])
@@ -203,3 +205,98 @@ assert os.access(os.path.expanduser("~"), os.W_OK)
     made = run_python(script, environment={"HOME": home, "TMPDIR": str(tmp_path)}).strip()
     assert Path(made).parent == tmp_path
     assert not list(tmp_path.iterdir())
+
+
+_MEMORY_BYTES = 16 * 2**30
+
+
+@pytest.fixture
+def no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no /proc."""
+    monkeypatch.setattr(machine, "PROCESSES", str(tmp_path / "proc"))
+    monkeypatch.setattr(transport, "machine_id", machine_id.__wrapped__)
+
+
+@pytest.fixture
+def sysctl(tmp_path: Path) -> str:
+    """A PATH with the program that a Mac has, which knows one name."""
+    program = tmp_path / "bin" / "sysctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$*" = "-n hw.memsize" ] && echo {_MEMORY_BYTES}\n')
+    program.chmod(0o755)
+    return f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_without_memory_without_a_name_ray_carries_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert LocalTransport().offer() is None
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_without_proc_no_memory_and_no_channel_of_another_process_can_be_reached() -> None:
+    assert LocalTransport().offer() is None
+    assert machine_id.__wrapped__() is None
+    for name in ("", "None", str(os.getpid())):
+        assert attach(VectorAddress(name, os.getpid(), 0, 1)) is None
+        assert open_channel(ChannelAddress(name, os.getpid(), 0, 1)) is None
+
+
+def test_without_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert machine.usable_cores() == 12
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError])
+def test_sysctl_stands_in_for_sysconf(monkeypatch: pytest.MonkeyPatch, sysctl: str, error: type[Exception]) -> None:
+    def unknown(name: str) -> int:
+        raise error(name)
+
+    monkeypatch.setattr(os, "sysconf", unknown)
+    monkeypatch.setenv("PATH", sysctl)
+    assert machine.machine_bytes() == _MEMORY_BYTES
+
+
+def report(**wrong: Any) -> dict[str, Any]:
+    return quick_probe() | {"node": "10.0.0.7", "environment_microseconds": 250.0, "graph_microseconds": 50.0} | wrong
+
+
+def test_this_machine_is_well(working_folder: Path) -> None:
+    write_namesakes(working_folder)
+    file = working_folder / "doctor.json"
+    assert main(["doctor", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert found["findings"] == []
+    (node,) = found["nodes"]
+    assert node["environment_microseconds"] > 0
+    assert node["games"] > 50
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause", "advice"),
+    [
+        ({"python": "3.10.4"}, "Python 3.10.4 is too old", "install Python 3.11"),
+        ({"versions": reference()["versions"] | {"ray": "2.1.0"}}, "ray 2.1.0, and", "pip install ray=="),
+        ({"revision": "0" * 12}, "revision 000000000000 of the project", "check out the same commit"),
+        ({"games": 0}, "no game files", "force-reinstall ale-py"),
+        ({"environment_error": "OSError: x"}, "the environment does not run: OSError: x", "run there"),
+        ({"graph_error": "ImportError: y"}, "the graph does not run: ImportError: y", "import tensorflow"),
+        ({"memory_bytes": 2**30}, "1024 MiB of memory", "about 2 GiB"),
+        ({"shared_memory_bytes": 64 * 2**20}, "/dev/shm holds 64 MiB", "--shm-size"),
+        ({"error": "shared cannot be imported there", "advice": "copy"}, "cannot be imported", "copy"),
+    ],
+)
+def test_one_thing_wrong_is_one_finding_with_its_remedy(wrong: dict[str, Any], cause: str, advice: str) -> None:
+    assert find([report()], reference()) == []
+    (finding,) = find([report(), report(**wrong)], reference())
+    assert finding.node == "10.0.0.7"
+    assert cause in finding.cause
+    assert advice in finding.advice
+
+
+def test_train_refuses_in_one_line() -> None:
+    check_reports([report()])
+    with pytest.raises(ConfigurationError) as raised:
+        check_reports([report(revision="0" * 12, games=0)])
+    assert str(raised.value).startswith("node 10.0.0.7: revision")
+    assert "1 more: tributary doctor" in str(raised.value)

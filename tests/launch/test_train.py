@@ -1,21 +1,29 @@
-"""The library in this process: what stops a run, and what a run that cannot start leaves behind."""
+"""A run in this process or in one of its own: its events, the signals, every way in which it ends, what it leaves."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sessions import quick
 
 from launch.cli import main
-from launch.interrupts import Interrupts
+from launch.driver import train_in_process
+from launch.interrupts import Interrupts, StopRequest, blocked
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.placement import Node
-from launch.run.events import Event, Message, Row
-from launch.run.folder import RunFolder
-from launch.train import Result, train
+from launch.presets.settings_files import with_settings
+from launch.run.events import Episodes, Event, Message, Progressed, Row, Saved, Started, Stopped, Weights
+from launch.run.folder import RunFolder, holder_of
+from launch.train import Result, TrainingFailedError, train
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
 
@@ -24,31 +32,27 @@ def status_of(run: Path) -> str:
     return str(json.loads((run / "summary.json").read_text())["status"])
 
 
-def test_a_run_in_a_thread_goes_on_to_its_limit_and_has_nothing_left_to_do(tmp_path: Path) -> None:
+def test_a_run_in_a_thread_goes_on_to_its_limit(tmp_path: Path) -> None:
     results: list[Result] = []
-    thread = threading.Thread(
-        target=lambda: results.append(train(quick(total_frames=500), tmp_path / "run", lambda _: None))
-    )
+    config = quick(total_frames=500)
+    thread = threading.Thread(target=lambda: results.append(train(config, tmp_path / "run", lambda _: None)))
     thread.start()
     thread.join()
-    (result,) = results
-    assert result.status == "frames_reached"
-    events: list[Event] = []
-    again = train(quick(total_frames=500), tmp_path / "run", events.append, resume=True)
-    assert again == result._replace(trained=False)
-    (message,) = events
-    assert isinstance(message, Message)
-    assert message.text.startswith("nothing to do")
+    assert results[0].status == "frames_reached"
+    # There is nothing left to do.
+    again = train(config, tmp_path / "run", lambda _: None, resume=True)
+    assert again == results[0]._replace(trained=False)
 
 
+@pytest.mark.parametrize("start", [train, pytest.param(train_in_process, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("error", [RuntimeError("no more disk"), KeyboardInterrupt()])
-def test_an_exception_of_the_listener_saves_the_run_first(error: BaseException, tmp_path: Path) -> None:
+def test_a_listeners_error_saves_first(error: BaseException, start: Callable[..., Result], tmp_path: Path) -> None:
     def on_event(event: Event) -> None:
         if isinstance(event, Row):
             raise error
 
     with pytest.raises(type(error)):
-        train(quick(), tmp_path / "run", on_event)
+        start(quick(), tmp_path / "run", on_event)
     assert status_of(tmp_path / "run") == "interrupted"
 
 
@@ -62,9 +66,7 @@ def test_an_exception_before_the_run_has_started_is_raised_at_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("error", [ConfigurationError("no such game"), KeyboardInterrupt(), OSError("no space")])
-def test_a_resumed_run_that_does_not_start_keeps_its_settings(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_resume_keeps_settings(error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     train(quick(total_frames=300), run, lambda _: None)
     before = RunFolder(run).read_settings()
@@ -88,9 +90,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_a_connection_that_breaks_while_it_trains_is_not_a_wrong_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_breaks_is_not_a_wrong_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: Any, **__: Any) -> None:
         raise BrokenPipeError("storage is gone")
 
@@ -114,9 +114,7 @@ def test_a_closed_terminal_between_two_learners_stops_the_run(tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_actors_of_a_cluster_share_the_steps_in_flight_and_not_on_a_resume(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_actors_of_a_cluster_share_the_steps_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Node("a", "10.0.0.1", 64, 2**38, head=True), Node("b", "10.0.0.2", 2, 2**38)]
     trained: list[RunConfig] = []
 
@@ -150,3 +148,188 @@ def test_help_downloads_nothing(option: str, working_folder: Path, capsys: pytes
     assert main(["train", option, f"file://{working_folder}/kept", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: tributary train")
     assert not (working_folder / "runs").exists()
+
+
+def test_a_run_sends_its_events_and_its_weights_and_leaves_its_numbers(tmp_path: Path) -> None:
+    """Weights come when they are requested, to the process of the caller and back, and episodes with each row."""
+    stop, events, requests = StopRequest(), list[Event](), iter([True])
+
+    def on_event(event: Event) -> bool:
+        events.append(event)
+        if isinstance(event, Row) and event.values["episodes"]:
+            stop.weights |= next(requests, False)
+        return not isinstance(event, Weights)
+
+    run = tmp_path / "run"
+    result = train_in_process(quick(), run, on_event, preset="cartpole", stop=stop)
+    kinds = [type(event) for event in events]
+    started = kinds.index(Started)
+    assert {Row, Saved, Progressed} & set(kinds[:started]) == set()
+    assert events[started] == Started(str(run), quick(), 1)
+    assert kinds.count(Stopped) == 1
+    assert events[-1] == Stopped(str(run), result.summary)
+    assert result.status == "interrupted"
+    assert Message("stopped by a callback: finishing the gradients under way and saving") in events
+    assert result.summary == json.loads((run / "summary.json").read_text())
+    written = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [event.values for event in events if isinstance(event, Row)] == written
+    assert Saved(result.summary["updates"]) in events
+    (weights,) = [event for event in events if isinstance(event, Weights)]
+    assert 0 < weights.update <= result.summary["updates"]
+    shapes = {name: array.shape for name, array in weights.arrays.items()}
+    # The 4 numbers of a cart, 8 hidden units, 2 actions.
+    assert (4, 8) in shapes.values()
+    assert {(8, 2), (8, 1)} <= set(shapes.values())
+    assert sum(array.size for array in weights.arrays.values()) * 4 == len(weights.parameters)
+    assert all(np.isfinite(array).all() for array in weights.arrays.values())
+    ended = [event for event in events if isinstance(event, Episodes)]
+    assert sum(len(event.returns) for event in ended) == result.summary["episodes"] > 0
+    # A cart gets a reward of 1 at each step.
+    assert all(event.returns == list(map(float, event.lengths)) for event in ended)
+    positions = [events.index(event) for event in ended]
+    assert all(isinstance(events[position + 1], Row) for position in positions)
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
+    stop = StopRequest()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Row):
+            stop.asked = stop.interrupted = stop.at_once = True
+
+    with pytest.raises(KeyboardInterrupt):
+        train_in_process(quick(), tmp_path / "run", on_event, stop=stop)
+
+
+def test_a_run_that_cannot_start_is_a_mistake_in_the_settings(tmp_path: Path) -> None:
+    config = with_settings(quick(), {"environment.id": "NoSuch-v0"})
+    with pytest.raises(ConfigurationError, match="no such environment"):
+        train_in_process(config, tmp_path / "run", lambda _: None, preset="cartpole")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_a_failure(tmp_path: Path) -> None:
+    def on_event(event: Event) -> None:
+        if isinstance(event, Row):
+            holder = holder_of(tmp_path / "run")
+            if holder is not None and holder.pid is not None:
+                os.kill(holder.pid, signal.SIGKILL)
+
+    with pytest.raises(TrainingFailedError, match="was ended by signal 9"):
+        train_in_process(quick(), tmp_path / "run", on_event)
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from launch.driver import train_in_process
+from launch.run.folder import RunFolder
+from launch.run.events import Message, Row
+folder = Path(sys.argv[1])
+config = RunFolder(folder / "settings").read_settings()
+def on_event(event):
+    if isinstance(event, Row) and event.values["frames"] > 2000:
+        print("trains", flush=True)
+        time.sleep(100)
+train_in_process(config, folder / "run", on_event)
+"""
+
+
+def test_a_run_without_its_parent_is_saved_and_ends(tmp_path: Path) -> None:
+    settings = RunFolder(tmp_path / "settings")
+    settings.path.mkdir()
+    settings.write_config(quick())
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "trains\n"
+    parent.kill()
+    # The child inherited the pipe: it is closed when the run has ended.
+    parent.stdout.read()
+    parent.wait()
+    assert status_of(tmp_path / "run") == "interrupted"
+
+
+KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = {kind: signal.getsignal(kind) for kind in KINDS}
+    yield
+    assert {kind: signal.getsignal(kind) for kind in KINDS} == before
+
+
+def send(kind: signal.Signals) -> None:
+    os.kill(os.getpid(), kind)
+
+
+@pytest.mark.parametrize("first", KINDS)
+def test_the_first_signal_asks_and_a_second_one_from_the_keyboard_leaves(first: signal.Signals) -> None:
+    with Interrupts() as interrupts, interrupts.training():
+        assert not interrupts.asked
+        send(first)
+        assert interrupts.asked
+        if first != signal.SIGINT:
+            send(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+def test_hangups_and_terminations_only_ever_ask(kind: signal.Signals) -> None:
+    with Interrupts() as interrupts, interrupts.training():
+        send(signal.SIGINT)
+        for _ in range(3):
+            send(kind)
+        assert interrupts.asked
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signal_that_comes_while_another_is_handled_does_not_wait_for_it(kind: signal.Signals) -> None:
+    """A closed terminal and its shell send two within microseconds: the second may meet any line of the first."""
+
+    def meet(_frame: object, event: str, _function: object) -> None:
+        if event != "return" and sending:
+            send(signal.SIGTERM)
+
+    with Interrupts() as interrupts, interrupts.training():
+        sending = True
+        sys.setprofile(meet)
+        try:
+            send(kind)
+        finally:
+            sending = False
+            sys.setprofile(None)
+
+
+def test_a_hangup_ends_what_has_nothing_to_save_once_and_leaves_alone_what_is_saved() -> None:
+    with Interrupts():
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGHUP)
+        # The shell's own, while processes are being ended.
+        send(signal.SIGHUP)
+    with Interrupts() as interrupts:
+        with interrupts.training():
+            pass
+        send(signal.SIGHUP)
+
+
+def test_a_hangup_that_was_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts, interrupts.training():
+            send(signal.SIGHUP)
+            assert not interrupts.asked
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+def test_children_outlive_a_hangup_where_they_are_told_to(outlives: bool) -> None:
+    with blocked(signal.SIGHUP) if outlives else nullcontext():
+        child = subprocess.run(["sh", "-c", "kill -HUP $$; exit 7"], check=False)
+    assert child.returncode == (7 if outlives else -signal.SIGHUP)

@@ -1,23 +1,25 @@
-"""bench throughput: the steady state, the bound and its measurement, and one run of the command without a bound."""
+"""bench throughput and bench scaling: the steady state, the bound, and what is made of the measurements."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from actors.environments import environment_spec
-from launch.bench.bound import calls_within, make_works, measure_components
+from launch.bench import scaling as module
+from launch.bench.bound import measure_components
+from launch.bench.plan import Costs
+from launch.bench.scaling import summarise
 from launch.bench.throughput import bounds, steady_state
 from launch.cli import main
 from launch.presets import PRESETS
-from shared.config import ActorConfig
+from shared.config import ActorConfig, RunConfig
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
@@ -75,42 +77,6 @@ def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
     assert bounds([], 2, 2_000.0) == {}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "counted", "ended"),
-    [
-        # The window opens in the third call; the two that end in it count, and the one that it closes in does not.
-        (0.2, 2, 1.2),
-        # None begins and ends within: one counts nevertheless.
-        (5.0, 1, 15.0),
-    ],
-)
-def test_only_calls_within_the_window_count(seconds: float, counted: int, ended: float) -> None:
-    ends = list(np.arange(1, 9) * seconds)
-    now = [0.0]
-    results, duration = calls_within(lambda: now.append(ends[len(now) - 1]), 0.5, 1.1, lambda: now[-1])
-    assert len(results) == counted
-    assert duration == pytest.approx(counted * seconds)
-    assert now[-1] == pytest.approx(ended)
-
-
-def test_each_component_is_measured_alone_and_at_once() -> None:
-    config = replace(PRESETS["pong"].config, actor=ActorConfig(environments=2, unroll_length=3))
-    found = measure_components(config, environment_spec(config.environment), (1, 2), seconds=0.02)
-    assert set(found) == {1, 2}
-    for part in (*found[1].values(), *found[2].values()):
-        assert len(part) > 1
-        assert min(part) > 0.0
-    assert not multiprocessing.active_children()
-
-
-def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
-    actor = ActorConfig(environments=2, unroll_length=3, epochs=4, minibatches=3)
-    config = replace(PRESETS["pong"].config, actor=actor)
-    gradient = make_works(config, environment_spec(config.environment))["gradient"]
-    assert gradient.agent_steps == 2
-    assert len(gradient.call()) == 4
-
-
 def test_a_measuring_process_that_dies_is_reported_in_one_line(capfd: pytest.CaptureFixture) -> None:
     config = PRESETS["cartpole"].config
     # The plain networks are for images.
@@ -131,9 +97,7 @@ def test_an_interrupt_ends_the_measurement_at_once() -> None:
         assert bench.stderr.read() == ""
 
 
-def test_a_task_without_a_plain_form_is_measured_without_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_task_without_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setattr("launch.bench.throughput.WARM_UP_SECONDS", 0.5)
     file = tmp_path / "throughput.json"
     assert main(f"bench throughput cartpole --executor inline --actors 1 --seconds 4 --json {file}".split()) == 0
@@ -145,3 +109,74 @@ def test_a_task_without_a_plain_form_is_measured_without_a_bound(
     out = capsys.readouterr().out
     assert "no bound" in out
     assert "agent steps/s" in out
+
+
+COSTS = Costs({"environment": 4e-4}, {"environment": 5e-4}, {"shared_memory": 1e-3, "objects": 2e-3}, 1_000)
+CONFIG = replace(PRESETS["pong"].config, actor=ActorConfig(environments=32, unroll_length=20))
+CONFIGS = {actors: replace(CONFIG, actors=actors) for actors in (1, 2)}
+
+
+@pytest.fixture(autouse=True)
+def _on_two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "usable_cores", lambda: 2)
+
+
+def measured(actors: int, rate: float, utilisation: float = 0.1, wait: float = 5e-6, **more: Any) -> dict[str, Any]:
+    return {
+        "agent_steps_per_second": rate,
+        "frames_per_second": 4 * rate,
+        "updates_per_second": rate / 640,
+        "policy_lag_mean": 0.5,
+        "policy_lag_p95": 1,
+        "policy_lag_max": 2,
+        "learner_utilisation": utilisation,
+        "agent_steps_dropped": {"too_old": 1},
+        "stage_seconds_per_step": {
+            "environment": 240e-6 * actors**0.5,
+            "acting": 40e-6,
+            "gradient": 60e-6,
+            "synchronise": 1e-6,
+            "wait": wait,
+        },
+        **more,
+    }
+
+
+def summary(made: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+    return summarise(CONFIGS, made, {CONFIG.actor: COSTS})
+
+
+def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_plan() -> None:
+    made = {
+        1: [measured(1, rate) for rate in (2_000, 2_500, 9_999)],
+        2: [measured(2, rate) for rate in (100, 4_500, 4_700)],
+    }
+    one, two = summary(made)["points"]
+    assert one["agent_steps_per_second"] == 2_500
+    assert one["predicted_agent_steps_per_second"] == pytest.approx(640 / (640 * 4e-4 + 1e-3))
+    assert one["prediction_error"] == pytest.approx(one["predicted_agent_steps_per_second"] / 2_500 - 1)
+    assert (two["least"], two["most"]) == (100, 4_700)
+    assert two["speed_up"] == pytest.approx(4_500 / 2_500)
+    assert two["efficiency"] == pytest.approx(0.9)
+    assert two["agent_steps_dropped"] == {"too_old": 3}
+
+
+def test_interrupts_keep_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    turns: list[tuple[int | str, int]] = []
+
+    def measure(config: RunConfig, _seconds: float) -> dict[str, Any]:
+        turns.append((config.actors, config.actor.unroll_length))
+        if len(turns) == 3:
+            raise KeyboardInterrupt
+        return measured(int(config.actors), 2_000.0 * int(config.actors))
+
+    monkeypatch.setattr(module, "measure_throughput", measure)
+    monkeypatch.setattr(module, "measure_costs", lambda *_: COSTS)
+    file = tmp_path / "scaling.json"
+    command = f"bench scaling pong --actors 2,1 --actor.unroll-length 16 --json {file}"
+    assert main(command.split()) == 130
+    assert turns == [(1, 16), (2, 16), (1, 16)]
+    result = json.loads(file.read_text())
+    assert [(row["actors"], row["repeats"]) for row in result["points"]] == [(1, 1), (2, 1)]
+    assert result.keys() >= {"command", "hardware", "versions", "settings", "verdict", "preset"}
+    assert "no saturation" in capsys.readouterr().out

@@ -1,10 +1,11 @@
-"""Several seeds of one setting: their runs, their summary, an interrupt."""
+"""Several seeds of one setting, and runs that cannot start: one line, exit code 2, and no folder."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from accounts import account_of
 from namesakes import write_namesakes
 from waiting import UNTIL_FRAMES, wait_for
 
+from actors.environments import environment_spec
 from launch.cli import main
 from launch.commands.seeds import parse_seeds
-from launch.run.folder import holder_of
+from launch.on_ray import cluster
+from launch.presets import PRESETS
+from launch.run.folder import RunFolder, holder_of
 from shared.errors import ConfigurationError
 
 SMALL = f"train cartpole --executor inline --actors 1 {UNTIL_FRAMES}"
@@ -54,9 +58,7 @@ def start(folder: Path, settings: str = "") -> subprocess.Popen[str]:
     return process
 
 
-def test_after_an_interrupt_each_seed_is_trained_to_its_end_and_all_have_one_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_go_on_after_an_interrupt_and_share_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And files with the names of our packages, where the user stands, are not in the way."""
     folder, file = tmp_path / "runs", tmp_path / "summary.json"
     process = start(folder)
@@ -86,3 +88,41 @@ def test_after_an_interrupt_each_seed_is_trained_to_its_end_and_all_have_one_sum
     written = (folder / "seed-1" / "summary.json").stat().st_mtime_ns
     assert main(f"train --resume {folder}".split()) == 0
     assert (folder / "seed-1" / "summary.json").stat().st_mtime_ns == written
+
+
+SMALL_RAY = f"train cartpole --actors 2 {UNTIL_FRAMES}"
+
+
+def test_a_missing_gpu_leaves_no_folder(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str]
+) -> None:
+    monkeypatch.setattr(cluster, "connect", lambda *_: None)
+    monkeypatch.setattr(cluster.ray, "cluster_resources", dict)
+    assert "--learner.device gpu: Ray finds no GPU" in refused(f"{SMALL_RAY} --learner.device gpu --run-dir runs/a")
+    assert not list(working_folder.iterdir())
+
+
+def test_what_was_there_before_and_what_was_learned_is_not_discarded(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    spec = environment_spec(PRESETS["cartpole"].config.environment)
+    for name, sampled in (("empty", 0), ("made/below", 0), ("other/learned", 7)):
+        folder = RunFolder(tmp_path / name)
+        folder.create(PRESETS["cartpole"].config, spec, {})
+        folder.checkpoints.mkdir()
+        folder.summary.write_text(json.dumps({"agent_steps_sampled": sampled}))
+        folder.discard()
+    assert {entry.name for entry in tmp_path.iterdir()} == {"empty", "other"}
+    assert not list((tmp_path / "empty").iterdir())
+    assert (tmp_path / "other" / "learned" / "config.json").is_file()
+
+
+@pytest.mark.parametrize("side_by_side", [1, 2])
+def test_bad_seeds_leave_no_folder(side_by_side: int, working_folder: Path, capsys: pytest.CaptureFixture) -> None:
+    seeds = (
+        f"--executor inline --seeds 1,2 --side-by-side {side_by_side} --run-dir runs --environment.id NoSuchThing-v0"
+    )
+    assert main([*SMALL_RAY.split(), *seeds.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "could not start: --environment.id NoSuchThing-v0: no such environment" in line
+    assert not list(working_folder.iterdir())

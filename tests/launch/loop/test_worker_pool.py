@@ -1,15 +1,34 @@
-"""Actors that fail, hang, join and drain, and aggregators, in a coordinator's loop driven by hand."""
+"""The asynchronous loop, driven by hand: its order of calls, and actors that fail, hang, join and drain."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from hand_driven import Clock, make, report
+from hand_driven import Clock, HandDrivenExecutor, make, report
 
 from launch.loop.executor import ChildEvent, Drained, Failed, Heartbeat, Joined, Replaced
 from launch.loop.worker_pool import TrainingStoppedError
 from learner.learner import Outcome
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
-from shared.types import AggregatedReport, GradientReport, StageSeconds
+from shared.types import AggregatedReport, EpisodeStats, EvaluationResult, GradientReport, StageSeconds
+
+
+def kinds(events: Iterator[Any], count: int) -> list[type]:
+    return [type(next(events)) for _ in range(count)]
+
+
+def seconds_until_replaced(executor: HandDrivenExecutor, events: Iterator[Any], failed: Failed) -> float:
+    """Let an actor fail. Returns the time until another one replaces it."""
+    executor.completions.append(failed)
+    assert isinstance(next(events), Failed)
+    before = executor.clock.now
+    executor.completions += [None] * 40
+    while not isinstance(next(events), Replaced):
+        executor.clock.now += 1.0
+    executor.completions.clear()
+    return executor.clock.now - before
 
 
 def test_a_dead_actor_is_replaced_until_the_limit(cartpole: RunConfig) -> None:
@@ -41,7 +60,7 @@ def test_an_actor_that_cannot_be_made_stops_a_run_without_reports(cartpole: RunC
     # One that comes later is replaced like any other: the environment can be made, as others have shown.
     executor, events, *_ = make(cartpole, actors=2)
     executor.completions += [report(0, 1, 0), Failed(1, "has no memory", not_made=True)]
-    assert [type(next(events)) for _ in range(3)] == [Outcome, Failed, Replaced]
+    assert kinds(events, 3) == [Outcome, Failed, Replaced]
 
 
 def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> None:
@@ -49,45 +68,27 @@ def test_deaths_long_ago_do_not_count_against_the_limit(cartpole: RunConfig) -> 
     for actor_id in (0, 1):
         executor.clock.now += 601.0
         executor.completions.append(Failed(actor_id, "gone"))
-        assert isinstance(next(events), Failed)
-        assert isinstance(next(events), Replaced)
+        assert kinds(events, 2) == [Failed, Replaced]
 
 
 def test_replacements_that_die_unproven_wait_twice_as_long_each_time(cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, actors=1, max_restarts=9)
-    waited = []
-    for actor_id in range(4):
-        executor.completions.append(Failed(actor_id, "gone"))
-        assert isinstance(next(events), Failed)
-        before = executor.clock.now
-        executor.completions += [None] * 40
-        while not isinstance(next(events), Replaced):
-            executor.clock.now += 1.0
-        waited.append(executor.clock.now - before)
-        executor.completions.clear()
+    waited = [seconds_until_replaced(executor, events, Failed(actor_id, "gone")) for actor_id in range(4)]
     assert waited == [0.0, 1.0, 2.0, 4.0]
     executor.completions += [report(4, 1, 0), Failed(4, "gone")]
-    assert isinstance(next(events), Outcome)
-    assert isinstance(next(events), Failed)
-    assert isinstance(next(events), Replaced), "an actor that has reported is replaced at once"
+    assert kinds(events, 3) == [Outcome, Failed, Replaced], "an actor that has reported is replaced at once"
 
 
 @pytest.mark.parametrize("reported", [False, True])
-def test_errors_from_the_first_rollout_on_stop_the_run_long_before_the_limit(
-    reported: bool, cartpole: RunConfig
-) -> None:
+def test_errors_from_the_first_rollout_on_stop_the_run_early(reported: bool, cartpole: RunConfig) -> None:
     executor, events, *_ = make(cartpole, actors=2, max_restarts=9)
     if reported:
         executor.completions.append(report(0, 1, 0))
         assert isinstance(next(events), Outcome)
-    for actor_id in (1, 2):
-        executor.completions.append(Failed(actor_id, "its rollout raised: no such name", raised=True))
-        assert isinstance(next(events), Failed)
-        executor.completions += [None] * 9
-        while not isinstance(next(events), Replaced):
-            executor.clock.now += 1.0
-        executor.completions.clear()
-    executor.completions.append(Failed(3, "its rollout raised: no such name", raised=True))
+    first, second, third = (Failed(i, "its rollout raised: no such name", raised=True) for i in (1, 2, 3))
+    for failed in (first, second):
+        seconds_until_replaced(executor, events, failed)
+    executor.completions.append(third)
     if reported:
         assert isinstance(next(events), Failed)
         return
@@ -118,15 +119,9 @@ def test_an_actor_that_hangs_is_named_and_replaced(cartpole: RunConfig) -> None:
         next(events)
     at = executor.clock.now
     assert not any(isinstance(event, Failed) for event in reports_until(at + 40.0))
-    failed = Failed(
-        1,
-        "no report for 41 s, its longest rollout took 2.0 s: it hangs; where rollouts take so long, raise "
-        "--supervision.hang-seconds",
-    )
-    assert [event for event in reports_until(at + 45.0) if not isinstance(event, Outcome)] == [
-        failed,
-        Replaced(failed, 2),
-    ]
+    failed, replaced = (event for event in reports_until(at + 45.0) if not isinstance(event, Outcome))
+    assert failed.reason.startswith("no report for 41 s, its longest rollout took 2.0 s: it hangs; where rollouts take")
+    assert replaced == Replaced(failed, 2)
 
 
 def working(sequence: int, seconds: float, actor_id: int = 0) -> GradientReport:
@@ -175,7 +170,7 @@ def test_an_actor_that_hangs_is_replaced_before_the_next_report(cartpole: RunCon
     assert isinstance(next(events), Outcome)
     clock.now += 61.0
     executor.completions.append(None)
-    assert [type(next(events)) for _ in range(2)] == [Failed, Replaced]
+    assert kinds(events, 2) == [Failed, Replaced]
 
 
 def test_an_actor_whose_report_was_not_taken_yet_does_not_hang(cartpole: RunConfig) -> None:
@@ -325,3 +320,54 @@ def test_an_actor_that_starts_behind_an_aggregator_has_start_seconds(cartpole: R
     executor.clock.now = 59.0
     assert next(events) is None
     assert isinstance(next(events), Outcome)
+
+
+def test_the_actor_that_reported_leaves_at_once_with_the_newest_weights(cartpole: RunConfig) -> None:
+    executor, events, _, learner = make(cartpole, actors=3)
+    executor.completions += [report(2, 1, 0), report(2, 2, 1), report(0, 1, 0)]
+    outcomes = [next(events) for _ in range(3)]
+    assert executor.tape == [
+        *("publish 0", "dispatch 0", "dispatch 1", "dispatch 2"),
+        *("publish 1", "dispatch 2", "publish 2", "dispatch 2", "publish 3", "dispatch 0"),
+    ]
+    assert [outcome.policy_lag for outcome in outcomes] == [0, 0, 2]
+    assert learner.version == 3
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_after_stop_what_is_in_flight_is_taken_in_and_nothing_is_sent(cartpole: RunConfig, lost: int) -> None:
+    executor, events, coordinator, learner = make(cartpole, actors=2)
+    executor.completions += [report(0, 1, 0), report(1, 1, 0), report(0, 2, 1)]
+    next(events)
+    coordinator.stop()
+    sent = len(executor.tape)
+    # Actor 1 may stand for three, of which two play on after the call has ended.
+    executor.under_way[1] += lost
+    assert [type(event) for event in events] == [Outcome] * 2
+    assert len(executor.tape) == sent
+    assert learner.account.ledger.sampled == 3
+    assert coordinator.rollouts_lost == lost
+
+
+def test_a_stop_waits_for_evaluations_until_they_are_given_up(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, actors=1)
+    executor.completions += [report(0, 1, 0), None, report(0, 2, 1), None]
+    next(events)
+    coordinator.evaluate("sampled")
+    coordinator.stop()
+    # The rollout under way is taken in, and then it waits.
+    assert kinds(events, 3) == [type(None), Outcome, type(None)]
+    assert coordinator.evaluations_under_way == 1
+    coordinator.give_up_evaluations()
+    assert list(events) == []
+
+
+def test_evaluation_runs_beside_training_with_the_current_weights(cartpole: RunConfig) -> None:
+    executor, events, coordinator, _ = make(cartpole, actors=1)
+    result = EvaluationResult(1, np.zeros(2, np.float32), EpisodeStats(np.ones(1), np.ones(1, np.int64)))
+    executor.completions += [report(0, 1, 0), report(0, 2, 1), result]
+    next(events)
+    coordinator.evaluate("sampled")
+    assert isinstance(next(events), Outcome)
+    assert next(events) is result
+    assert executor.tape.count("evaluate 1 sampled") == 1

@@ -1,4 +1,4 @@
-"""What starting or joining Ray does to the process that does so."""
+"""Placement in clusters counted by hand; starting and joining Ray; which of its nodes count as lost."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +17,120 @@ import pytest
 
 from launch.cli import main
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
+from launch.machine import ACTOR_BYTES
 from launch.on_ray import cluster
+from launch.on_ray.placement import (
+    Node,
+    aggregation,
+    desired_actors,
+    learner_node,
+    next_node,
+    place,
+    placement_lines,
+    slots_by_node,
+)
+from shared.config import LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
+
+GIB = 2**30
+HEAD = Node("h", "10.0.0.1", 2.0, 16 * GIB, head=True)
+WORKERS = [Node(f"w{i}", f"10.0.0.{i + 2}", 4.0, 16 * GIB) for i in range(2)]
+CLUSTER = [HEAD, *WORKERS]
+
+
+def test_every_core_gets_an_actor_and_a_marked_node_has_the_learner_and_nothing_else() -> None:
+    placement = place(RunConfig(), CLUSTER)
+    assert placement[:3] == (HEAD, False, {"h": 2, "w0": 4, "w1": 4})
+    marked = replace(WORKERS[1], marked=True)
+    placement = place(RunConfig(), [HEAD, WORKERS[0], marked])
+    assert placement[:3] == (marked, False, {"h": 2, "w0": 4})
+
+
+def test_a_gpu_draws_the_learner_unless_it_shall_be_on_a_cpu() -> None:
+    gpu = replace(WORKERS[1], gpus=1.0)
+    nodes = [HEAD, WORKERS[0], gpu]
+    assert place(RunConfig(), nodes)[:2] == (gpu, True)
+    on_cpu = replace(RunConfig(), learner=LearnerConfig(device="cpu"))
+    assert place(on_cpu, nodes)[:2] == (HEAD, False)
+    on_gpu = replace(RunConfig(), learner=LearnerConfig(device="gpu"))
+    with pytest.raises(ConfigurationError, match="Ray finds no GPU"):
+        place(on_gpu, CLUSTER)
+    with pytest.raises(ConfigurationError, match=r"marked for the learner, 10\.0\.0\.2, has none"):
+        place(on_gpu, [replace(WORKERS[0], marked=True), gpu])
+
+
+def test_a_large_node_and_the_learners_are_left_a_core_and_the_memory_of_an_actor_counts() -> None:
+    large, head = Node("l", "10.0.0.9", 16.0, 64 * GIB), replace(HEAD, cores=4.0)
+    assert slots_by_node([head, large], head) == {"h": 3, "l": 15}
+    small = replace(WORKERS[0], bytes=2 * ACTOR_BYTES + 1)
+    assert slots_by_node([small], HEAD) == {"w0": 2}
+
+
+@pytest.mark.parametrize(("actors", "count"), [("auto", 10), (3, 3), ("2:5", 5), ("2:100", 10)])
+def test_the_number_of_actors(actors: int | str, count: int) -> None:
+    config = RunConfig(actors=actors)
+    placement = place(config, CLUSTER)
+    assert placement.total_actors == count
+    assert desired_actors(config, slots_by_node(CLUSTER, HEAD)) == count
+
+
+def test_few_actors_are_spread() -> None:
+    assert place(RunConfig(actors=4), CLUSTER).actors == {"w0": 2, "w1": 2}
+    assert next_node({"a": 2, "b": 1}, ["a", "b"]) == "a"
+    assert next_node({"a": 1}, ["a"]) is None
+
+
+def test_a_cluster_that_is_too_small_is_named_node_by_node() -> None:
+    poor = replace(WORKERS[0], bytes=100 * 2**20)
+    with pytest.raises(ConfigurationError) as raised:
+        place(RunConfig(actors=7), [HEAD, poor, WORKERS[1]])
+    message = str(raised.value)
+    assert "\n" not in message
+    assert "--actors 7: there is room for 6" in message
+    assert "10.0.0.2 has 100 MiB of memory, and an actor needs 950" in message
+    with pytest.raises(ConfigurationError, match=r"10\.0\.0\.1 is being drained"):
+        place(RunConfig(), [replace(HEAD, draining=True)])
+
+
+def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
+    nodes = [replace(HEAD, draining=True), *WORKERS]
+    placement = place(RunConfig(actors="1:16"), nodes)
+    assert placement.learner in WORKERS
+    assert "h" not in placement.actors
+    assert any("is being drained" in line for line in placement_lines(placement, nodes))
+    assert any("have no place yet" in note for note in placement.notes)
+    assert learner_node(RunConfig(), nodes)[0] is not nodes[0]
+
+
+@pytest.mark.parametrize(
+    ("count", "requested", "limit", "level", "why"),
+    [
+        (1, "auto", None, "none", "applied by itself"),
+        (4, "auto", None, "node", "make one message"),
+        (8, "auto", None, "none", "a node has 4 actors, fewer than the 8"),
+        (4, "auto", 10, "none", "policy lag"),
+        (4, "none", None, "none", "as requested"),
+        (8, "node", None, "node", "as requested"),
+    ],
+)
+def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, level: str, why: str) -> None:
+    learner = LearnerConfig(gradients_per_update=count, max_policy_lag=limit)
+    config = RunConfig(learner=learner, aggregation=requested, address="auto")
+    found = aggregation(config, place(config, [replace(HEAD, marked=True), *WORKERS]), 8)
+    assert found.level == level
+    assert why in found.why
+    assert aggregation(replace(config, aggregation="auto"), None, 8).level == "none"
+
+
+@pytest.mark.parametrize(("cores", "level"), [(16, "node"), (15, "none")])
+def test_one_machine_sums_where_many_actors_work(cores: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.on_ray.placement.usable_cores", lambda: cores)
+    config = RunConfig(learner=LearnerConfig(gradients_per_update=4))
+    assert aggregation(config, None, 64).level == level
 
 
 @pytest.mark.parametrize("connect", [lambda: cluster.start_here(1), lambda: cluster.join("127.0.0.1:6379")])
-def test_a_termination_goes_on_asking_once_ray_is_there(
-    connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_termination_still_asks_with_ray(connect: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     def init(*_: object, **__: object) -> SimpleNamespace:
         # As ray.init does it.
         signal.signal(signal.SIGTERM, lambda kind, _: sys.exit(kind))
@@ -37,10 +144,12 @@ def test_a_termination_goes_on_asking_once_ray_is_there(
         assert interrupts.asked
 
 
-def test_a_termination_while_ray_starts_reaches_no_handler_of_rays_and_saves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
+
+    def exits(*_: object, **__: object) -> None:
+        # Another thread took the signal.
+        raise SystemExit(signal.SIGTERM)
 
     def init(*_: object, **__: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: pytest.fail("the one in C++ aborts this process"))
@@ -49,24 +158,14 @@ def test_a_termination_while_ray_starts_reaches_no_handler_of_rays_and_saves_not
         # To this thread: TensorFlow's threads, which a driver does not have, would take it otherwise.
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    monkeypatch.setattr(cluster.ray, "init", init)
-    with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
-        cluster.start_here(1)
+    for start in (init, exits):
+        monkeypatch.setattr(cluster.ray, "init", start)
+        with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
+            cluster.start_here(1)
     assert codes == [-signal.SIGTERM]
 
 
-def test_a_termination_that_another_thread_takes_while_ray_starts_is_no_exit_of_rays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def init(*_: object, **__: object) -> None:
-        raise SystemExit(signal.SIGTERM)
-
-    monkeypatch.setattr(cluster.ray, "init", init)
-    with Interrupts(), pytest.raises(StoppedBeforeTrainingError):
-        cluster.start_here(1)
-
-
-def test_a_ray_that_does_not_start_in_time_is_one_line(
+def test_a_ray_that_starts_too_late(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def init(*_: Any, **__: Any) -> None:
@@ -136,9 +235,7 @@ def test_a_variable_that_names_no_cluster_is_one_line(value: str, monkeypatch: p
         ("{listener}", "http://127.0.0.1:1", "{listener}"),
     ],
 )
-def test_a_typed_address_comes_before_the_variable(
-    address: str, variable: str | None, joined: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_typed_address_wins(address: str, variable: str | None, joined: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
     monkeypatch.setattr(cluster.ray, "init", lambda address, **_: taken.append(address))
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -158,3 +255,78 @@ def test_an_address_of_ipv6_has_brackets() -> None:
         pytest.skip("no IPv6")
     with server:
         cluster.check_address(f"[::1]:{server.getsockname()[1]}")
+
+
+WORKER = replace(WORKERS[0], id="w")
+
+
+class Cluster:
+    """What Ray lists and which nodes answer, at a time that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listed, self.answering, self.now = [HEAD, WORKER], {"h", "w"}, 100.0
+        self.asked: list[str] = []
+        monkeypatch.setattr(cluster, "cluster_nodes", lambda: list(self.listed))
+        monkeypatch.setattr(cluster, "_responds", self._responds)
+        monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.view = cluster.ClusterView(HEAD)
+
+    def _responds(self, node: Node) -> bool:
+        self.asked.append(node.id)
+        return node.id in self.answering
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+def test_a_node_that_answers_is_not_lost_until_ray_lists_it_no_more(nodes: Cluster) -> None:
+    assert not nodes.view.has_lost("w")
+    assert nodes.view.slots_by_node() == {"h": 2, "w": 4}
+    nodes.listed = [HEAD]
+    assert nodes.view.has_lost("w")
+    assert nodes.view.slots_by_node() == {"h": 2}
+    assert nodes.asked == ["w"]
+
+
+def test_a_node_that_does_not_answer_is_lost_though_ray_lists_it(nodes: Cluster) -> None:
+    nodes.answering = {"h"}
+    assert nodes.view.has_lost("w")
+    # Its other actors need not ask again.
+    assert nodes.view.has_lost("w")
+    assert nodes.asked == ["w"]
+    # Also in what was looked up just before, and in what is looked up next.
+    assert nodes.view.slots_by_node() == {"h": 2}
+    nodes.now += 3.0
+    assert nodes.view.slots_by_node() == {"h": 2}
+    assert not nodes.view.has_lost("h")
+
+
+def test_a_silent_node_is_tried_again_now_and_then_and_taken_back_when_it_answers(nodes: Cluster) -> None:
+    nodes.answering = {"h"}
+    nodes.view.has_lost("w")
+    nodes.asked.clear()
+    for now in (103.0, 106.0, 109.0):
+        nodes.now = now
+        assert nodes.view.slots_by_node() == {"h": 2}
+    assert nodes.asked == [], "a node that is gone would cost each look a second"
+    nodes.now = 111.0
+    assert nodes.view.slots_by_node() == {"h": 2}
+    assert nodes.asked == ["w"]
+    nodes.answering, nodes.now = {"h", "w"}, 115.0
+    assert nodes.view.slots_by_node() == {"h": 2}
+    nodes.now = 122.0
+    assert nodes.view.slots_by_node() == {"h": 2, "w": 4}
+    # It is as good as any other again.
+    nodes.now = 125.0
+    assert nodes.view.slots_by_node() == {"h": 2, "w": 4}
+    assert nodes.asked == ["w", "w"]
+    assert not nodes.view.has_lost("w")
+
+
+def test_a_node_that_comes_back_under_another_id_has_its_places_at_once(nodes: Cluster) -> None:
+    nodes.answering = {"h"}
+    nodes.view.has_lost("w")
+    nodes.listed, nodes.answering, nodes.now = [HEAD, WORKER, replace(WORKER, id="v")], {"h", "v"}, 103.0
+    assert nodes.view.slots_by_node() == {"h": 2, "v": 4}

@@ -1,4 +1,4 @@
-"""The executor over Ray, with processes that a test completes by hand."""
+"""The executors of actors and of nodes over Ray, with processes that a test completes by hand."""
 
 import pickle
 import threading
@@ -12,12 +12,15 @@ from ray.exceptions import RayError, RayTaskError
 
 from actors.environments import EnvironmentSpec, environment_spec
 from actors.policy import Policy
-from launch.loop.executor import Failed
+from launch.loop.executor import ChildEvent, Failed, Heartbeat
 from launch.on_ray import executor as ray_executor
 from launch.on_ray.actor_process import ActorNotMadeError, ActorProcess, CallFailedError, EvaluatorProcess, Reply
+from launch.on_ray.cluster import ClusterView
 from launch.on_ray.executor import RayExecutor, failure_reason
-from shared.config import EvaluationConfig, RunConfig
-from shared.types import EpisodeStats, EvaluationResult, GradientReport, WeightSnapshot
+from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
+from launch.on_ray.placement import Node
+from shared.config import EvaluationConfig, LearnerConfig, RunConfig
+from shared.types import AggregatedReport, EpisodeStats, EvaluationResult, GradientReport, WeightSnapshot
 
 EVALUATED = EvaluationResult(1, 1, EpisodeStats(np.ones(1), np.ones(1, np.int64)), 1.0)
 
@@ -26,6 +29,7 @@ EVALUATED = EvaluationResult(1, 1, EpisodeStats(np.ones(1), np.ones(1, np.int64)
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     monkeypatch.setattr(ray_executor, "ray", fake)
+    monkeypatch.setattr(ray_executor, "on_node", lambda node: {"node": node})
     return fake
 
 
@@ -55,9 +59,7 @@ def completed(executor: RayExecutor) -> tuple[int, int] | None:
     return completion.actor_id, completion.sequence
 
 
-def test_calls_of_one_actor_are_taken_in_order_though_a_later_one_is_ready_first(
-    cartpole: RunConfig, ray: FakeRay
-) -> None:
+def test_calls_of_an_actor_are_taken_in_order_though_a_later_one_is_ready(cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 2)
     for actor_id in (0, 0, 1):
         executor.dispatch(actor_id)
@@ -109,9 +111,7 @@ def test_evaluations_that_are_dropped_leave_the_rollouts(cartpole: RunConfig, ra
 
 
 @pytest.mark.parametrize("every_frames", [0, 1000])
-def test_an_evaluator_starts_after_the_first_update_if_the_run_evaluates_and_else_with_the_first_evaluation(
-    every_frames: int, cartpole: RunConfig, ray: FakeRay
-) -> None:
+def test_an_evaluator_starts_when_it_is_first_needed(every_frames: int, cartpole: RunConfig, ray: FakeRay) -> None:
     executor = made(cartpole, 2, every_frames)
     assert [process.kind for process in ray.processes] == [ActorProcess, ActorProcess]
     executor.publish(snapshot(2))
@@ -155,9 +155,7 @@ def test_an_exception_that_cannot_be_pickled_comes_as_a_line_with_its_place(cart
     assert failure_reason(error).startswith("its rollout raised: EngineError: E17: engine stalled (test_executor.py:")
 
 
-def test_an_evaluation_whose_film_fails_is_one_all_the_same(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_without_its_film_is_a_result(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_display(*_: object) -> None:
         raise RuntimeError("no display")
 
@@ -168,3 +166,79 @@ def test_an_evaluation_whose_film_fails_is_one_all_the_same(
     result = EvaluatorProcess(config, spec).run(WeightSnapshot(3, np.asarray(weights)), "greedy")
     assert len(result.episodes.returns) == 2
     assert (result.video, result.video_error) == (None, "RuntimeError: no display")
+
+
+LEARNER = Node("learner", "10.0.0.9", 1.0, 2**36)
+# Actors of a node, gradients of an update.
+ACTORS, K = 4, 8
+
+
+class Cluster(ClusterView):
+    """A view of nodes that the test sets."""
+
+    def __init__(self, *workers: str) -> None:
+        super().__init__(LEARNER)
+        self.there = [LEARNER, *(Node(name, f"10.0.0.{name}", float(ACTORS), 2**36) for name in workers)]
+
+    def nodes(self, *, fresh: bool = False) -> list[Node]:  # noqa: ARG002
+        return self.there
+
+
+def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tuple[NodesExecutor, Cluster]:
+    learner = LearnerConfig(gradients_per_update=K)
+    evaluation = replace(config.evaluation, every_frames=0)
+    config = replace(config, address="auto", aggregation="node", learner=learner, evaluation=evaluation, actors=actors)
+    cluster = Cluster(*workers)
+    executor = NodesExecutor(config, environment_spec(config.environment), 0, 5, cluster)
+    executor.publish(WeightSnapshot(0, np.zeros(2, np.float32)))
+    return executor, cluster
+
+
+def started(ray: FakeRay) -> dict[str, tuple[int, int]]:
+    """Number of actors and first actor id on each node."""
+    assert {process.kind for process in ray.processes} == {NodeAggregator}
+    return {process.options["node"]: process.arguments[2:4] for process in ray.processes}
+
+
+def test_each_node_has_an_aggregator_with_ids_of_its_own(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor, cluster = executor_over(cartpole, "1", "2")
+    assert started(ray) == {"1": (4, 6), "2": (4, 1_000_006), "learner": (1, 2_000_006)}
+    assert executor.actor_ids == [5, 1_000_005, 2_000_005]
+    assert (executor.actors, executor.free_slots()) == (9, 0)
+    cluster.there.append(Node("3", "10.0.0.3", 4.0, 2**36))
+    assert executor.free_slots() == 1
+    assert executor.add() == 3_000_005
+    assert executor.add() is None
+    cluster.there = [replace(node, draining=node.id == "1") for node in cluster.there]
+    assert executor.draining() == [5]
+    executor.remove(5)
+    assert executor.free_slots() == 0
+
+
+def test_the_most_actors_hold_over_all_nodes(cartpole: RunConfig, ray: FakeRay) -> None:
+    executor, cluster = executor_over(cartpole, "1", "2", "3", actors="1:6")
+    assert sum(actors for actors, _ in started(ray).values()) == 6
+    cluster.there.append(Node("4", "10.0.0.4", 4.0, 2**36))
+    assert executor.free_slots() == 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [ChildEvent(0, Failed(7, "gone"), 1), Heartbeat(0, expects_report=True)],
+    ids=["an actor failed", "no sum yet"],
+)
+def test_a_node_can_lose_an_incomplete_sum(event: ChildEvent | Heartbeat, cartpole: RunConfig, ray: FakeRay) -> None:
+    executor, _ = executor_over(cartpole, "1")
+    # The actor that completed the last sum waits.
+    assert executor.rollouts_under_way(5) == ACTORS - 1
+    executor.dispatch(5)
+    assert executor.rollouts_under_way(5) == ACTORS + K - 1
+    ray.end(ray.calls[-1], event)
+    assert executor.next_completion() == event._replace(actor_id=5)
+    assert executor.rollouts_under_way(5) == ACTORS + K - 1
+    executor.dispatch(5)
+    ray.end(ray.calls[-1], AggregatedReport(0, np.ones(2, np.float32), (), ()))
+    summed = executor.next_completion()
+    assert isinstance(summed, AggregatedReport)
+    assert summed.actor_id == 5
+    assert executor.rollouts_under_way(5) == ACTORS - 1

@@ -108,9 +108,11 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     return partial(Learners, monkeypatch, tmp_path)
 
 
-def test_a_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_come(
-    cartpole: RunConfig, make: Make, tmp_path: Path
-) -> None:
+def test_the_next_learner_knows_how_far_the_dead_one_had_come(cartpole: RunConfig, make: Make, tmp_path: Path) -> None:
+    # Without a checkpoint the next one begins anew.
+    learners = make((0, DIED), (0, SUMMARY))
+    learners.run(cartpole)
+    assert [resume for resume, _ in learners.starts] == [False, False]
     learners = make((120, DIED), (150, DIED), (900, SUMMARY))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "update-10.index").touch()
@@ -121,12 +123,6 @@ def test_a_learner_that_dies_is_followed_by_one_that_knows_how_far_it_had_come(
     assert learners.said == [
         f"learner: its process died; another one goes on from the last checkpoint ({count})" for count in (1, 2)
     ]
-
-
-def test_without_a_checkpoint_the_next_learner_begins_anew(cartpole: RunConfig, make: Make) -> None:
-    learners = make((0, DIED), (0, SUMMARY))
-    learners.run(cartpole)
-    assert [resume for resume, _ in learners.starts] == [False, False]
 
 
 def raised(cause: Exception) -> Exception:
@@ -161,9 +157,7 @@ def test_only_the_first_learner_can_say_that_the_run_cannot_start(cartpole: RunC
         make((120, DIED), (120, cannot)).run(cartpole)
 
 
-def test_a_run_that_waits_for_nodes_can_be_stopped(
-    cartpole: RunConfig, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_waiting_for_nodes_is_stopped(cartpole: RunConfig, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     learners = make((5, DIED))
     monkeypatch.setattr(learner_process, "cluster_nodes", list)
 
@@ -201,9 +195,7 @@ def test_what_keeps_a_learner_from_being_made_is_raised_by_its_calls_and_not_by_
     assert ended == ["actors"]
 
 
-def test_a_learner_that_does_not_respond_yet_blocks_no_view_and_is_ended_by_a_stop(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_learner_that_does_not_respond_is_ended_by_a_stop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     killed: list[object] = []
     responds = False
     fake = SimpleNamespace(
@@ -254,9 +246,7 @@ class Elsewhere:
         return found
 
 
-def test_what_a_run_that_failed_elsewhere_has_saved_is_copied_before_its_error_is_raised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_failed_run_saved_elsewhere_is_copied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = Elsewhere({"summary.json": b"{}"}, raised(TrainingStoppedError("it stops")))
     monkeypatch.setattr(learner_process, "ray", elsewhere)
     watched = RemoteLearner(elsewhere, tmp_path, print, copies=True)
@@ -265,9 +255,7 @@ def test_what_a_run_that_failed_elsewhere_has_saved_is_copied_before_its_error_i
     assert (tmp_path / "summary.json").read_bytes() == b"{}"
 
 
-def test_a_copy_that_cannot_be_written_ends_no_run_and_is_whole_when_it_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_cannot_be_written_is_whole_once_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere, said = Elsewhere({"config.json": b"{}", "metrics.jsonl": b"1\n"}), list[str]()
     monkeypatch.setattr(learner_process, "ray", elsewhere)
     monkeypatch.setattr(learner_process, "_COPY_SECONDS", 0.0)

@@ -127,25 +127,6 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_filmed_for_tensorboard_and_the_folder(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import TENSORS, EventAccumulator
-
-    run = tmp_path / "run"
-    settings = SMALL.replace("every-frames 0", "every-frames 4000")
-    process = start(f"{settings} --evaluation.video --evaluation.episodes 2 --total-frames 8000 --actors 1", run)
-    output, _ = process.communicate(timeout=DEADLINE_SECONDS)
-    assert process.returncode == 0, output
-    assert "warning" not in output
-    video = next((run / "videos").glob("update-*.gif")).read_bytes()
-    assert video.startswith(b"GIF89a")
-    events = EventAccumulator(str(run), size_guidance={TENSORS: 0}).Reload()
-    (shown,) = events.Tensors("evaluation/episode")[:1]
-    assert bytes(shown.tensor_proto.string_val[2]).startswith(b"GIF89a")
-    assert events.Tensors("asynchrony/policy_lag")
-    assert "_hparams_/session_start_info" in events.summary_metadata
-
-
-@pytest.mark.slow
 def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_asked_again(tmp_path: Path) -> None:
     """None is started before the first crossing: the settings ask for no other evaluations."""
     run, settings = tmp_path / "run", SMALL.replace("--stop-at-return None", "--stop-at-return 15")
@@ -167,16 +148,3 @@ def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_aske
     assert confirmed["evaluation_mean_return"] == summary["evaluation"]["mean_return"] >= 15.0
     with np.load(run / "best.npz", allow_pickle=False) as best:
         assert best["version"] == confirmed["update"] == summary["evaluation"]["version"]
-
-
-@pytest.mark.slow
-def test_an_interrupt_ends_a_run_whose_evaluation_does_not_end(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    evaluation = "--evaluation.every-frames 200 --evaluation.episodes 100000000 --evaluation.environments 1"
-    process = start(f"{SMALL} {evaluation} --actors 1 --total-frames 2000", run)
-    log = run / "log.txt"
-    wait_until(lambda: log.is_file() and "waiting for the evaluation under way" in log.read_text(), process)
-    process.send_signal(signal.SIGINT)
-    output = process.communicate(timeout=DEADLINE_SECONDS)[0]
-    assert process.returncode == 0, output
-    assert account_of(run)["status"] == "frames_reached"

@@ -24,7 +24,6 @@ from launch.on_ray.transport import (
     LocalConnection,
     LocalTransport,
     SharedVector,
-    VectorPool,
     attach,
     open_channel,
 )
@@ -108,18 +107,17 @@ def test_a_process_that_ends_closes_its_end_even_within_a_message() -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("change", [{"machine": "another boot"}, {"pid": 2**22 + 1}])
-def test_a_channel_of_another_machine_or_process_is_not_opened(change: dict) -> None:
+def test_a_channel_or_vector_of_another_machine_process_or_file_is_not_opened(vector: SharedVector) -> None:
     connection = LocalConnection()
-    assert open_channel(connection.address._replace(**change)) is None
-    assert open_ends(pipes_of(connection)) == 4
-    connection.close()
-
-
-def test_a_descriptor_of_another_file_is_not_opened() -> None:
-    connection = LocalConnection()
+    elsewhere: tuple[dict[str, Any], ...] = ({"machine": "another boot"}, {"pid": 2**22 + 1})
+    for change in elsewhere:
+        assert open_channel(connection.address._replace(**change)) is None
+        assert attach(vector.address._replace(**change)) is None
+    vector.close()
     with open(os.devnull) as other:
         assert open_channel(connection.address._replace(writes=other.fileno())) is None
+        assert attach(vector.address._replace(descriptor=other.fileno())) is None
+    assert add_one(vector) == 3
     assert open_ends(pipes_of(connection)) == 4
     connection.close()
 
@@ -155,16 +153,9 @@ def test_another_process_reads_and_writes_the_same_memory(vector: SharedVector) 
     assert os.readlink(f"/proc/self/fd/{vector.address.descriptor}").endswith("(deleted)")
 
 
-@pytest.mark.parametrize("change", [{"machine": "another boot"}, {"pid": 2**22 + 1}])
-def test_a_vector_of_another_machine_or_process_is_not_attached(vector: SharedVector, change: dict) -> None:
-    assert attach(vector.address._replace(**change)) is None
-
-
-def test_a_descriptor_of_another_file_is_not_attached(vector: SharedVector) -> None:
-    vector.close()
-    with open(os.devnull) as other:
-        assert attach(vector.address._replace(descriptor=other.fileno())) is None
-    assert add_one(vector) == 3
+_PRESET = PRESETS["cartpole"].config
+CARTPOLE = RunConfig(environment=_PRESET.environment, network=_PRESET.network)
+SPEC = environment_spec(CARTPOLE.environment)
 
 
 class EchoProcess(ActorProcess):
@@ -213,14 +204,9 @@ def local_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_each_rollout_gets_the_weights_of_its_dispatch_and_each_gradient_arrives(
-    shared_memory: bool, local_calls: list[int]
-) -> None:
-    config = PRESETS["cartpole"].config
-    config = RunConfig(environment=config.environment, network=config.network)
+def test_each_rollout_gets_the_weights_of_its_dispatch(shared_memory: bool, local_calls: list[int]) -> None:
     size, versions = 50_000, 100
-    spec = environment_spec(config.environment)
-    executor = RayExecutor(config, spec, 2, actor_process=EchoProcess, shared_memory=shared_memory)
+    executor = RayExecutor(CARTPOLE, SPEC, 2, actor_process=EchoProcess, shared_memory=shared_memory)
     expected: dict[int, list[int]] = {actor_id: [] for actor_id in executor.actor_ids}
 
     def dispatch(actor_id: int, version: int) -> None:
@@ -255,8 +241,7 @@ def completed(executor: RayExecutor) -> Any:
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_target_is_sent_to_an_actor_once(local_calls: list[int]) -> None:
-    config = PRESETS["cartpole"].config
-    executor = RayExecutor(config, environment_spec(config.environment), 1, actor_process=EchoProcess)
+    executor = RayExecutor(CARTPOLE, SPEC, 1, actor_process=EchoProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
     executor.publish_target(WeightSnapshot(1, np.full(10, 5, np.float32), 0))
     seen = []
@@ -279,14 +264,12 @@ class NoEvaluator:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_sums_of_a_node_go_through_pipes_and_have_the_weights_that_their_reports_name(
-    local_calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_of_a_node_have_the_named_weights(local_calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """With a preset that ends by evaluations: a node's aggregator has no evaluator."""
     monkeypatch.setattr("launch.on_ray.executor.EvaluatorProcess", NoEvaluator)
     updates, size = 40, 50_000
     config = replace(PRESETS["cartpole"].config, learner=LearnerConfig(gradients_per_update=3), aggregation="node")
-    executor = NodesExecutor(config, environment_spec(config.environment), 2, 0, None, EchoProcess)
+    executor = NodesExecutor(config, SPEC, 2, 0, None, EchoProcess)
     (node,) = executor.actor_ids
     for version in range(1, updates + 1):
         executor.publish(WeightSnapshot(version, np.full(size, version, np.float32), 0))
@@ -332,9 +315,7 @@ RAISES, DIES = 1, 2
     [(RAISES, "its rollout raised: ValueError: no such key (test_transport.py:"), (DIES, "its process died: ")],
 )
 def test_an_actor_that_fails_in_a_local_call_gives_its_reason(seed: int, reason: str) -> None:
-    config = PRESETS["cartpole"].config
-    config = RunConfig(environment=config.environment, network=config.network, seed=seed)
-    executor = RayExecutor(config, environment_spec(config.environment), 1, actor_process=FailingProcess)
+    executor = RayExecutor(replace(CARTPOLE, seed=seed), SPEC, 1, actor_process=FailingProcess)
     executor.publish(WeightSnapshot(1, np.ones(10, np.float32), 0))
     for _ in range(3):
         assert executor.actor_ids == [0]
@@ -345,13 +326,3 @@ def test_an_actor_that_fails_in_a_local_call_gives_its_reason(seed: int, reason:
     assert last.reason.startswith(reason)
     executor.remove(0)
     executor.close()
-
-
-def test_a_pool_gives_no_vector_that_is_in_use() -> None:
-    pool = VectorPool()
-    first = pool.free(5, set())
-    second = pool.free(5, {first})
-    assert second is not first
-    assert pool.free(5, {second}) is first
-    assert pool.free(5, {first}) is second
-    pool.close()

@@ -1,4 +1,4 @@
-"""Settings in files and dictionaries, their errors in one line, and settings that earlier versions had."""
+"""The preset of an environment; settings in files and dictionaries; settings that earlier versions had."""
 
 import json
 import tomllib
@@ -11,25 +11,25 @@ import hypothesis
 import msgspec
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
+from spaces import Given, registered
 
 from launch.cli import main
 from launch.commands.settings import as_toml
-from launch.presets import PRESETS
+from launch.presets import PRESETS, preset_for
 from launch.presets.settings_files import REMOVED_SETTINGS, read_config_file, with_settings, without_removed
 from launch.request import TrainRequest, base_settings
+from launch.train import Result
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
 from shared.errors import ConfigurationError
 
 CARTPOLE = PRESETS["cartpole"].config
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "misspelt": ({"optimizer.learning_ratee": 1.0}, "did you mean optimizer.learning_rate?"),
     "without its group": ({"learning_rate": 1.0}, "--learning-rate: there is no such setting, did you mean optimizer."),
     "by its short name": ({"lr": 1.0}, "--lr: there is no such setting, did you mean optimizer.learning_rate?"),
-    "by its short name in its group": ({"optimizer.lr": 1.0}, "did you mean optimizer.learning_rate?"),
-    "equal groups": ({"optimizer.rate": 1.0}, "did you mean optimizer.learning_rate?"),
     "misspelt group": ({"optimiser": {"epsilon": 1.0}}, "did you mean optimizer?"),
     "a group": (
         {"environment": "CartPole-v1"},
@@ -37,7 +37,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "kind": ({"actor.environments": "many"}, "--actor.environments many: expected int, got str"),
     "fraction": ({"actor.environments": 1.5}, "--actor.environments 1.5: expected int"),
-    "truth": ({"lockstep": 1}, "--lockstep 1: expected bool, got int"),
     "choice": ({"network": {"activation": "swish"}}, "--network.activation swish: must be tanh or relu"),
     "together": ({"method.n_step": 33}, "--method.n-step 33: is more than --actor.unroll-length 32"),
 }
@@ -190,6 +189,10 @@ def test_equal_probabilities_of_another_number_of_epsilons_are_read() -> None:
 
 
 def test_a_removed_setting_of_toml_is_read_at_its_default_only(tmp_path: Path) -> None:
+    """And a value that a setting may have no more is refused."""
+    assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
+    with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):
+        without_removed({"aggregation": "group"})
     file = tmp_path / "mine.toml"
     file.write_text('seed = 2\n[tracking]\ngroup = "None"\n[actor]\ncores = 1.0\n')
     assert read_config_file(file).settings == {"seed": 2}
@@ -200,14 +203,49 @@ def test_a_removed_setting_of_toml_is_read_at_its_default_only(tmp_path: Path) -
         with_settings(RunConfig(), {"actor.cores": 1.0})
 
 
-def test_a_removed_value_is_refused() -> None:
-    assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
-    with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):
-        without_removed({"aggregation": "group"})
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    for name, text in (("settings.toml", "total_frames = 9"), ("config.json", '{"total_frames": 9}')):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+        assert read_config_file(tmp_path / name).settings == {"total_frames": 9}
 
 
-@pytest.mark.parametrize("name", ["settings.toml", "config.json"])
-def test_a_file_may_begin_with_a_byte_order_mark(name: str, tmp_path: Path) -> None:
-    text = 'preset = "cartpole"\ntotal_frames = 9' if name.endswith("toml") else '{"total_frames": 9}'
-    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert read_config_file(tmp_path / name).settings == {"total_frames": 9}
+PRESET_OF = {
+    "CartPole-v1": "cartpole",
+    "gymnasium:CartPole-v1": "cartpole",
+    "Acrobot-v1": "acrobot",
+    "HalfCheetah-v5": "halfcheetah",
+    "MiniGrid-Empty-8x8-v0": "minigrid",
+    "ALE/Pong-v5": "pong",
+    "PongNoFrameskip-v4": "pong",
+    "ALE/Seaquest-v5": "atari",
+    "MountainCar-v0": "vectors",
+    "FrozenLake-v1": "vectors",
+    # It cannot be made here.
+    "phys2d/CartPole-v1": "vectors",
+    "NoSuch-v0": None,
+}
+
+
+def test_the_preset_of_an_environment() -> None:
+    image = Box(0, 255, (40, 40, 3), "uint8")
+    name = registered("Pictures-v0", Given(image, Discrete(2), [image.sample()]))
+    expected = PRESET_OF | {name: "images"}
+    assert {environment_id: preset_for(environment_id) for environment_id in expected} == expected
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_an_id_names_the_preset_that_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    trained: list[tuple[str, int]] = []
+
+    def train(config: RunConfig, folder: Path, *_: Any, **__: Any) -> Result:
+        trained.append((config.environment.id, config.environment.frame_skip))
+        return Result(folder, {"status": "frames_reached"})
+
+    monkeypatch.setattr("launch.commands.train.train", train)
+    for line in ("MountainCar-v0", "--environment.id=ALE/Seaquest-v5", "ALE/Pong-v5", ""):
+        assert main(["train", *line.split()]) == 0
+    assert trained == [("MountainCar-v0", 1), ("ALE/Seaquest-v5", 4), *[("ALE/Pong-v5", 4)] * 2]
+    vectors, atari, pong = capsys.readouterr().out.splitlines()
+    assert vectors.startswith("preset:       vectors: any environment that shows no images")
+    assert atari.startswith("preset:       atari: ")
+    assert pong == "preset:       pong: Pong to a mean return of 18; the default"

@@ -13,13 +13,12 @@ import pytest
 import sides
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from spaces import Given, registered
-from untrained_runs import untrained
+from untrained_runs import policy_of, untrained
 
 import tributary_rl as tributary
-from actors.environments import EnvironmentSpec, VectorEnvironment, environment_spec
+from actors.environments import VectorEnvironment, environment_spec
 from actors.policy import Policy
 from launch.python.agent import EnvironmentSide
-from launch.run.folder import RunFolder
 from launch.run.status import run_path
 
 WITHOUT_RAY = """
@@ -35,11 +34,6 @@ print(agent.weights)
 """
 
 
-def spec_of(run: Path) -> EnvironmentSpec:
-    """The facts about the environment of a run."""
-    return environment_spec(RunFolder(run_path(str(run))).read_config("run", trust_imports=True).environment)
-
-
 def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
     variables = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     command = [sys.executable, "-c", WITHOUT_RAY]
@@ -48,25 +42,19 @@ def test_an_agent_acts_without_ray_and_without_the_command_line() -> None:
     assert "update" in ended.stdout
 
 
-@pytest.mark.parametrize("give", [list, tuple, np.float64, np.float16, lambda x: np.asarray(x, np.int8)])
-def test_an_observation_may_be_anything_that_makes_an_array(give: Any) -> None:
+def test_observations_may_be_anything_that_makes_an_array_and_each_of_a_batch_gets_an_action() -> None:
     agent = tributary.load("zoo:cartpole")
-    for deterministic in (True, False):
-        action, state = agent.act(give([0, 0, 1, 0]), deterministic=deterministic)
-        assert (action.shape, action.dtype, state) == ((), np.int32, ())
-        assert action in (0, 1)
-    assert agent.act([0, 0, 1, 9], deterministic=True)[0] == 1
-    assert agent.act([0, 0, -1, -9], deterministic=True)[0] == 0
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_a_batch_gets_an_action_for_each_observation(count: int) -> None:
-    agent = tributary.load("zoo:cartpole")
-    observations = np.random.default_rng(0).normal(size=(count, 4))
-    one_by_one = [agent.act(observation, deterministic=True)[0] for observation in observations]
-    actions, _ = agent.act(observations, deterministic=True)
-    np.testing.assert_array_equal(actions, one_by_one)
-    assert agent.act(observations)[0].shape == (count,)
+    for give in (list, tuple, np.float64, np.float16, lambda x: np.asarray(x, np.int8)):
+        for deterministic in (True, False):
+            action, state = agent.act(give([0, 0, 1, 0]), deterministic=deterministic)
+            assert (action.shape, action.dtype, state) == ((), np.int32, ())
+        assert agent.act(give([0, 0, 1, 9]), deterministic=True)[0] == 1
+        assert agent.act(give([0, 0, -1, -9]), deterministic=True)[0] == 0
+    for count in (1, 2, 3, 5):
+        observations = np.random.default_rng(0).normal(size=(count, 4))
+        one_by_one = [agent.act(observation, deterministic=True)[0] for observation in observations]
+        np.testing.assert_array_equal(agent.act(observations, deterministic=True)[0], one_by_one)
+        assert agent.act(observations)[0].shape == (count,)
 
 
 def test_samples_are_of_the_policy_and_repeat_for_a_seed() -> None:
@@ -205,7 +193,7 @@ def test_single_images_become_the_observations_of_training(settings: dict, make:
     more = {"environment.frame_skip": 1, "environment.screen_size": 40, "environment.frame_stack": 3}
     run = untrained(tmp_path / "run", "images", **settings, **more)
     agent = tributary.load(run, trust_imports=True)
-    as_trained, side = agent.environment(), EnvironmentSide(agent.config.environment, spec_of(run))
+    as_trained, side = agent.environment(), EnvironmentSide(agent.config.environment, policy_of(run)[1])
     plain = make()
     assert as_trained.observation_space.contains(as_trained.reset(seed=3)[0])
     state = both = None
@@ -250,13 +238,10 @@ def test_an_atari_game_is_the_one_of_training_and_takes_screens() -> None:
     game.close()
     training.close()
     # Without no-ops screens are what the agent sees, but for ale-py's maximum over two frames.
-    side = EnvironmentSide(
-        replace(agent.config.environment, max_noops=0, fire_on_reset=False), spec_of(Path("zoo:pong"))
-    )
-    still, screens = (
-        side.adapter.make_single(None),
-        gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0),
-    )
+    at_once = replace(agent.config.environment, max_noops=0, fire_on_reset=False)
+    side = EnvironmentSide(at_once, policy_of(run_path("zoo:pong"))[1])
+    still = side.adapter.make_single(None)
+    screens = gymnasium.make("ALE/Pong-v5", frameskip=4, repeat_action_probability=0.0)
     seen, stacks = still.reset(seed=1)[0], None
     screen = screens.reset(seed=1)[0]
     for t in range(30):
@@ -286,12 +271,3 @@ def test_a_memory_is_carried_from_call_to_call(tmp_path: Path) -> None:
     assert [part.shape for part in agent.act(observations[0, :3])[1]] == [(3, 256)] * 2
     with pytest.raises(ValueError, match="a state of 2 for 3 observations"):
         agent.act(observations[0, :3], memory)
-
-
-def test_an_agent_is_loaded_from_remote_storage(tmp_path: Path) -> None:
-    run = untrained(tmp_path / "run", "cartpole")
-    assert tributary.load(f"file://{run}").weights == "the first weights"
-    with pytest.raises(tributary.ConfigurationError, match=f"RUN file://{tmp_path}/none: "):
-        tributary.load(f"file://{tmp_path}/none")
-    with pytest.raises(tributary.ConfigurationError, match="zoo:pnog: no such agent ships"):
-        tributary.load("zoo:pnog")

@@ -72,38 +72,24 @@ def test_a_run_is_started_shown_and_stopped(make: Make, tmp_path: Path, capsys: 
     assert capsys.readouterr().out == "run folder:   here\nstarting 1 actor…\n"
 
 
-def test_a_row_for_which_false_comes_back_stops_the_run(make: Make, capsys: pytest.CaptureFixture) -> None:
-    rows: list[dict[str, Any]] = []
+@pytest.mark.parametrize(("name", "kinds"), [("on_row", [dict]), ("on_event", [Message, Started, Row])])
+def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, capsys: pytest.CaptureFixture) -> None:
+    seen: list[Event | dict[str, Any]] = []
 
-    def on_row(row: dict[str, Any]) -> bool:
-        rows.append(row)
-        return False
+    def callback(event: Event | dict[str, Any], *handle: Training) -> bool:
+        assert handle == ((under_way,) if name == "on_event" else ())
+        seen.append(event)
+        return not isinstance(event, Row | dict)
 
-    under_way = make(Run(), on_row)
+    under_way = make(Run(), **{name: callback})
     under_way.follow()
     under_way.wait()
-    assert rows == [{"frames": 8}]
+    assert [type(event) for event in seen] == kinds
     assert capsys.readouterr().out == ""
 
 
-def test_all_events_come_to_one_callback_with_the_handle(make: Make) -> None:
-    seen: list[Event] = []
-
-    def on_event(event: Event, training: Training) -> bool:
-        assert training is under_way
-        seen.append(event)
-        return not isinstance(event, Row)
-
-    under_way = make(Run(), on_event=on_event)
-    under_way.follow()
-    under_way.wait()
-    assert [type(event) for event in seen] == [Message, Started, Row]
-
-
 @pytest.mark.parametrize("name", ["on_row", "on_event"])
-def test_an_error_of_a_callback_is_one_line_with_its_place_and_is_raised(
-    name: str, make: Make, capsys: pytest.CaptureFixture
-) -> None:
+def test_an_error_of_a_callback_names_its_place(name: str, make: Make, capsys: pytest.CaptureFixture) -> None:
     def fails(given: Any, *_: Training) -> None:
         if isinstance(given, Row | dict):
             raise KeyError("mean_retrun")
@@ -126,9 +112,7 @@ def test_an_error_of_a_callback_is_one_line_with_its_place_and_is_raised(
         ("failed", TrainingFailedError, "status failed"),
     ],
 )
-def test_how_a_run_ended_is_what_waiting_raises(
-    end: BaseException | str, error: type[Exception], message: str, make: Make
-) -> None:
+def test_waiting_raises_the_end(end: BaseException | str, error: type[Exception], message: str, make: Make) -> None:
     under_way = make(Run(end))
     if error is ConfigurationError:
         with pytest.raises(error, match=message):

@@ -1,15 +1,20 @@
-"""Curves of runs: medians over seeds, and interquartile means against numbers worked out by hand."""
+"""Curves of runs, their aggregates against numbers worked out by hand, and plots of them."""
 
 import itertools
-from collections.abc import Callable
+import json
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from PIL import Image
 from written_runs import curve, write_rows, written_run
 
 from launch.cli import main
 from launch.results.curves import (
+    Curve,
     aggregates,
     bands,
     interquartile_mean,
@@ -17,7 +22,9 @@ from launch.results.curves import (
     read_rows,
     stratified_resamples,
 )
+from launch.results.plot import curves_figure
 from launch.run.folder import RunFolder
+from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError
 
 
@@ -55,11 +62,6 @@ def test_scores_of_several_games_are_human_normalised() -> None:
     assert group.centre[-1] == group.low[-1] == group.high[-1] == pytest.approx(1.5)
 
 
-def test_a_group_of_one_game_is_normalised_beside_another_of_another_game() -> None:
-    runs = [curve("ALE/Pong-v5", 1, [-20.7, 14.6]), curve("ALE/Breakout-v5", 1, [1.7, 30.5], rate=2e-3)]
-    assert [group.centre[-1] for group in aggregates(runs, "mean_return_100")] == pytest.approx([1.0, 1.0])
-
-
 def test_one_game_is_as_it_was_measured_and_its_band_is_that_of_its_runs() -> None:
     runs = [curve("CartPole-v1", seed, [0.0, float(100 * seed)]) for seed in (1, 2, 3, 4)]
     (group,) = aggregates(runs, "mean_return_100")
@@ -74,10 +76,8 @@ def test_groups_are_algorithms_and_the_shortest_run_sets_the_end() -> None:
         curve("CartPole-v1", 1, [5.0, 5.0], rate=2e-3),
     ]
     first, second = aggregates(runs, "mean_return_100")
-    assert (first.label, second.label) == (
-        "CartPole-v1, 2 runs, learning_rate 0.001",
-        "CartPole-v1, 1 run, learning_rate 0.002",
-    )
+    assert first.label == "CartPole-v1, 2 runs, learning_rate 0.001"
+    assert second.label == "CartPole-v1, 1 run, learning_rate 0.002"
     assert first.x[-1] == 60
 
 
@@ -91,14 +91,6 @@ def test_groups_are_algorithms_and_the_shortest_run_sets_the_end() -> None:
 def test_what_cannot_be_compared_is_refused(y: str, games: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         aggregates([curve(game, 1, [0.0, 1.0]) for game in games], y)
-
-
-def test_runs_that_differ_in_their_seed_become_one_band() -> None:
-    runs = [curve("CartPole-v1", seed, [0.0, 10.0 * seed]) for seed in (1, 2)]
-    (band,) = bands(runs)
-    assert (band.x[0], band.x[-1], set(band.seeds)) == (0.0, 100.0, {2})
-    np.testing.assert_allclose(band.centre, 0.15 * band.x)
-    np.testing.assert_allclose(band.centre, (band.low + band.high) / 2)
 
 
 def test_seeds_of_very_different_speed_end_where_they_end() -> None:
@@ -116,25 +108,13 @@ def test_seeds_of_very_different_speed_end_where_they_end() -> None:
     assert not np.any((band.x > 4.4) & (band.x < 4.9))
     # At the end of the second: 20 of it, and 4 seconds of 35 of the third's way to 30.
     assert band.centre[-1] == pytest.approx((20.0 + 30.0 * 4 / 35) / 2)
-
-
-def test_a_band_goes_on_with_two_seeds_and_stops_with_one() -> None:
-    runs = [
-        curve("CartPole-v1", seed, [0.0, 10.0 * seed], frames=frames) for seed, frames in ((1, 50), (2, 80), (3, 99))
-    ]
-    (band,) = bands(runs)
-    assert (band.x[-1], band.seeds[0], band.seeds[-1]) == (80.0, 3, 2)
-    assert band.centre[-1] == pytest.approx((20.0 + 30.0 * 80 / 99) / 2)
     (alone,) = bands(runs[:1])
-    assert (alone.x[-1], set(alone.seeds), alone.centre[-1]) == (50.0, {1}, 10.0)
-    far = runs[0]._replace(x=runs[0].x + 1000.0)
-    (apart,) = bands([far, runs[1]])
+    assert (alone.x[-1], set(alone.seeds), alone.centre[-1]) == (4.3, {1}, 10.0)
+    (apart,) = bands([runs[0], runs[2]])
     assert (apart.x.size, apart.centre.size) == (0, 0)
 
 
-def test_a_number_that_is_null_breaks_neither_curve_nor_plot_nor_report(
-    tmp_path: Path, refused: Callable[[str], str]
-) -> None:
+def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused: Callable[[str], str]) -> None:
     """As the mean of returns that are not finite."""
     row = {"episodes": 3, "stage_microseconds": {"acting": 5.0}}
     bad = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": None, "median_return": None}
@@ -173,15 +153,75 @@ def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Pa
         assert read_curve(tmp_path, "frames", "policy_lag_mean").evaluations is None
 
 
-def test_runs_that_differ_otherwise_are_named_by_it() -> None:
-    fast, slow, elsewhere = curve("A", 1, [0.0], rate=2e-3), curve("A", 2, [0.0]), curve("B", 1, [0.0])
-    assert [band.label for band in bands([fast, slow])] == ["A, learning_rate 0.002", "A, learning_rate 0.001"]
-    assert [band.label for band in bands([fast, elsewhere])] == ["A", "B"]
-
-
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:
     write_rows(tmp_path, *({"frames": frames, "turn": i} for i, frames in enumerate([10, 20, 30, 25, 35])))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"frames": 40, "tu')
     found = [(row["frames"], row["turn"]) for row in read_rows(RunFolder(tmp_path))]
     assert found == [(10, 0), (20, 1), (25, 3), (35, 4)]
+
+
+PONG = [curve("ALE/Pong-v5", seed, [-21.0, 21.0], frames=1) for seed in (1, 2, 3)]
+QBERT = [curve("ALE/Qbert-v5", 1, [0.0, 15_000.0]), curve("ALE/Qbert-v5", 1, [0.0, 4_000.0], rate=2e-3)]
+
+
+def drawn(curves: Sequence[Curve]) -> list[Axes]:
+    with curves_figure(bands(curves), "frames", "return") as figure:
+        return figure.axes
+
+
+def legend(axes: Axes) -> list[str]:
+    found = axes.get_legend()
+    return [" ".join(text.get_text().split()) for text in found.get_texts()]
+
+
+def test_each_environment_has_its_own_scale() -> None:
+    pong, qbert = drawn([*PONG, *QBERT])
+    assert (pong.get_title("left"), qbert.get_title("left")) == ("ALE/Pong-v5", "ALE/Qbert-v5")
+    assert max(pong.get_ylim()) < 30
+    assert max(qbert.get_ylim()) > 15_000
+    assert legend(pong) == ["median of 3 seeds, quartiles"]
+    assert legend(qbert) == ["learning_rate 0.001", "learning_rate 0.002"]
+
+
+def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for game, seed in itertools.product(("ALE/Pong-v5", "ALE/Breakout-v5"), (1, 2)):
+        rows = [{"frames": frames, "mean_return_100": 2.0 + seed * frames} for frames in (0, 5, 10)]
+        config = RunConfig(seed=seed, environment=EnvironmentConfig(id=game))
+        written_run(tmp_path / f"{game[4:]}-{seed}", rows, config)
+    file = tmp_path / "iqm.json"
+    assert main(["plot", str(tmp_path), "--aggregate", "iqm", "--json", str(file)]) == 0
+    (group,) = json.loads(file.read_text())["groups"]
+    assert group["games"] == {"ALE/Breakout-v5": 2, "ALE/Pong-v5": 2}
+    assert len(group["x"]) == len(group["interquartile_mean"]) == len(group["interval_95_low"])
+    assert "2 games, 4 runs: at 10 frames interquartile mean of human-normalised returns" in capsys.readouterr().out
+    assert (tmp_path / "curve.png").is_file()
+
+
+def test_a_run_in_which_no_episode_has_ended_has_no_curve_yet(tmp_path: Path, refused: Callable[[str], str]) -> None:
+    written_run(tmp_path, [{"frames": 5}])
+    assert "no training episode has ended, so that" in refused(f"plot {tmp_path}")
+    assert "--y nothing: " in refused(f"plot {tmp_path} --y nothing")
+
+
+def test_what_is_made_of_several_runs_goes_into_the_folder_that_holds_them(
+    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    side_by_side = [tmp_path / "seeds" / run.name for run in cartpole_runs]
+    apart = tmp_path / "elsewhere" / "run"
+    for run, copy in zip([*cartpole_runs, cartpole_runs[1]], [*side_by_side, apart], strict=True):
+        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("checkpoints"))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    cases = [([tmp_path / "seeds"], tmp_path / "seeds"), ([side_by_side[0], apart], here), ([apart], apart)]
+    for runs, folder in cases:
+        before = set(tmp_path.rglob("*"))
+        assert main(["plot", *map(str, runs)]) == 0
+        assert main(["report", *map(str, runs)]) == 0
+        made = {folder / name for name in ("curve.png", "curve.svg", "report.html")}
+        assert set(tmp_path.rglob("*")) - before == made
+        out = capsys.readouterr().out
+        assert all(str(file) in out for file in made)
+    with Image.open(apart / "curve.png") as opened:
+        assert json.loads(opened.text["Description"]).keys() >= {"command", "revision", "hardware"}

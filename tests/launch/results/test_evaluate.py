@@ -1,9 +1,9 @@
-"""`tributary evaluate`: protocols, scores against arithmetic, seeds and distinct games."""
+"""`tributary evaluate`: protocols, scores, seeds and distinct games; and damaged files of a run folder."""
 
 import json
+import random
 import shutil
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gymnasium
@@ -14,6 +14,7 @@ from ale_py.vector_env import AtariVectorEnv
 from actors.environments import StepResult, VectorEnvironment, atari_game, environment_spec
 from actors.environments.atari import AtariAdapter
 from actors.evaluator import Evaluator
+from actors.policy import Policy
 from launch.cli import main
 from launch.output import provenance
 from launch.results.evaluate import (
@@ -21,12 +22,11 @@ from launch.results.evaluate import (
     by_protocol,
     describe_protocol,
     protocol_line,
-    published_scores,
-    reference_score,
     result_lines,
     score_summary,
 )
-from launch.run.folder import RunFolder
+from launch.results.report import RunReport
+from launch.run.folder import RunFolder, load_weights
 from shared.config import EnvironmentConfig, EvaluationConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError
 from shared.types import WeightSnapshot
@@ -51,21 +51,15 @@ def test_the_bootstrap_interval_covers_the_mean_of_a_normal_sample_as_often_as_i
     assert 180 <= inside <= 198
 
 
-def test_a_summary_of_known_returns() -> None:
-    summary = score_summary(np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60]), "CartPole-v1")
-    assert summary["mean_return"] == 3.0
-    assert summary["median_return"] == 2.0
-    assert summary["standard_error"] == pytest.approx(np.sqrt(7.0 / 3.0))
-    assert summary["mean_length_agent_steps"] == 30.0
-    assert score_summary(np.array([1.0]), np.array([10]), "CartPole-v1")["interval_95"] is None
-
-
 def test_a_repeated_game_adds_no_information() -> None:
     returns, lengths = np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60])
+    assert score_summary(returns[:1], lengths[:1], "CartPole-v1")["interval_95"] is None
     once = score_summary(returns, lengths, "CartPole-v1", np.arange(3))
+    assert (once["mean_return"], once["median_return"], once["mean_length_agent_steps"]) == (3.0, 2.0, 30.0)
+    assert once["standard_error"] == pytest.approx(np.sqrt(7.0 / 3.0))
     again = score_summary(np.tile(returns, 30), np.tile(lengths, 30), "CartPole-v1", np.tile(np.arange(3), 30))
     assert (once["distinct_games"], again["distinct_games"], again["episodes"]) == (3, 3, 90)
-    assert again["mean_return"] == once["mean_return"] == 3.0
+    assert again["mean_return"] == 3.0
     assert again["standard_error"] == pytest.approx(once["standard_error"])
     assert again["interval_95"] == pytest.approx(once["interval_95"])
     alone = score_summary(np.full(9, 4.0), np.full(9, 10), "CartPole-v1", np.zeros(9, np.int64))
@@ -98,21 +92,9 @@ def test_a_return_that_is_not_finite_leaves_no_mean_and_is_null(bad: float) -> N
     assert "success -, mean over episodes" in lines
 
 
-def test_published_scores_name_their_sources() -> None:
-    """Wang et al. 2016 have 7127.7 for a human at Alien, Mnih et al. 2015 have 6875."""
-    assert reference_score("ALE/Alien-v5").human == 7127.7
-    published = published_scores("ALE/Alien-v5")
-    for name in ("human", "random"):
-        assert "Wang et al. 2016" in published[name]["protocol"]
-        assert "2015" not in published[name]["protocol"]
-    assert "human starts" in published["a3c_ff"]["protocol"]
-    assert "Nature network" in published["a3c_ff"]["protocol"]
-
-
 @pytest.mark.parametrize(
     ("settings", "waits_for_fire", "described"),
     [
-        pytest.param({}, True, "1 to 29, 1 twice as likely", marks=pytest.mark.slow),
         ({}, False, "0 to 29"),
         ({"fire_on_reset": False}, True, "0 to 29"),
         ({"max_noops": 0}, True, "1"),
@@ -129,17 +111,13 @@ def test_start_frames_are_described_as_they_are_played(settings: dict, waits_for
     environment = AtariVectorEnv(
         atari_game(config.id), 2, num_threads=1, noop_max=config.max_noops, use_fire_reset=config.fire_on_reset
     )
-    played: Counter[int] = Counter()
-    # A reset takes a tenth of a second: many only where a distribution is claimed.
-    for seed in range(0, 160 if "twice" in described else 4, 2):
+    played: set[int] = set()
+    for seed in range(0, 4, 2):
         played.update(environment.reset(seed=seed)[1]["episode_frame_number"].tolist())
     environment.close()
-    low, _, high = described.partition(",")[0].partition(" to ")
+    low, _, high = described.partition(" to ")
     assert int(low) <= min(played) <= max(played) <= int(high or low)
     assert len(played) > 1 or not high
-    if "twice" in described:
-        others = sum(count for frames, count in played.items() if frames > 1) / (int(high) - int(low))
-        assert 1.4 < played[1] / others < 2.9
 
 
 def test_protocols_change_what_they_name_and_leave_what_the_network_was_trained_with() -> None:
@@ -155,17 +133,10 @@ def test_protocols_change_what_they_name_and_leave_what_the_network_was_trained_
     assert "full action set" in line
 
 
-def test_protocols_for_atari_are_refused_elsewhere() -> None:
-    with pytest.raises(ConfigurationError, match="is for Atari"):
-        by_protocol(EnvironmentConfig(id="CartPole-v1", frame_skip=1), "machado")
-
-
 MADE_BY = {"command", "created", "revision", "versions", "hardware"}
 
 
-def test_evaluate_writes_its_protocol_and_steps_the_same_games_on_all_cores(
-    pong_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluate_plays_the_same_on_all_cores(pong_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
     make_vector = AtariAdapter.make_vector
 
@@ -174,6 +145,8 @@ def test_evaluate_writes_its_protocol_and_steps_the_same_games_on_all_cores(
         return make_vector(self, count, asked)
 
     monkeypatch.setattr(AtariAdapter, "make_vector", remember)
+    # As if both episodes were one game.
+    monkeypatch.setattr("actors.evaluator.EpisodeFingerprints.number", lambda _seen, _environment: 0)
     results, file = [], tmp_path / "result.json"
     for cores, options in ((1, ""), (3, ""), (1, "--protocol machado")):
         monkeypatch.setattr("launch.results.evaluate.usable_cores", lambda cores=cores: cores)
@@ -182,7 +155,7 @@ def test_evaluate_writes_its_protocol_and_steps_the_same_games_on_all_cores(
     assert 2 in threads
     one, three, result = results
     assert one["returns"] == three["returns"]
-    assert len(result["returns"]) == 2
+    assert (len(result["returns"]), result["distinct_games"]) == (2, 1)
     assert result["protocol"]["sticky_action_probability"] == 0.25
     assert result["protocol"]["max_noops"] == 0
     assert result["published"]["a3c_ff"]["score"] == 5.6
@@ -190,9 +163,7 @@ def test_evaluate_writes_its_protocol_and_steps_the_same_games_on_all_cores(
     assert json.loads((pong_run / "evaluation-machado.json").read_text()) == result
 
 
-def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_the_weights(
-    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_play_other_starts(cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[set[bytes]] = []
     reset = VectorEnvironment.reset
 
@@ -217,16 +188,6 @@ def test_evaluate_and_record_play_other_starts_than_the_evaluations_that_chose_t
     assert "SeedSequence" in manifest["seeds"]["other_episodes"]
 
 
-def test_evaluate_scores_by_the_distinct_games_that_were_played(
-    cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("actors.evaluator.EpisodeFingerprints.number", lambda _seen, environment: environment % 2)
-    file = tmp_path / "result.json"
-    assert main(f"evaluate {cartpole_runs[0]} --episodes 4 --json {file}".split()) == 0
-    result = json.loads(file.read_text())
-    assert (result["episodes"], result["distinct_games"]) == (4, 2)
-
-
 @pytest.mark.parametrize("error", [EnvironmentFailedError("the engine stalled"), KeyboardInterrupt()])
 def test_the_environments_are_closed_however_an_evaluation_ends(
     error: BaseException, cartpole_runs: list[Path], monkeypatch: pytest.MonkeyPatch
@@ -242,10 +203,94 @@ def test_the_environments_are_closed_however_an_evaluation_ends(
 
 
 @pytest.mark.parametrize("command", ["evaluate", "record", "export", "train --resume"])
-def test_a_folder_without_weights_is_refused(
-    command: str, pong_run: Path, tmp_path: Path, refused: Callable[[str], str]
-) -> None:
+def test_a_run_without_weights(command: str, pong_run: Path, tmp_path: Path, refused: Callable[[str], str]) -> None:
     shutil.copytree(
         pong_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "best.npz", "observation_mean.npy")
     )
     assert "has no weights, neither best.npz nor a checkpoint" in refused(f"{command} {tmp_path / 'run'}")
+
+
+def damaged(content: bytes, generator: random.Random) -> bytes:
+    """Cut off, emptied, overwritten, with bytes in it that do not belong there, or noise."""
+    at, noise = generator.randrange(len(content) + 1), generator.randbytes(generator.randrange(1, 40))
+    kinds = (
+        content[:at],
+        b"",
+        content[:at] + noise + content[at + len(noise) :],
+        content[:at] + noise + content[at:],
+        generator.randbytes(len(content) % 500),
+    )
+    return generator.choice(kinds)
+
+
+def damages(run: Path, names: tuple[str, ...], seed: int = 0, count: int = 100) -> Iterator[str]:
+    """Damage one of the files at a time. Gives its name, and restores it afterwards."""
+    generator, whole = random.Random(seed), {name: (run / name).read_bytes() for name in names}
+    for _ in range(count):
+        name = generator.choice(names)
+        (run / name).write_bytes(damaged(whole[name], generator))
+        yield name
+        (run / name).write_bytes(whole[name])
+
+
+@pytest.fixture
+def run(pong_run: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "run"
+    shutil.copytree(pong_run, copy)
+    return copy
+
+
+def in_one_line(error: ConfigurationError) -> None:
+    assert "\n" not in str(error)
+    assert len(str(error)) < 1_500
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_settings_and_means(run: Path, seed: int) -> None:
+    folder, refused = RunFolder(run), 0
+    spec = environment_spec(folder.read_config().environment)
+    for _ in damages(run, ("config.json", "observation_mean.npy"), seed):
+        try:
+            folder.with_observation_mean(folder.read_config(), spec)
+        except ConfigurationError as error:
+            in_one_line(error)
+            refused += 1
+    assert refused > 50
+
+
+def test_damaged_best_weights(run: Path) -> None:
+    folder = RunFolder(run)
+    config = folder.read_config()
+    policy = Policy(config, folder.with_observation_mean(config, environment_spec(config.environment)))
+    parameters = np.arange(policy.layout.size, dtype=np.float32)
+    np.savez(folder.best_weights, version=3, parameters=parameters[:50], mean_return=1.0, measure="training")
+    with pytest.raises(ConfigurationError, match="another network"):
+        load_weights(folder, "best", policy.layout)
+    for _ in damages(run, ("best.npz",)):
+        with pytest.raises(ConfigurationError) as raised:
+            load_weights(folder, "best", policy.layout)
+        in_one_line(raised.value)
+    np.savez(folder.best_weights, version=3, parameters=parameters, mean_return=1.0, measure="training")
+    snapshot, source = load_weights(folder, "auto", policy.layout)
+    np.testing.assert_array_equal(snapshot.parameters, parameters)
+    assert source == "the weights that were best in training (update 3)"
+
+
+def test_damaged_manifests_and_metrics_leave_a_report_possible(run: Path) -> None:
+    """Only metrics without one whole row refuse it; everything else about a run can be missing."""
+    rows, refused = set((run / "metrics.jsonl").read_text().splitlines()), 0
+    figures = RunReport(run).figures()
+    for name in damages(run, ("manifest.json", "summary.json", "metrics.jsonl"), count=150):
+        try:
+            reported = RunReport(run).figures()
+        except ConfigurationError as error:
+            in_one_line(error)
+            assert not rows & set((run / "metrics.jsonl").read_text(errors="replace").splitlines())
+            refused += 1
+            continue
+        assert reported["environment"] == figures["environment"]
+        if name != "metrics.jsonl":
+            of_summary = dict.fromkeys(("status", "startup_seconds", "wall_seconds", "agent_steps_per_second"))
+            assert reported | of_summary == figures | of_summary
+    # Emptied metrics, or noise in place of them, leave nothing to report.
+    assert 0 < refused < 50

@@ -14,13 +14,12 @@ import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from spaces import Given, registered
-from untrained_runs import untrained
+from untrained_runs import policy_of, untrained
 
 from actors.environments import VectorEnvironment, environment_spec
 from actors.environments.spaces import random_actions
-from actors.policy import Policy
 from launch.cli import main
-from launch.run.folder import RunFolder, load_weights
+from launch.run.folder import RunFolder
 from launch.run.status import run_path
 
 # One process for all of them: to import TensorFlow takes seconds. What a model remembers goes into its next call.
@@ -55,16 +54,6 @@ UNTRAINED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def policy_of(run: Path) -> Policy:
-    """The network of a run, with the weights that are exported."""
-    folder = RunFolder(run)
-    config = folder.read_config("run", trust_imports=True)
-    spec = folder.with_observation_mean(config, environment_spec(config.environment))
-    policy = Policy(config, spec, training=False)
-    policy.assign(load_weights(folder, "auto", policy.layout)[0].parameters)
-    return policy
-
-
 @pytest.fixture(scope="module")
 def exported(
     pong_run: Path,
@@ -95,12 +84,10 @@ def exported(
 
 
 @pytest.mark.parametrize("name", ["pong", "cartpole", "running", *UNTRAINED])
-def test_an_exported_network_gives_elsewhere_what_the_run_s_own_gives(
-    name: str, exported: dict[str, tuple[Path, Path]]
-) -> None:
+def test_an_exported_network_gives_the_same_elsewhere(name: str, exported: dict[str, tuple[Path, Path]]) -> None:
     run, folder = exported[name]
     assert json.loads((folder / "model.json").read_text()).keys() >= MADE_BY
-    policy = policy_of(run)
+    policy, _ = policy_of(run)
     state = tuple(tf.constant(part) for part in policy.first_state(4))
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if state else {"rtol": 1e-6, "atol": 1e-6}
     with np.load(f"{folder}.npz") as loaded:
@@ -135,7 +122,7 @@ def test_a_graph_of_onnx_gives_what_the_run_s_own_network_gives(preset: str, set
     run = Path(f"zoo:{preset}") if settings is None else untrained(tmp_path / "run", preset, **settings)
     arguments = f"export {run} --format onnx --trust-imports --output {tmp_path / 'onnx'}"
     assert main(arguments.split()) == 0
-    policy = policy_of(run_path(str(run)))
+    policy, _ = policy_of(run_path(str(run)))
     config = policy.method.config
     described = json.loads((tmp_path / "onnx" / "model.json").read_text())["inputs"]
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")

@@ -14,7 +14,7 @@ from written_runs import write_rows, written_run
 from launch.cli import main
 from launch.output import write_json
 from launch.results.report import RunReport, held_back, time_spent
-from shared.config import ActorConfig, RunConfig
+from shared.config import RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +27,12 @@ def page(cartpole_runs: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
     return file
 
 
-def test_a_report_has_all_sections(page: Path) -> None:
+def test_a_report_has_all_sections_and_seeds_share_one(page: Path) -> None:
     text = page.read_text()
-    for wanted in ("Learning curves", "standard error", "<video", "All settings", "CartPole-v1, 2 seeds"):
+    for wanted in ("Learning curves", "standard error", "<video", "optimizer.learning_rate", "tensorflow 2"):
         assert wanted in text, wanted
-    assert "optimizer.learning_rate" in text
-    assert "tensorflow 2" in text
-
-
-def test_seeds_share_a_section_and_what_says_nothing_is_left_out(page: Path) -> None:
-    text = page.read_text()
-    assert [text.count(part) for part in ("How it was made", "Where the time went", "<td>frames reached</td>")] == [
-        1,
-        1,
-        2,
-    ]
+    for wanted, count in {"How it was made": 1, "Where the time went": 1, "<td>frames reached</td>": 2}.items():
+        assert text.count(wanted) == count, wanted
     # Two curves, four small ones, and the time per stage; a histogram of the one lag of a single actor has one bar.
     assert text.count("<svg") == 7
     assert all(f">{name}<" in text for name in ("entropy", "explained variance", "policy lag mean"))
@@ -51,26 +42,6 @@ def test_seeds_share_a_section_and_what_says_nothing_is_left_out(page: Path) -> 
     assert not {"actors replaced", "policy lag: mean, 95 %, most", "best evaluation"} & set(columns)
     assert "dropped:" not in text
     assert "<td>seed</td>" not in text, "it is no setting of the group"
-
-
-def test_a_report_has_the_bottlenecks_and_the_evaluations(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    settings = "cartpole --total-frames 3000 --network.hidden-sizes 8 --executor inline --actors 1"
-    evaluated = "--evaluation.every-frames 1000 --evaluation.episodes 3 --stop-at-return None --stop-measure training"
-    assert main(["train", *settings.split(), *evaluated.split(), "--run-dir", str(run)]) == 0
-    page, file = tmp_path / "page.html", tmp_path / "page.json"
-    assert main(["report", str(run), "--output", str(page), "--json", str(file)]) == 0
-    (figures,) = json.loads(file.read_text())["runs"]
-    assert len(figures["training_evaluations"]) >= 2
-    frames = [point["frames"] for point in figures["training_evaluations"]]
-    assert frames == sorted(frames)
-    assert all(point["episodes"] == 3 for point in figures["training_evaluations"])
-    assert abs(sum(figures["stage_shares"].values()) - 1) < 1e-9
-    text = page.read_text()
-    assert f"{len(frames)} evaluations during training" in text
-    assert "evaluations of the weights at that time" in text
-    assert figures["held_back"]
-    assert all(escape(line) in text for line in figures["held_back"])
 
 
 def test_a_report_refers_to_nothing_outside_itself(page: Path) -> None:
@@ -174,18 +145,8 @@ def test_what_held_a_run_back(stages: dict[str, float], learner: float, others: 
     assert all(words in line for line, words in zip(lines, expected, strict=True))
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_advice_is_for_the_settings_of_the_run(several: bool) -> None:
-    count = 2 if several else 1
-    rows = [row(10.0, 100.0, {"gradient": 60.0, "wait": 40.0}, 5.0)]
-    config = RunConfig(actor=ActorConfig(epochs=count, minibatches=count, calls_in_flight=count))
-    text = " ".join(held_back(time_spent(rows), rows, config))
-    assert "a smaller network" in text
-    assert ("fewer --actor.epochs" in text) == several
-    assert ("--actor.calls-in-flight 2 hides" in text) != several
-
-
-def test_faults_and_lags_are_shown_where_there_are_some(tmp_path: Path) -> None:
+def test_faults_lags_bottlenecks_and_evaluations_are_shown_where_there_are_some(tmp_path: Path) -> None:
+    point = {"agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25, "episodes": 3}
     for seed in (1, 2):
         row = {
             "frames": 10,
@@ -195,14 +156,24 @@ def test_faults_and_lags_are_shown_where_there_are_some(tmp_path: Path) -> None:
             "policy_lag_counts": {0: 1, seed: 4},
             "agent_steps_dropped": {"too_old": 2 * seed},
             "actor_restarts": seed,
+            "agent_steps_per_second": 10.0,
+            "stage_microseconds": {"environment": 60.0, "gradient": 40.0},
+            "evaluations": [point | {"frames": frames} for frames in (4, 8)],
         }
         written_run(tmp_path / f"seed-{seed}", [row], RunConfig(seed=seed))
-    assert main(["report", str(tmp_path)]) == 0
-    text = (tmp_path / "report.html").read_text()
-    assert text.count("<svg") == 6, "no method has reported its entropy"
+    file = tmp_path / "report.json"
+    assert main(["report", str(tmp_path), "--json", str(file)]) == 0
+    text, figures = (tmp_path / "report.html").read_text(), json.loads(file.read_text())["runs"]
+    for run in figures:
+        assert [point["frames"] for point in run["training_evaluations"]] == [4, 8]
+        assert run["stage_shares"].items() >= {"environment": 0.6, "gradient": 0.4, "wait": 0.0}.items()
+        assert escape(run["held_back"][0]) in text
+    assert "evaluations of the weights at that time" in text
     assert "Agent steps dropped: 6 for too_old." in text
     assert "3 actors were replaced" in text
-    assert {"actors replaced", "policy lag: mean, 95 %, most"} <= set(re.findall("<th>(.*?)</th>", text))
+    assert {"actors replaced", "policy lag: mean, 95 %, most", "best evaluation"} <= set(
+        re.findall("<th>(.*?)</th>", text)
+    )
     assert "<td>0.80, 1, 1</td><td>0</td><td>1</td>" in text
 
 

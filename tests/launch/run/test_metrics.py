@@ -53,9 +53,7 @@ def test_a_run_of_seconds_has_rows_by_its_frames_and_views_of_a_second(cartpole:
     assert max(b["frames"] - a["frames"] for a, b in pairwise(rows)) <= 600
 
 
-def test_rates_hold_between_the_rollouts_and_at_the_end_and_fall_when_none_comes(
-    cartpole: RunConfig, tmp_path: Path
-) -> None:
+def test_rates_hold_between_rollouts_and_fall_when_none_comes(cartpole: RunConfig, tmp_path: Path) -> None:
     """A rollout of 300 agent steps every 3 seconds, with two more gradients of it after the first; a row a second."""
     config = replace(cartpole, log_every_seconds=1.0)
     learner, now, rates = make_learner(config), 0.0, list[float]()
@@ -94,9 +92,7 @@ def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
-def test_an_end_right_after_a_row_has_none_of_its_own(
-    empty: bool, rows: int, cartpole: RunConfig, tmp_path: Path
-) -> None:
+def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: RunConfig, tmp_path: Path) -> None:
     """It would say that nothing was played in no time, and a terminal would keep that."""
     learner = make_learner(cartpole)
     metrics = Metrics(learner)
@@ -145,21 +141,13 @@ def test_the_documents_list_every_column() -> None:
     assert columns[-2:] == ["statistics", "info"]
 
 
-def test_a_message_is_logged_with_the_time_and_shown_once(tmp_path: Path) -> None:
-    messages = Messages(tmp_path / "log.txt")
-    messages.log("actor 3 joins")
-    messages.log("actor 4 joins")
-    assert messages.take() == [Message("actor 3 joins"), Message("actor 4 joins")]
-    assert messages.take() == []
-    lines = (tmp_path / "log.txt").read_text().splitlines()
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d actor \d joins", line) for line in lines)
-    assert len(lines) == 2
-
-
-def test_a_log_that_cannot_be_written_keeps_no_message_from_being_shown(tmp_path: Path) -> None:
-    messages = Messages(tmp_path / "no" / "such" / "folder" / "log.txt")
-    messages.log("warning: the disk is full")
-    assert messages.take() == [Message("warning: the disk is full")]
+def test_a_message_is_logged_with_the_time_and_shown_once_also_where_the_log_cannot_be_written(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "no" / "such" / "folder"):
+        messages = Messages(folder / "log.txt")
+        messages.log("actor 3 joins")
+        assert (messages.take(), messages.take()) == ([Message("actor 3 joins")], [])
+    (line,) = (tmp_path / "log.txt").read_text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d actor 3 joins", line)
 
 
 def test_the_first_dropped_report_of_each_reason_is_told_and_then_every_tenfold() -> None:
@@ -182,16 +170,11 @@ def test_lines_that_were_there_before_are_not_new(tmp_path: Path) -> None:
     assert lines.take() == ["half"]
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_learn_until_they_end(name: str) -> None:
-    config = PRESETS[name].config
-    assert config.annealing_frames >= config.total_frames
-    # Somebody who asks for more frames of a preset gets learning in all of them.
-    longer = replace(config, total_frames=2 * config.total_frames)
-    assert longer.annealing_frames >= longer.total_frames
-
-
-def test_a_rate_that_ends_before_the_run_is_warned_of() -> None:
+def test_presets_learn_until_they_end_and_a_rate_that_ends_before_its_run_is_warned_of() -> None:
+    for config in (preset.config for preset in PRESETS.values()):
+        # Also where more frames are requested than the preset has.
+        for frames in (config.total_frames, 2 * config.total_frames):
+            assert replace(config, total_frames=frames).annealing_frames >= frames
     early = replace(PRESETS["pong"].config, optimizer=OptimizerConfig(annealing_frames=1_000), total_frames=2_000)
     warning = annealing_warning(early)
     assert warning.startswith("--optimizer.annealing-frames 1,000 is before --total-frames 2,000: the learning rate is")

@@ -1,4 +1,4 @@
-"""The status of a run, its name on the command line, the limits of a resume, and counts over its processes."""
+"""The folder of a run: its status, its holder, its name, the limits of a resume, and the weights it starts from."""
 
 import errno
 import fcntl
@@ -11,12 +11,26 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from untrained_runs import policy_of
+from waiting import UNTIL_FRAMES
 
+from launch import zoo
 from launch.cli import main
 from launch.output import write_json
 from launch.run.events import Progress
-from launch.run.folder import FolderLock, Holder, RunFolder, holder_of, last_row, read_summary
+from launch.run.folder import (
+    FolderLock,
+    Holder,
+    RunFolder,
+    WeightsName,
+    agent_steps_learned,
+    holder_of,
+    is_resumable,
+    last_row,
+    read_summary,
+)
 from launch.run.metrics import progress_of, row_values
 from launch.run.status import (
     RunCounts,
@@ -32,6 +46,7 @@ from launch.run.status import (
 )
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
+from shared.types import Float32Array
 
 HOLD = "import sys, pathlib; from launch.run.folder import FolderLock; lock = FolderLock(pathlib.Path(sys.argv[1]))"
 
@@ -61,10 +76,9 @@ def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monk
 
 
 def test_the_holder_of_an_older_version_is_not_known(tmp_path: Path) -> None:
-    lock = FolderLock(tmp_path)
-    (tmp_path / ".lock").write_text("")
-    assert holder_of(tmp_path) == Holder(None, None)
-    lock.release()
+    with FolderLock(tmp_path):
+        (tmp_path / ".lock").write_text("")
+        assert holder_of(tmp_path) == Holder(None, None)
 
 
 def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,9 +156,7 @@ def test_latest_is_a_name_only_where_nothing_has_it(working_folder: Path) -> Non
     assert run_path("latest").absolute() == newest
     assert run_path("runs/pong") == Path("runs/pong")
     assert run_path("pong") == Path("runs/pong"), "as tributary runs lists it"
-    with pytest.raises(
-        ConfigurationError, match=r"pnog: there is no such folder, there are runs/pong \(tributary runs"
-    ):
+    with pytest.raises(ConfigurationError, match=r"pnog: there is no such folder, there are runs/pong \("):
         run_path("pnog")
     (working_folder / "latest").mkdir()
     assert run_path("latest") == Path("latest")
@@ -178,12 +190,9 @@ def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict, says: str) 
     assert reached_limit(further, summary) is None
     goes_on = why_it_goes_on(further, summary)
     assert f"goes on to {further.total_frames:,} total frames" in goes_on
-
-
-def test_a_run_that_no_limit_has_ended_goes_on_without_a_word() -> None:
+    # A run that no limit has ended goes on without a word.
     for summary in ({}, SUMMARY, SUMMARY | {"mean_return_100": 19.0, "evaluation": None}):
-        assert reached_limit(CONFIG, summary) is None
-        assert why_it_goes_on(CONFIG, summary) is None
+        assert reached_limit(CONFIG, summary) is why_it_goes_on(CONFIG, summary) is None
 
 
 def test_what_older_versions_wrote_as_nan_is_read_as_null(tmp_path: Path) -> None:
@@ -197,9 +206,7 @@ def test_what_older_versions_wrote_as_nan_is_read_as_null(tmp_path: Path) -> Non
     assert progress_of(row).evaluation_return is None
 
 
-def test_resuming_a_finished_run_trains_nothing_and_says_which_limit_it_has_reached(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_finished_run_trains_nothing_and_names_its_limit(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run, result = tmp_path / "run", tmp_path / "result.json"
     small = "--executor inline --total-frames 1,000 --actor.environments 4 --evaluation.every-frames 0"
     assert main(f"train cartpole {small} --stop-measure training --run-dir {run}".split()) == 0
@@ -239,3 +246,81 @@ def test_several_seeds_with_a_removed_setting_are_refused(tmp_path: Path) -> Non
     file.write_text(json.dumps(settings))
     with pytest.raises(ConfigurationError, match=r"--learner.shards 4: .*removed in version 0\.2"):
         read_seeds(tmp_path, trust_imports=False)
+
+
+def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "new").check_free()
+    (tmp_path / "empty").mkdir()
+    RunFolder(tmp_path / "empty").check_free()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="is a file; name a folder"):
+        RunFolder(tmp_path / "file").check_free()
+    with pytest.raises(ConfigurationError, match=r"exists; name another folder$"):
+        RunFolder(tmp_path).check_free()
+    (tmp_path / "config.json").touch()
+    with pytest.raises(ConfigurationError, match=f"go on with it: --resume {tmp_path}"):
+        RunFolder(tmp_path).check_free()
+
+
+@pytest.mark.parametrize(("file", "resumable"), [("config.json", True), ("seeds.json", True), ("study.json", False)])
+def test_runs_and_several_seeds_are_resumed_and_studies_are_not(tmp_path: Path, file: str, *, resumable: bool) -> None:
+    (tmp_path / file).write_text("{}")
+    assert is_resumable(tmp_path) is resumable
+
+
+SMALL = f"--executor inline --actors 1 --actor.environments 2 --actor.unroll-length 4 {UNTIL_FRAMES}"
+
+
+def weights_of(run: Path, weights: WeightsName = "auto") -> Float32Array:
+    return policy_of(run, weights)[0].initial_parameters()
+
+
+def test_a_run_starts_from_an_agent_that_ships(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    assert main(f"train --start-from zoo:pong {SMALL} --total-frames 64 --run-dir {run}".split()) == 0
+    assert "starts from:  zoo:pong: the weights that were best" in capsys.readouterr().out
+    for file in (run / "checkpoints").glob("update-*"):
+        if not file.name.startswith("update-0."):
+            file.unlink()
+    np.testing.assert_array_equal(weights_of(run, "latest"), weights_of(zoo.agent_folder("zoo:pong")))
+    # With the mean that these weights were trained with, and in the agent's settings.
+    mean = "observation_mean.npy"
+    np.testing.assert_array_equal(np.load(run / mean), np.load(zoo.agent_folder("zoo:pong") / mean))
+    before, config = (RunFolder(folder).read_config() for folder in (zoo.agent_folder("zoo:pong"), run))
+    assert config.optimizer == before.optimizer
+    assert config.environment == before.environment
+    manifest = json.loads((run / "manifest.json").read_text())
+    before = json.loads((zoo.agent_folder("zoo:pong") / "summary.json").read_text())["agent_steps_sampled"]
+    assert manifest["started_from"]["run"] == "zoo:pong"
+    assert manifest["started_from"]["agent_steps"] == before
+    assert manifest["preset"] == "zoo-pong"
+
+
+def test_it_is_resumed_from_its_own_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(f"train cartpole --start-from zoo:cartpole {SMALL} --total-frames 400 --run-dir {run}".split()) == 0
+    assert json.loads((run / "manifest.json").read_text())["preset"] == "cartpole"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["frames"] >= 400
+    assert main(f"train --resume {run} --total-frames 800".split()) == 0
+    assert json.loads((run / "summary.json").read_text())["updates"] > summary["updates"]
+    # It has moved on from there, and not gone back.
+    before, after = weights_of(zoo.agent_folder("zoo:cartpole")), weights_of(run, "latest")
+    assert not np.array_equal(after, before)
+    assert np.abs(after - before).mean() < 0.1 * np.abs(before).mean()
+
+
+def test_what_belongs_to_a_run_is_not_taken_over(working_folder: Path) -> None:
+    assert main(f"train cartpole {SMALL} --total-frames 40 --run-dir other".split()) == 0
+    other, new = RunFolder(Path("other")), RunFolder(Path("new"))
+    storage = f"file://{working_folder}/copy"
+    other.write_config(replace(other.read_config(), storage=storage, record_arrivals="order.txt"))
+    assert main(["train", "--start-from", "other", "--total-frames", "40", "--run-dir", "new"]) == 0
+    assert {entry.name for entry in working_folder.iterdir()} == {"other", "new"}
+    # All that was played before counts: also by the run after the next, and of a run that was killed.
+    steps = [json.loads(folder.summary.read_text())["agent_steps_sampled"] for folder in (other, new)]
+    new.summary.unlink()
+    assert agent_steps_learned(new) == sum(steps)
+    # The weights are those of its last checkpoint, for want of best ones.
+    assert not other.best_weights.exists()
+    assert "the last checkpoint" in json.loads(new.manifest.read_text())["started_from"]["weights"]

@@ -39,13 +39,13 @@ def written(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_settings_are_those_of_the_preset_and_the_file_and_nothing_stops_a_trial_before_its_frames(
-    tmp_path: Path,
-) -> None:
+def test_settings_are_of_the_preset_and_the_file_and_trials_end_by_their_frames(tmp_path: Path) -> None:
     sweep = read_sweep(written(tmp_path, GOOD))
     assert (sweep.preset, sweep.trials, sweep.plan.search) == ("cartpole", 3, "random")
     assert (sweep.base.environment.id, sweep.base.optimizer.epsilon) == ("CartPole-v1", 1e-4)
     assert sweep.base.stop_at_return is None
+    stops = read_sweep(written(tmp_path, GOOD.replace("actors = 1", "actors = 1\nstop_at_return = 400.0")))
+    assert stops.base.stop_at_return == 400.0
     assert sweep.plan.asha == Asha(5_000, 3)
     assert sweep.space == {
         "optimizer.learning_rate": Range(1e-4, 1e-2, log=True),
@@ -64,6 +64,8 @@ def test_a_population_draws_at_random_unless_a_grid_is_requested(tmp_path: Path)
     sweep = read_sweep(written(tmp_path, POPULATION))
     assert sweep.plan.pbt == Pbt(5_000, ("optimizer.learning_rate",), 0.5)
     assert sweep.mutable == ["optimizer.learning_rate"]
+    grid = '[sweep]\nsearch = "grid"\n[sweep.space]\nseed = [1, 2, 3]\nmethod.discount = [0.9, 0.99]'
+    assert read_sweep(written(tmp_path, f'preset = "cartpole"\nactors = 1\n{grid}')).trials == 6
     every = read_sweep(written(tmp_path, POPULATION.replace('mutable = ["optimizer.learning-rate"], ', "")))
     assert every.mutable == list(every.space)
     assert read_sweep(written(tmp_path, POPULATION.replace('search = "random"', ""))).plan.search == "random"
@@ -77,17 +79,11 @@ def test_a_population_draws_at_random_unless_a_grid_is_requested(tmp_path: Path)
         ('"random"', '"optuna"', "its trials start together"),
         ("trials = 4", "trials = 1", "trials 1: pbt compares trials"),
         ("interval_frames = 5_000", "interval_frames = 40_000", "above 0 and below total_frames 40000"),
-        ("quantile = 0.5", "quantile = 0.6", "float <= 0.5 - at $.pbt.quantile"),
         ('"optimizer.learning-rate"', '"optimizer.epsilon"', "optimizer.epsilon: is not in [sweep.space]"),
         (
             "[0.98, 0.99]",
             "[0.98, 0.99]\nnetwork.layer_norm = [true, false]",
             "[sweep.space] network.layer_norm: with pbt",
-        ),
-        (
-            "[0.98, 0.99]",
-            '[0.98, 0.99]\noptimizer.name = ["rmsprop", "adam"]',
-            "[sweep.space] optimizer.name: with pbt",
         ),
         ("actors = 1", 'actors = 1\nexecutor = "inline"\ncheckpoint.exact = true', "checkpoint.exact true: with pbt"),
     ],
@@ -108,41 +104,23 @@ def test_a_setting_that_has_an_effect_in_some_trials_may_be_searched(tmp_path: P
     assert sweep.space["optimizer.decay"] == Range(0.9, 0.99)
 
 
-def test_a_file_may_have_its_trials_stop_at_a_return(tmp_path: Path) -> None:
-    sweep = read_sweep(written(tmp_path, GOOD.replace("actors = 1", "actors = 1\nstop_at_return = 400.0")))
-    assert sweep.base.stop_at_return == 400.0
-
-
-def test_a_grid_has_as_many_trials_as_its_lists_say(tmp_path: Path) -> None:
-    grid = '[sweep]\nsearch = "grid"\n[sweep.space]\nseed = [1, 2, 3]\nmethod.discount = [0.9, 0.99]'
-    assert read_sweep(written(tmp_path, f'preset = "cartpole"\nactors = 1\n{grid}')).trials == 6
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("[sweep", "[swep", "no table"),
         ('preset = "cartpole"', 'preset = "cartpol"', "preset cartpol: name one, did you mean cartpole?"),
-        ('preset = "cartpole"', "", "preset None: name one"),
         ('"random"', '"annealing"', "annealing"),
         ("trials = 3", "", "trials None: must be a number"),
-        ("trials = 3", "trial = 3", "trial"),
         ('"random"', '"grid"', "optimizer.learning_rate has a range: give it a list"),
         ("low = 1e-4", "low = 1e-1", "low 0.1 must be below high 0.01"),
-        ("low = 1e-4", "low = -1.0", "--optimizer.learning-rate -1.0"),
         ("optimizer.learning_rate", "optimizer.learning_rat", "did you mean"),
         ("[0.98, 0.99]", "0.98", "must be a list of choices"),
-        ("[0.98, 0.99]", '["much"]', "--method.discount much"),
         ("grace_frames = 5_000", "grace_frames = 50_000", "above 0 and below total_frames 40000"),
-        ("grace_frames = 5_000", "grace_frames = 5_000, reduction_factor = 1", "int >= 2 - at $.asha.reduction_factor"),
         ("trials = 3", 'trials = 3\nmaximise = "evaluation"', "needs evaluation.every_frames"),
         ("actors = 1", 'actors = 1\nstorage = "s3://bucket/run"', "--storage s3://bucket/run: is of one run"),
         ("actors = 1", 'actors = 1\naddress = "auto"', "tributary sweep FILE --address"),
         ("actors = 1", "", "actors auto: set a number"),
         ("[0.98, 0.99]", "[0.98, 0.99]\nenvironment.max_noops = [1, 2]", "--environment.max-noops 30: is for Atari"),
-        ("epsilon = 1e-4", 'name = "adam"\ndecay = 0.5', "--optimizer.decay 0.5: is for --optimizer.name rmsprop"),
-        ("actors = 1", "actors = 0", "--actors 0: must be at least 1"),
-        ("actors = 1", "actors = [", "is no TOML"),
     ],
 )
 def test_what_cannot_be_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -155,9 +133,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, old: str, new: str, message:
     assert "\n" not in str(raised.value)
 
 
-def test_without_the_extra_the_command_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str]
-) -> None:
+def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[[str], str]) -> None:
     monkeypatch.setattr("launch.sweep.file.find_spec", lambda _name: None)
     assert "pip install 'tributary-rl[tune]'" in refused(f"sweep {written(tmp_path, GOOD)}")
 

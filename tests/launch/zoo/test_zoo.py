@@ -1,12 +1,10 @@
-"""The agents that ship: they load, play and say how good they are, and nothing writes to them."""
+"""The agents and the runs that ship: they load, play, and are as good as the documents say; packing an agent."""
 
 import json
 import re
 import shlex
 import shutil
-import tomllib
 from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +14,13 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
-from launch.commands.zoo import page
+from launch.commands import zoo as zoo_commands
+from launch.commands.zoo import PackArguments, pack, page
+from launch.presets import PRESETS
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder, load_weights
 from launch.run.status import run_path
+from shared.config import flat_settings
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
@@ -56,22 +57,11 @@ def test_an_agent_is_whole(name: str) -> None:
         assert shlex.split(made["command"]) == ["tributary", "evaluate", name, "--protocol", protocol]
 
 
-def test_what_ships_names_no_place_and_is_in_the_package() -> None:
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    packaged = tool["setuptools"]["package-data"]["launch.zoo"]
-    files = [Path(name) for name in content() if not name.endswith(".py")]
-    assert len(files) > 10
-    for file in files:
-        assert any(fnmatch(str(file.relative_to(zoo.FOLDER)), pattern) for pattern in packaged), file
-        if file.suffix in (".json", ".jsonl"):
-            assert not re.search(r"(?<![\w.:/])/\w+/", file.read_text()), file
-
-
 def test_the_page_of_the_agents_is_up_to_date() -> None:
     assert (ROOT / "docs" / "zoo.md").read_text() == page(), "run python -m launch.commands.zoo > docs/zoo.md"
 
 
-def test_they_are_listed_in_80_columns(
+def test_agents_are_listed(
     working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -86,23 +76,12 @@ def test_they_are_listed_in_80_columns(
 
 
 @pytest.mark.parametrize("command", ["evaluate zoo:pnog", "plot zoo:", "train --start-from zoo:pnog", "watch zoo:a/.."])
-def test_an_agent_that_does_not_ship_is_answered_with_those_that_do(
-    command: str, refused: Callable[[str], str]
-) -> None:
+def test_an_unknown_agent_is_answered_with_those_that_ship(command: str, refused: Callable[[str], str]) -> None:
     line = refused(command)
     assert all(name in line for name in zoo.agents())
 
 
-def test_a_name_without_its_prefix_is_helped(working_folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match="the agent that ships is zoo:pong"):
-        run_path("pong")
-    (working_folder / "pong").mkdir()
-    assert run_path("pong") == Path("pong")
-
-
-def test_every_command_takes_an_agent_and_none_writes_to_it(
-    working_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content()
     version = load_version("zoo:cartpole")
     for command in (
@@ -135,9 +114,7 @@ def load_version(name: str) -> int:
         return int(weights["version"])
 
 
-def test_weights_of_another_network_of_the_same_size_are_refused(
-    working_folder: Path, refused: Callable[[str], str]
-) -> None:
+def test_weights_of_another_network_are_refused(working_folder: Path, refused: Callable[[str], str]) -> None:
     shutil.copytree(zoo.agent_folder("zoo:cartpole"), working_folder / "run")
     file = working_folder / "run" / "best.npz"
     with np.load(file, allow_pickle=False) as weights:
@@ -165,3 +142,114 @@ def test_the_command_repeats_the_score(file: Path, working_folder: Path) -> None
     # To the game on the same processor; on another one rounding may draw other actions.
     error = max(said["standard_error"] or 0.0, result["standard_error"] or 0.0)
     assert abs(result["mean_return"] - said["mean_return"]) <= 4 * error
+
+
+def test_a_packed_run_plays_like_the_run_and_names_no_place(train: Callable[[Path, str], Path], tmp_path: Path) -> None:
+    settings = "cartpole --total-frames 3000 --network.hidden-sizes 16 --evaluation.environments 5"
+    run = RunFolder(train(tmp_path / "a" / "run", f"{settings} --storage file://{tmp_path}/copy"))
+    # As it is typed; pytest's own command line stands there otherwise.
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    typed = f"tributary train cartpole --seed 1 --run-dir {run.path} --storage=file://{tmp_path}/copy --actors 1"
+    (run.path / "manifest.json").write_text(json.dumps(manifest | {"command": typed, "threads": f"see {tmp_path}/x"}))
+    many = [json.loads(line) for line in run.metrics.read_text().splitlines()][-1:] * 400
+    lines = [json.dumps(row | {"frames": 10 * i, "policy_lag_mean": 1 / 3}) for i, row in enumerate(many)]
+    run.metrics.write_text("\n".join(lines))
+
+    made = pack(PackArguments(run.path, "mine", weights="latest", episodes=4), tmp_path)
+    assert made == tmp_path / "mine"
+    packed = RunFolder(made)
+    config = packed.read_config("run")
+    assert config.storage is None
+    policy = Policy(config, environment_spec(config.environment))
+    before, source = load_weights(run, "latest", policy.layout)
+    after, said = load_weights(packed, "auto", policy.layout)
+    assert (after.version, said) == (before.version, source)
+    assert after.parameters.dtype == np.float32
+    np.testing.assert_allclose(after.parameters, before.parameters, rtol=2**-11, atol=1e-7)
+    with np.load(packed.best_weights, allow_pickle=False) as weights:
+        assert weights["parameters"].dtype == np.float16
+    manifest = json.loads((made / "manifest.json").read_text())
+    assert manifest["command"] == "tributary train cartpole --seed 1 --actors 1"
+    assert manifest["packed"]["mean_returns"].keys() == {"float32", "float16"}
+    texts = [file.read_text() for file in made.iterdir() if file.suffix in (".json", ".jsonl")]
+    assert len(texts) == 5
+    assert not any(str(tmp_path) in text for text in texts)
+    rows = read_rows(packed)
+    assert len(rows) == 100
+    assert (rows[0]["frames"], rows[-1]["frames"]) == (0, 3990)
+    assert rows[5]["policy_lag_mean"] == 0.33333
+
+    evaluation = json.loads((made / "evaluation-training.json").read_text())
+    assert evaluation["command"] == "tributary evaluate zoo:mine --protocol training --episodes 4"
+    # Its command repeats it, to the game.
+    words = shlex.split(evaluation["command"].replace("zoo:mine", str(made)))
+    assert main([*words[1:], "--json", str(tmp_path / "again.json")]) == 0
+    assert json.loads((tmp_path / "again.json").read_text())["returns"] == evaluation["returns"]
+
+
+def test_worse_weights_stay_whole(cartpole_runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def worse(path: Path, snapshot, layout, source, dtype="float32") -> None:
+        parameters = snapshot.parameters if dtype == "float32" else np.zeros(layout.size)
+        np.savez(path, version=1, parameters=parameters.astype(dtype), layout=layout.fingerprint, source=source)
+
+    # What is zero plays one action only, and loses at once.
+    monkeypatch.setattr("launch.commands.zoo.write_weights", worse)
+    made = pack(PackArguments(cartpole_runs[0], "mine", episodes=10), tmp_path)
+    with np.load(RunFolder(made).best_weights, allow_pickle=False) as weights:
+        assert weights["parameters"].dtype == np.float32
+    packed = json.loads((made / "manifest.json").read_text())["packed"]
+    assert packed["dtype"] == "float32"
+    means = packed["mean_returns"]
+    assert means["float16"] < means["float32"]
+    evaluation = json.loads((made / "evaluation-training.json").read_text())
+    assert evaluation["mean_return"] == means["float32"]
+
+
+@pytest.mark.parametrize("name", ["Pong", "../pong", "", "pong-"])
+def test_names_are_those_that_can_be_typed(name: str, cartpole_runs: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="lower-case letters"):
+        pack(PackArguments(cartpole_runs[0], name), tmp_path)
+
+
+RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.json"))
+
+
+SCORES = (ROOT / "docs" / "scores.md").read_text()
+
+
+def test_the_runs_of_pong_are_of_the_preset_that_they_speak_for() -> None:
+    preset = flat_settings(PRESETS["pong"].config)
+    runs = [flat_settings(RunFolder(config.parent).read_config()) for config in RUNS]
+    assert len(runs) == 5
+    for run in runs:
+        # They had two actors, which share nothing, and are older than the setting.
+        assert run == preset | {"seed": run["seed"], "actor.steps_in_flight": run["actor.steps_in_flight"]}
+
+
+_SCORE = re.compile(r"([\d,.]+) ± ([\d,.]+)")
+
+
+def as_written(number: str, value: float) -> bool:
+    """Whether a number is `value`, rounded to as many digits as it is written with."""
+    return number == f"{value:,.{len(number.partition('.')[2])}f}"
+
+
+@pytest.mark.parametrize("game", ["Pong", "Breakout", "Beam Rider", "Q*bert", "Seaquest", "Space Invaders"])
+def test_agents_that_ship_have_the_scores_that_are_told(game: str) -> None:
+    agent = re.sub(r"[^a-z]", "", game.lower())
+    (in_scores,) = re.findall(rf"^\| {re.escape(game)} \| .* ± .*$", SCORES, re.MULTILINE)
+    (in_readme,) = re.findall(rf"^\| `zoo:{agent}` \| noop .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    told = _SCORE.findall(in_scores) + _SCORE.findall(in_readme)
+    for protocol, (mean, error) in zip(("noop", "machado", "noop"), told, strict=True):
+        evaluation = json.loads((zoo.FOLDER / agent / f"evaluation-{protocol}.json").read_text())
+        assert as_written(mean, evaluation["mean_return"])
+        assert as_written(error, evaluation["standard_error"])
+
+
+def test_what_is_typed_wrong_refers_to_the_help_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    program = "python -m launch.commands.zoo pack"
+    for words, message in ((["pakc"], f"pakc: there is only {program}"), (["pack"], f"see {program} --help")):
+        with pytest.raises(ConfigurationError, match=message):
+            zoo_commands.main(*words)
+    zoo_commands.main("pack", "--help")
+    assert capsys.readouterr().out.startswith(f"usage: {program} RUN NAME")

@@ -1,24 +1,24 @@
-"""What bench learning compares, what it makes of its runs, and that the same command goes on after an interrupt."""
+"""bench learning: what it compares and makes of its runs; and the plan's arithmetic, and one of this machine."""
 
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 from launch.bench import learning as module
 from launch.bench.learning import Contender, Study, contenders_of, run_left, summarise
+from launch.bench.plan import Costs, predict, saturation_actors
 from launch.cli import main
 from launch.commands.seeds import PlannedRun
+from launch.machine import ACTOR_BYTES
 from launch.output import write_json
 from launch.presets import PRESETS
 from launch.run.folder import FolderLock, RunFolder
+from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
 
 PONG = PRESETS["pong"].config
@@ -64,7 +64,6 @@ def ended(
         "wall_seconds": 900.0,
         "agent_steps_per_second": 1_389.0,
     }
-    # NaN as version 0.5 wrote it.
     (folder / "summary.json").write_text(json.dumps(summary))
 
 
@@ -82,22 +81,17 @@ def test_a_seed_that_misses_the_mark_takes_longer_than_any_other(tmp_path: Path)
     assert found["over_seeds"]["evaluation_mean_return"] == {"median": 19.0, "least": 18.5, "most": 19.5}
     assert found["over_seeds"]["mean_return_100"]["least"] == -20.0
     assert [run["status"] for run in found["runs"]][3:] == ["interrupted", "not run"]
+    # A mean return that is NaN, as version 0.5 wrote it, is that of a run that has none.
+    shutil.rmtree(study.run(contender, 3))
+    ended(study.run(contender, 3), "frames_reached", None, float("nan"))
+    result = summarise(study)
+    means = {"median": 19.0, "least": 18.5, "most": 19.5}
+    assert result["contenders"][0]["over_seeds"]["mean_return_100"] == means
+    write_json(tmp_path / "learning.json", result)
+    assert json.loads((tmp_path / "learning.json").read_text(), parse_constant=pytest.fail) == result
     # Between a time and none there is no median.
     halves = summarise(study._replace(seeds=[1, 3]))["contenders"][0]["over_seeds"]["seconds_to_mark"]
     assert halves == {"median": None, "least": 300.0, "most": None}
-
-
-def test_a_run_without_a_finite_return_is_in_the_study_without_one(tmp_path: Path) -> None:
-    """As version 0.5 wrote it, and as null."""
-    contender = Contender("pong", "pong", PONG)
-    study = Study(tmp_path, [contender], [1, 2, 3])
-    ended(study.run(contender, 1), "frames_reached", None, float("nan"))
-    ended(study.run(contender, 2), "frames_reached", None, None)
-    ended(study.run(contender, 3), "return_reached", 300.0, 18.5)
-    result = summarise(study)
-    assert result["contenders"][0]["over_seeds"]["mean_return_100"] == {"median": 18.5, "least": 18.5, "most": 18.5}
-    write_json(tmp_path / "learning.json", result)
-    assert json.loads((tmp_path / "learning.json").read_text(), parse_constant=pytest.fail) == result
 
 
 def test_what_is_left_of_a_run(tmp_path: Path) -> None:
@@ -121,35 +115,7 @@ def test_what_is_left_of_a_run(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.slow
-def test_an_interrupted_study_goes_on_by_the_same_command(tmp_path: Path) -> None:
-    settings = "--executor inline --actors 1 --evaluation.every-frames 0 --stop-measure training"
-    limits = "--minutes 9 --total-frames 60000"
-    command = f"bench learning cartpole --seeds 1,2 {limits} {settings} --output {tmp_path}".split()
-    first = tmp_path / "cartpole" / "seed-1"
-    rows = first / "metrics.jsonl"
-    line = [sys.executable, "-m", "launch.cli", *command]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as bench:
-        wait_for(lambda: rows.is_file() and rows.stat().st_size, "the first row", process=bench)
-        bench.send_signal(signal.SIGINT)
-        output, _ = bench.communicate(timeout=120)
-    assert bench.returncode == 130, output
-    assert "the same command goes on" in output
-    assert "Traceback" not in output
-
-    def study() -> dict[str, Any]:
-        return json.loads((tmp_path / "learning.json").read_text())["contenders"][0]
-
-    assert [run["status"] for run in study()["runs"]] == ["interrupted", "not run"]
-    manifest = (first / "manifest.json").read_bytes()
-    assert main(command) == 0
-    assert study()["runs_ended"] == 2
-    assert (first / "manifest.json").read_bytes() == manifest, "resumed, and not begun anew"
-
-
-def test_a_study_that_is_interrupted_before_its_first_run_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_interrupted_before_its_first_run_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: Any) -> list[int]:
         with arguments[-1].training():
             signal.raise_signal(signal.SIGINT)
@@ -160,3 +126,74 @@ def test_a_study_that_is_interrupted_before_its_first_run_is_written(
     assert main(f"bench learning cartpole --seeds 1 --output {study}".split()) == 130
     (contender,) = json.loads((study / "learning.json").read_text())["contenders"]
     assert [run["status"] for run in contender["runs"]] == ["not run"]
+
+
+# 1 ms per agent step alone and 1.5 ms on busy cores. A gradient of the configuration below is of 100.
+COSTS = Costs(
+    {"environment": 6e-4, "acting": 1e-4, "gradient": 3e-4},
+    {"environment": 9e-4, "acting": 2e-4, "gradient": 4e-4},
+    {"shared_memory": 0.05, "objects": 0.06, "sums": 0.01, "shared_memory_sums": 0.02, "aggregator": 0.03},
+    1_000_000,
+)
+
+
+def config(count: int = 1, calls: int = 1, **changes: object) -> RunConfig:
+    actor = ActorConfig(environments=10, unroll_length=20, epochs=2, calls_in_flight=calls)
+    learner = LearnerConfig(gradients_per_update=count)
+    return replace(PRESETS["pong"].config, actor=actor, learner=learner, **changes)
+
+
+def test_actors_of_one_machine_share_its_cores_with_the_learner() -> None:
+    one = predict(config(), COSTS, 1, 1, 2)
+    assert one["gradients_per_second"] == pytest.approx(1 / (0.1 + 0.05))
+    assert one["agent_steps_per_second"] == pytest.approx(100 / 0.15)
+    assert one["frames_per_second"] == pytest.approx(400 / 0.15)
+    assert one["minutes_to_40m_frames"] == pytest.approx(40e6 / (400 / 0.15) / 60)
+    assert (one["memory_gib"], one["policy_lag"]) == (pytest.approx(ACTOR_BYTES / 2**30), 0.0)
+    assert one["held_back_by"] == "actors"
+    four = predict(config(), COSTS, 4, 1, 2)
+    assert (four["gradients_per_second"], four["held_back_by"]) == (pytest.approx(2 / (0.15 + 0.05)), "cores")
+
+
+def test_actors_of_several_machines_are_held_back_by_the_learner() -> None:
+    many = predict(config(), COSTS, 64, 32, 2)
+    assert (many["gradients_per_second"], many["held_back_by"]) == (pytest.approx(1 / 0.06), "learner")
+    assert many["learner_utilisation"] == pytest.approx(1.0)
+    assert saturation_actors(config(), COSTS, 2, 2) == pytest.approx((0.15 + 0.06) / 0.06)
+
+
+def test_nodes_with_enough_actors_send_sums() -> None:
+    """8 actors on 2 nodes, sums of 4: 8 / 4 + 2 (1 - 1 / 4) - 1 updates of lag."""
+    found = predict(config(4), COSTS, 8, 2, 5)
+    assert found["policy_lag"] == pytest.approx(2.5)
+    # Three of four further cores are busy: 0.1 + 0.05 * 3 / 4 s an actor's gradient, 0.01 the learner's.
+    assert found["gradients_per_second"] == pytest.approx(8 / (0.1375 + 0.01))
+    assert predict(config(5), COSTS, 8, 2, 5)["policy_lag"] == pytest.approx(7 / 5), "a node has four"
+
+
+def test_one_machine_of_many_cores_adds_its_gradients_too() -> None:
+    found = predict(config(4), COSTS, 32, 1, 64)
+    assert (found["gradients_per_second"], found["held_back_by"]) == (pytest.approx(1 / 0.03), "nodes")
+    assert found["learner_utilisation"] == pytest.approx(0.02 / 0.03)
+    assert predict(config(4), COSTS, 32, 1, 8)["held_back_by"] == "learner", "eight at work do not need it"
+    # 0.15 + 0.02 s a gradient with all cores busy, and the process that adds takes one each 0.03 s.
+    assert saturation_actors(config(4), COSTS, 1, 64) == pytest.approx(0.17 / 0.03)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_plan_of_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A method with a target network, and a normalised observation: neither reaches the sender of gradients."""
+    file = tmp_path / "plan.json"
+    changes = "--method.name q_learning --learner.gradients-per-update 2 --actors 3"
+    assert main(["plan", "cartpole", *changes.split(), "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    learner = found["learner_seconds_per_gradient"]
+    assert learner.keys() == {"shared_memory", "objects", "sums", "shared_memory_sums", "aggregator"}
+    assert min(learner.values()) > 0.0
+    assert found["step_seconds_alone"] == pytest.approx(sum(found["stage_seconds_alone"].values()))
+    assert found["settings"]["learner.gradients_per_update"] == 2
+    assert {1, 3, 1024} <= {row["actors"] for row in found["curve"]}
+    output = capsys.readouterr().out
+    for line in found["advice"]:
+        assert line in output

@@ -1,31 +1,31 @@
-"""`tributary watch`: the panel beside the picture, the pace of the frames, the keys and the end."""
+"""Episodes with their pictures, values and preferences; `tributary watch` and `record`."""
 
 import io
 import json
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from terminal import ScreenReader, Terminal
-from written_runs import written_run
 
-from launch.film.stage import PlayedStep
-from launch.film.watch import Panel, compose, fit
+from actors.environments import environment_spec
+from actors.policy import Acted, Policy
+from launch.cli import main
+from launch.film.stage import AtariStage, PlayedStep, as_frame, make_stage, play_episode
+from launch.film.watch import Panel, compose
 from launch.presets import PRESETS
-from shared.config import RunConfig
+from shared.config import EnvironmentConfig, RunConfig
 
 FRAME = np.full((210, 160, 3), 99, np.uint8)
-
 FRAME[::2] = 33
-
 NAMES = ("NOOP", "FIRE", "RIGHT", "LEFT", "RIGHTFIRE", "LEFTFIRE")
 
 PONG = Panel(
@@ -86,53 +86,6 @@ def test_action_values_and_vectors_of_actions_have_numbers_of_their_own() -> Non
     assert "›0 +0.00" in shown((24, 80), changed(vector, action=None))
 
 
-def test_bars_are_as_long_as_the_probabilities() -> None:
-    reader = screen((24, 80))
-    rows = [row for row in range(24) if "FIRE" in reader.line(row)]
-    bars = [
-        sum(reader.cells[row, column][2] in ("2;38;62;92", "2;30;100;60") for column in range(60, 80)) for row in rows
-    ]
-    # FIRE, RIGHTFIRE and LEFTFIRE: 0.05, 0.2 and 0.5 of 20 columns.
-    assert bars == [1, 4, 10]
-
-
-def test_a_picture_has_two_pixels_in_a_cell_and_nothing_in_it_is_lost() -> None:
-    frame = np.zeros((4, 4, 3), np.uint8)
-    frame[:2, :, 0], frame[2:, :, 1] = 200, 100
-    # A single bright pixel among four.
-    frame[0, 0] = (200, 255, 255)
-    reader = screen((3, 2), frame=frame, aspect=1.0)
-    assert [reader.cells[0, column] for column in range(2)] == [
-        ("▀", "2;200;64;64", "2;0;100;0"),
-        ("▀", "2;200;0;0", "2;0;100;0"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("size", "rows", "columns", "fitted"),
-    [((4, 3), 23, 200, (23, 61)), ((4, 3), 100, 80, (30, 80)), ((1, 1), 10, 10, (5, 10)), ((4, 3), 1, 1, (1, 1))],
-)
-def test_a_picture_is_as_large_as_there_is_room(
-    size: tuple[int, int], rows: int, columns: int, fitted: tuple[int, int]
-) -> None:
-    assert fit(*size, rows, columns) == fitted
-
-
-def test_of_many_actions_the_most_probable_are_shown_in_their_order() -> None:
-    names = tuple(f"ACTION{i}" for i in range(18))
-    preferences = np.linspace(0.01, 0.1, 18).astype(np.float32)
-    text = screen((18, 80), changed(PONG._replace(action_names=names), preferences=preferences)).text
-    found = [i for i in range(18) if f"ACTION{i} " in text]
-    assert found == list(range(18 - len(found), 18))
-    assert 3 < len(found) < 18
-
-
-def test_a_narrow_window_has_a_line_below_the_picture() -> None:
-    lines = screen((24, 40)).text.splitlines()
-    assert lines[-1].startswith("q quit")
-    assert any(line.startswith("score -3  value +0.50") for line in lines)
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 90), st.sampled_from([1.0, 12 / 7]), st.booleans())
 def test_no_window_is_too_small(rows: int, columns: int, aspect: float, discrete: bool) -> None:
@@ -141,63 +94,6 @@ def test_no_window_is_too_small(rows: int, columns: int, aspect: float, discrete
     # There is a picture in it.
     assert "▀" in reader.text
     assert max(column for _, column in reader.cells) < columns
-
-
-# No frame is like another. The score is the frame's number.
-NOISE = """
-import sys
-import numpy as np
-from rich.live import Live
-from launch.film.stage import PlayedStep
-from launch.film.watch import Keys, Panel, Player
-
-frames = np.random.default_rng(0).integers(0, 255, (600, 40, 40, 3), np.uint8)
-with Keys() as keys, Live(screen=True, auto_refresh=False) as live:
-    player = Player(live, keys, int(sys.argv[1]), 1.0)
-    while not keys.wait(0.05):
-        pass
-    for number, frame in enumerate(frames):
-        step = PlayedStep([frame], number, 0.0, np.ones(1, np.float32), np.int32(0))
-        panel = Panel("me", "Noise-v0", 1, [], step, ("0",), "probability")
-        if not player.show(frame, panel):
-            break
-print(f"ended at {number}, over {player.over}.")
-"""
-
-NOISE_PLAYER = [sys.executable, "-c", NOISE]
-
-
-def test_frames_are_left_out_where_drawing_takes_longer_and_the_game_goes_on() -> None:
-    with Terminal([*NOISE_PLAYER, "300"]) as terminal:
-        terminal.until(lambda: "1049" in terminal.screen.modes)
-        terminal.type("g")
-        assert terminal.read_to_the_end() == 0
-        assert "ended at 599, over False." in terminal.output
-        # 60 a second are the most that are shown.
-        assert 1 <= terminal.output.count("Noise-v0") < 600
-
-
-def test_single_frames_are_shown_one_for_each_key() -> None:
-    with Terminal([*NOISE_PLAYER, "20"]) as terminal:
-        terminal.until(lambda: "1049" in terminal.screen.modes)
-        terminal.type("g")
-        terminal.until(lambda: "score" in terminal.screen.text)
-        terminal.type(" ")
-        terminal.until(lambda: "paused" in terminal.screen.text)
-        first = score_of(terminal)
-        terminal.type("....")
-        terminal.until(lambda: score_of(terminal) == first + 4)
-        terminal.type("x.")
-        terminal.until(lambda: score_of(terminal) == first + 5)
-        assert "paused" in terminal.screen.text
-        terminal.type("q")
-        assert terminal.read_to_the_end() == 0
-        assert f"ended at {first + 6}, over True." in terminal.output
-
-
-def score_of(terminal: Terminal) -> int:
-    (line,) = (line for line in terminal.screen.text.splitlines() if "score" in line)
-    return int(line.split()[-1])
 
 
 WATCH = [sys.executable, "-m", "launch.cli", "watch"]
@@ -210,11 +106,10 @@ def shows(terminal: Terminal, *words: str) -> bool:
 
 
 def test_pong_is_played_where_nothing_is_named_and_keys_change_how() -> None:
+    panel = ("zoo:pong", "ALE/Pong-v5", "score 0", "episode 1", "RIGHTFIRE", "speed ×1")
     with Terminal(WATCH, environment={"COLORTERM": "truecolor", "NO_COLOR": None}) as terminal:
         settings = terminal.settings()
-        terminal.until(
-            lambda: shows(terminal, "zoo:pong", "ALE/Pong-v5", "score 0", "episode 1", "RIGHTFIRE", "speed ×1")
-        )
+        terminal.until(lambda: shows(terminal, *panel))
         before = terminal.output.partition("\x1b[?1049h")[0]
         assert "zoo:pong plays ALE/Pong-v5: TensorFlow" in before
         # In the game's own colours, as wide as there is room beside the panel.
@@ -274,14 +169,116 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(end: str | signal.Signals, t
     assert watched["returns"] == []
 
 
-def test_the_suggested_command_runs_the_modules_of_the_run(tmp_path: Path, refused: Callable[[str], str]) -> None:
-    environment = replace(PRESETS["cartpole"].config.environment, imports=("sides",))
-    run = written_run(tmp_path / "run", [], RunConfig(environment=environment))
-    assert refused(f"watch {run}").endswith(f"tributary record {run} --trust-imports writes a video")
-
-
 def test_a_terminal_that_cannot_draw_is_none() -> None:
     with Terminal(WATCH, environment={"TERM": "dumb"}) as terminal:
         assert terminal.read_to_the_end() == 2
         assert "writes a video" in " ".join(terminal.output.split())
         assert "\x1b[" not in terminal.output
+
+
+PICTURE = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("rendered", "frame"),
+    [
+        (PICTURE, PICTURE),
+        (np.moveaxis(PICTURE, -1, 0), PICTURE),
+        (np.dstack([PICTURE, np.full((6, 5), 9, np.uint8)]), PICTURE),
+        (PICTURE[..., 0], np.repeat(PICTURE[..., :1], 3, axis=2)),
+        ([np.zeros_like(PICTURE), PICTURE], PICTURE),
+        (PICTURE.astype(np.float32), PICTURE),
+    ],
+)
+def test_pictures_of_other_forms_are_converted(rendered: object, frame: np.ndarray) -> None:
+    np.testing.assert_array_equal(as_frame(rendered), frame)
+
+
+@pytest.mark.parametrize("rendered", [5, "text", np.zeros(3, np.uint8), np.zeros((6, 4, 2), np.uint8), PICTURE / 7])
+def test_what_is_no_picture_is_refused(rendered: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        as_frame(rendered)
+
+
+@pytest.mark.parametrize("recurrent", ["none", "lstm"])
+def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig, recurrent: str) -> None:
+    config = replace(cartpole, network=replace(cartpole.network, recurrent=recurrent))
+    policy = Policy(config, environment_spec(config.environment), seed=3, training=False)
+    stage = make_stage(config.environment)
+    seen: list[tuple[np.ndarray, tuple]] = []
+    states: list[tuple] = []
+
+    def act(observations: np.ndarray, memory: tuple) -> Acted:
+        seen.append((observations.copy(), memory))
+        acted = policy.greedy(observations, memory)
+        states.append(acted.state)
+        return acted
+
+    first, *steps = play_episode(stage, policy, act, 7)
+    stage.close()
+    assert first.action is None
+    np.testing.assert_allclose(first.preferences, steps[0].preferences)
+    assert len(steps) == len(seen) > 5
+    # A memory begins with zeros, and goes from step to step.
+    assert all((part == 0).all() for part in seen[0][1])
+    assert all(after is before for before, (_, after) in zip(states[:-1], seen[1:], strict=True))
+    for step, (observations, memory) in zip(steps, seen, strict=True):
+        assert step.preferences.shape == (2,)
+        assert step.action == np.argmax(step.preferences)
+        np.testing.assert_allclose(step.preferences, policy.preferences(observations, memory)[0])
+        assert step.value == policy.values(observations, memory)[0]
+    assert [step.ended for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert steps[-1].episode_return == len(steps)
+
+
+def test_q_methods_have_action_values_and_gaussians_nothing_to_weigh(cartpole: RunConfig) -> None:
+    spec = environment_spec(cartpole.environment)
+    policy = Policy(replace(cartpole, method=replace(cartpole.method, name="q_learning")), spec, training=False)
+    seen = np.array([[0.1, -0.7, 0.05, 0.9]], np.float32)
+    preferences = policy.preferences(seen)
+    assert preferences.max() == policy.values(seen)[0]
+    assert np.argmax(preferences) == policy.greedy(seen).actions[0]
+    assert policy.method.preferences_are == "action value"
+    pendulum = PRESETS["pendulum"].config
+    gaussian = Policy(pendulum, environment_spec(pendulum.environment), training=False)
+    assert gaussian.preferences(np.zeros((1, 3), np.float32)) is None
+
+
+MADE_BY = {"command", "created", "revision", "versions", "hardware"}
+
+
+def test_what_is_shown_stays_in_step_with_what_the_agent_plays() -> None:
+    config = EnvironmentConfig(id="ALE/Pong-v5", sticky_action_probability=0.25, max_episode_frames=1_200)
+    stage = AtariStage(config)
+    generator = np.random.default_rng(0)
+    stage.reset(7)
+    frames, total, ended = 0, 0.0, False
+    while not ended:
+        # It raises where rewards or ends differ.
+        _, reward, ended, shown = stage.step(generator.integers(0, 6, 1, np.int32))
+        frames, total = frames + len(shown), total + reward
+        assert shown[0].shape == (210, 160, 3)
+    stage.close()
+    assert total < 0
+    assert frames > 1_000
+
+
+def test_a_video_has_every_frame_of_the_episode_and_its_provenance(pong_run: Path, tmp_path: Path) -> None:
+    video, result = tmp_path / "pong.mp4", tmp_path / "pong.json"
+    assert main(f"record {pong_run} --overlay --output {video} --json {result}".split()) == 0
+    made = json.loads(result.read_text())
+    with av.open(str(video)) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate == 60
+        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        comment = json.loads(container.metadata["comment"])
+    # An episode is 300 frames, of which the no-ops before it are not shown.
+    assert len(pictures) == made["frames"]
+    assert 250 <= made["frames"] <= 301
+    assert comment.keys() >= MADE_BY
+    assert comment["protocol"]["frames_per_agent_step"] == 4
+    # In colour, and moving; the caption's bar is below the picture.
+    assert np.ptp(pictures[150].astype(int), axis=2).max() > 50
+    assert np.abs(pictures[150].astype(int) - pictures[240]).max() > 50
+    assert pictures[150].shape[0] > 630
+    assert not (tmp_path / "pong.part.mp4").exists()

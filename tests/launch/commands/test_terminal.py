@@ -1,5 +1,6 @@
-"""A run whose terminal or output goes: it is saved and ends, or goes on, and its exit code stays right."""
+"""What a run shows on a terminal or in a pipe; and a run whose terminal or output goes."""
 
+import io
 import json
 import os
 import signal
@@ -8,14 +9,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from rich.console import Console
 from terminal import DEADLINE_SECONDS, Terminal
-from waiting import UNTIL_FRAMES, wait_for
+from waiting import UNTIL_FRAMES
 from watched_processes import rows
 
 from launch.cli import main
+from launch.commands.display import Display, progress_table
+from launch.output import write_json
 from launch.presets import PRESETS
+from launch.run.events import Progress, Started
 from launch.run.folder import RunFolder
+from shared.config import RunConfig
 
 TRIBUTARY = [sys.executable, "-m", "launch.cli"]
 SMALL = f"train cartpole --actors 1 --actor.environments 4 --log-every-seconds 0.2 {UNTIL_FRAMES}"
@@ -61,21 +68,6 @@ def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, vectori
         assert terminal.wait() == 130
     assert summary_of(run)["status"] == "interrupted"
     check_that_it_goes_on(run)
-
-
-def test_a_run_that_ignores_hangups_goes_on_without_its_terminal(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with Terminal(command("inline", run), ignoring=(signal.SIGHUP,)) as terminal:
-        terminal.until(lambda: trains(run))
-        terminal.close()
-        before = rows(run)[-1]
-        # The table was written again several times since.
-        seconds = before["elapsed_seconds"] + 0.5
-        wait_for(lambda: rows(run)[-1]["elapsed_seconds"] >= seconds, "training", process=terminal.process)
-        assert rows(run)[-1]["updates"] > before["updates"]
-        terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.wait() == 130
-    assert summary_of(run)["status"] == "interrupted"
 
 
 @pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
@@ -135,29 +127,6 @@ def test_the_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert (run / "checkpoints" / "update-0.index").is_file()
 
 
-@pytest.mark.slow
-def test_a_bench_whose_terminal_is_closed_ends_the_process_that_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    settings = RunFolder(tmp_path / "settings")
-    settings.path.mkdir()
-    settings.write_config(replace(PRESETS["cartpole"].config, executor="inline", actors=1, stop_at_return=None))
-    measure = (
-        "from pathlib import Path; from launch.bench.throughput import train_for; "
-        "from launch.run.folder import RunFolder; "
-        f"train_for(RunFolder(Path({str(settings.path)!r})).read_config('settings'), 1e6)"
-    )
-    with Terminal([sys.executable, "-c", measure]) as terminal:
-        children = Path(f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children")
-        terminal.until(lambda: list(tmp_path.glob("tributary-bench-*/run/checkpoints/update-0.index")))
-        (training,) = map(int, children.read_text().split())
-        terminal.close()
-        # It waits for the process that trains, which saves first.
-        assert terminal.wait() == -signal.SIGINT
-    assert not Path(f"/proc/{training}").exists()
-
-
 @pytest.mark.parametrize(("line", "code"), [("train pnog", 2), ("presets", 0)])
 def test_a_command_keeps_its_exit_code_without_anybody_to_read_it(line: str, code: int) -> None:
     reader, writer = os.pipe()
@@ -176,9 +145,116 @@ def test_a_command_keeps_its_exit_code_when_an_environment_closes_its_output(clo
     assert (ended.returncode, ended.stderr) == (3, "")
 
 
-def test_help_of_which_only_the_beginning_is_read_says_nothing_of_it() -> None:
-    reader = subprocess.Popen(["head", "-1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    command = [*TRIBUTARY, "train", "--help-all"]
-    writer = subprocess.run(command, stdout=reader.stdin, stderr=subprocess.PIPE, check=False)
-    assert reader.communicate()[0].startswith(b"usage: tributary")
-    assert (writer.returncode, writer.stderr) == (0, b"")
+LARGE = Progress(
+    frames=39_999_999,
+    agent_steps=9_999_999,
+    updates=1_234_567,
+    episodes=12_345,
+    elapsed_seconds=36_000.0,
+    mean_return_100=-20.12,
+    frames_per_second=12_345.0,
+    agent_steps_per_second=3_086.0,
+    updates_per_second=1_234.5,
+    policy_lag_mean=12.34,
+    policy_lag_max=123,
+    agent_steps_dropped={"too_old": 12_345, "unfinished_update": 123},
+    actors_alive=12,
+    actor_restarts=3,
+    stage_microseconds={"environment": 1234.0, "acting": 123.0, "gradient": 345.0, "synchronise": 12.0, "wait": 45.0},
+    learner_milliseconds=12.34,
+    learning_rate=5e-4,
+    gradient_norm=0.123,
+    evaluation_return=18.12,
+    statistics={"explained_variance": 0.9, "entropy": 0.3, "dead_units": 0.2, "mean_action_value": -12.3},
+)
+
+
+def screen(columns: int = 80) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=columns, color_system=None)
+
+
+def shown_by(console: Console) -> str:
+    return console.file.getvalue()
+
+
+LABELS = ("policy lag mean/max", "dropped agent steps", "synchronise + wait", "evaluation return")
+VALUES = ("12,468", "39,999,999 (100.0 %)", "too_old 12,345, unfinished_update 123", "57 µs", "12.34 ms", "20.0%")
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(80, (*LABELS, *VALUES, "time left at most")), (70, LABELS)])
+def test_80_columns_show_whole_numbers_and_fewer_break_values_first(columns: int, parts: tuple[str, ...]) -> None:
+    console = screen(columns)
+    # The preset ends at a return, most often long before its frames.
+    console.print(progress_table(LARGE, replace(PRESETS["pong"].config, total_frames=40_000_000)))
+    text = shown_by(console)
+    assert "…" not in text
+    assert [part for part in parts if part not in text] == []
+
+
+@pytest.mark.parametrize(("actors", "words"), [(1, "starting 1 actor…"), (2, "starting 2 actors…")])
+def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, cartpole: RunConfig) -> None:
+    console = screen()
+    with Display(cartpole, console) as display:
+        display.show(Started("run", cartpole, actors))
+        display.update(Progress())
+        # A resumed run has what was played before.
+        display.update(Progress(frames=500, agent_steps=125))
+        before = shown_by(console)
+        display.message("hello")
+        display.update(replace(LARGE, frames=1000))
+    assert words in before
+    assert "frames" not in before
+    assert "hello" in shown_by(console)
+    assert "1,000 (1.0 %)" in shown_by(console)
+
+
+def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with Display(cartpole, console) as display:
+        display.show(Started("run", cartpole, 2))
+        for seconds in (0, 4, 9, 10, 19, 21):
+            display.update(replace(LARGE, agent_steps_per_second=100.0 * seconds, elapsed_seconds=float(seconds)))
+    lines = shown_by(console).splitlines()
+    assert lines[0] == "starting 2 actors…"
+    assert [line.partition(" | ")[0] for line in lines[1:]] == ["0:00:04", "0:00:19"]
+
+
+@pytest.mark.parametrize(
+    ("status", "more"),
+    [("frames_reached", " --total-frames N"), ("return_reached", " --stop-at-return N"), ("failed", "")],
+)
+@pytest.mark.parametrize(("imports", "trust"), [((), ""), (("sides",), " --trust-imports")])
+def test_the_commands_for_a_run_name_the_limit_that_ended_it_and_trust_its_modules(
+    status: str, more: str, imports: tuple[str, ...], trust: str, cartpole: RunConfig, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    numbers = dict.fromkeys(("wall_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates"), 1)
+    nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
+    config = replace(cartpole, environment=replace(cartpole.environment, imports=imports))
+    # A process of its own has written it.
+    (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
+    write_json(tmp_path / "summary.json", {"status": status, "episodes": 0, **numbers, **nothing})
+    assert main(["attach", str(tmp_path)]) == (1 if status == "failed" else 0)
+    *_, evaluate, film, resume = capsys.readouterr().out.splitlines()
+    assert evaluate == f"evaluate:     tributary evaluate {tmp_path}{trust}"
+    assert film == f"video, page:  tributary record {tmp_path}{trust}; tributary report {tmp_path}"
+    assert resume == f"continue:     tributary train --resume {tmp_path}{trust}{more}"
+
+
+class Broken(io.StringIO):
+    """What no write reaches."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_failing_display_is_named_once(terminal: bool, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", errors)
+    with Display(cartpole, Console(file=Broken(), force_terminal=terminal, width=80)) as display:
+        display.show(Started("run", cartpole, 1))
+        for _ in range(3):
+            display.message("hello")
+            display.update(LARGE)
+    assert errors.getvalue().count("progress cannot be shown any more") == 1
