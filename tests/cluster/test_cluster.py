@@ -77,8 +77,7 @@ def train(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], OnCluste
 
     yield start
     for training in started:
-        training.process.kill()
-        training.process.wait()
+        training.kill()
 
 
 def test_actors_follow_nodes_that_come_and_go(cluster: Cluster, train: Callable[[str], OnCluster]) -> None:

@@ -1,9 +1,7 @@
 """A real Prometheus, by the file that Ray writes for it, reads what a run counts."""
 
 import json
-import os
 import secrets
-import subprocess
 import sys
 import tempfile
 import urllib.parse
@@ -15,8 +13,8 @@ from typing import Any
 
 import pytest
 from ports import free_port
-from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
-from watched_processes import Training
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES
+from watched_processes import Training, Watched
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -26,28 +24,14 @@ SETTINGS = (
 )
 
 
-class Prometheus:
-    """Debian's `prometheus` on a port of this machine alone.
-
-    Args:
-        config: its configuration.
-        folder: for what it stores.
-    """
+class Prometheus(Watched):
+    """Debian's `prometheus` on a port of this machine alone, which keeps what it stores in `folder`."""
 
     def __init__(self, config: Path, folder: Path) -> None:
         port = free_port()
-        self._url, self.log = f"http://127.0.0.1:{port}", folder / "prometheus.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={config}",
-                    f"--web.listen-address=127.0.0.1:{port}",
-                    f"--storage.tsdb.path={folder / 'prometheus'}",
-                ],
-                stdout=log,
-                stderr=log,
-            )
+        self._url = f"http://127.0.0.1:{port}"
+        options = f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder / 'prometheus'}"
+        super().__init__(["prometheus", f"--config.file={config}", *options], folder / "prometheus.log")
 
     def values(self, run: str) -> dict[str, float]:
         """What it has of a run now, by the names of metrics without what Ray puts before them all."""
@@ -65,7 +49,7 @@ def head() -> Iterator[tuple[str, Path, dict[str, str]]]:
     # Short, as paths of sockets must be.
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray") as name:
         folder = Path(name)
-        log, token = folder / "start.log", folder / "token"
+        token = folder / "token"
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
         variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -73,47 +57,36 @@ def head() -> Iterator[tuple[str, Path, dict[str, str]]]:
         options = {"num-cpus": 1, "temp-dir": folder, "object-store-memory": 200 * 2**20, **ports}
         options["dashboard-agent-listen-port"] = 0
         command = ["start", "--head", "--block", *(f"--{option}={value}" for option, value in options.items())]
-        with log.open("wb") as output:
-            ray = subprocess.Popen(
-                [Path(sys.executable).with_name("ray"), *command],
-                stdout=output,
-                stderr=output,
-                env=os.environ | variables,
-            )
-        try:
-            wait_for(lambda: b"Ray runtime started" in log.read_bytes(), "Ray", process=ray, shown=log.read_text)
-            yield f"127.0.0.1:{ports['port']}", folder, variables
-        finally:
-            ray.terminate()
-            ray.wait(DEADLINE_SECONDS)
+        with Watched([Path(sys.executable).with_name("ray"), *command], folder / "start.log", variables) as ray:
+            try:
+                ray.wait_for(lambda: "Ray runtime started" in ray.printed(), "Ray")
+                yield f"127.0.0.1:{ports['port']}", folder, variables
+            finally:
+                ray.process.terminate()
+                ray.process.wait(DEADLINE_SECONDS)
 
 
 def test_prometheus_has_the_numbers_of_a_run(head: tuple[str, Path, dict[str, str]], tmp_path: Path) -> None:
     address, folder, variables = head
     run = tmp_path / "counted"
     arguments = f"{SETTINGS} --address {address} --run-dir {run}"
-    training = Training(Path(sys.executable).parent, run, arguments, **variables)
     config = folder / "session_latest" / "metrics" / "prometheus" / "prometheus.yml"
-    training.wait_for(config.is_file, "Ray's configuration for Prometheus")
-    prometheus = Prometheus(config, tmp_path)
     seen: list[dict[str, float]] = []
     totals = ("frames", "agent_steps", "updates")
     gauges = ("agent_steps_per_second", "mean_return_100", "policy_lag_mean", "policy_lag_max")
     names = {*(f"{name}_total" for name in totals), *gauges, "actors_alive"}
 
-    def another() -> bool:
+    def another(prometheus: Prometheus) -> bool:
         now = prometheus.values(run.name)
         if names <= now.keys() and (not seen or now["frames_total"] > seen[-1]["frames_total"]):
             seen.append(now)
         return len(seen) >= 3
 
-    try:
-        training.wait_for(another, "three scrapes")
-        training.interrupt()
-    finally:
-        training.process.kill()
-        prometheus.process.kill()
-        prometheus.process.wait()
+    with Training(Path(sys.executable).parent, run, arguments, **variables) as training:
+        training.wait_for(config.is_file, "Ray's configuration for Prometheus")
+        with Prometheus(config, tmp_path) as prometheus:
+            training.wait_for(lambda: another(prometheus), "three scrapes")
+            training.interrupt()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for values in seen:
         for name in totals:

@@ -5,12 +5,12 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from waiting import DEADLINE_SECONDS, wait_for
+from waiting import DEADLINE_SECONDS, Found, wait_for
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -45,40 +45,62 @@ def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int
     return [pid for pid in descendants if names.get(pid, b"").startswith(kind)]
 
 
-class Training:
-    """A training process.
+class Watched:
+    """A process whose output is in the file `log`. Use as a context: what still runs at its end is killed.
 
-    Args:
-        programs: of the environment that has `tributary`.
-        folder: of the run.
-        arguments: after `tributary train`.
-        variables: of its environment.
+    `options` are those of `subprocess.Popen`, but for `variables`, which are added to the environment.
     """
 
-    def __init__(self, programs: Path, folder: Path, arguments: str, **variables: str) -> None:
-        self.folder = folder
-        self._log = folder.with_suffix(".log")
-        with self._log.open("w") as log:
+    seconds = DEADLINE_SECONDS
+
+    def __init__(
+        self, command: Sequence[object], log: Path, variables: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        self._log = log
+        with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [programs / "tributary", "train", *arguments.split()],
-                cwd=folder.parent,
-                stdout=log,
+                [str(part) for part in command],
+                stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | variables,
+                env=os.environ | (variables or {}),
+                **options,
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
     def printed(self) -> str:
         return self._log.read_text()
 
-    def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        wait_for(condition, what, process=self.process, shown=self.printed)
+    def wait_for(self, condition: Callable[[], Found], what: str) -> Found:
+        return wait_for(condition, what, process=self.process, shown=self.printed, seconds=self.seconds)
+
+    def end(self, code: int) -> None:
+        assert self.process.wait(self.seconds) == code, self.printed()
+
+
+class Training(Watched):
+    """`tributary train` by the programs of an environment."""
+
+    def __init__(self, programs: Path, folder: Path, arguments: str, **variables: str) -> None:
+        self.folder = folder
+        command = [programs / "tributary", "train", *arguments.split()]
+        super().__init__(command, folder.with_suffix(".log"), variables, cwd=folder.parent)
 
     def interrupt(self) -> dict[str, Any]:
         self.process.send_signal(signal.SIGINT)
-        return self.end(130)
+        return self.summary(130)
 
-    def end(self, code: int) -> dict[str, Any]:
-        assert self.process.wait(DEADLINE_SECONDS) == code, self.printed()
+    def summary(self, code: int = 0) -> dict[str, Any]:
+        """The summary, once it has ended with this code."""
+        self.end(code)
         return json.loads((self.folder / "summary.json").read_text())
 
 

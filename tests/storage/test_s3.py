@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 import pytest
 from environments import environment, with_extras
 from ports import free_port
-from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
-from watched_processes import Training
+from waiting import DEADLINE_SECONDS, UNTIL_FRAMES
+from watched_processes import Training, Watched
 
 from launch.run.folder import RunFolder, last_row
 
@@ -79,35 +79,27 @@ class Door:
 
 
 class MotoServer:
-    """`moto_server` on a port of its own, and a door to it.
-
-    Args:
-        program: of the package moto[server].
-        folder: for its log.
-    """
+    """`moto_server` on a port of its own, and a door to it. `program` is of the package moto[server]."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         port = free_port()
-        self._inside, self._log = f"http://127.0.0.1:{port}", folder / "moto.log"
-        with self._log.open("w") as log:
-            command = [program, "--host", "127.0.0.1", "--port", str(port)]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._inside = f"http://127.0.0.1:{port}"
         self.door = Door(port)
         self.url = f"http://127.0.0.1:{self.door.port}"
+        self._server = Watched([program, "--host", "127.0.0.1", "--port", port], folder / "moto.log")
 
     def wait(self) -> None:
-        def answers() -> bool:
-            with suppress(urllib.error.URLError):
-                self._call("GET", "")
-                return True
-            return False
+        self._server.wait_for(self._answers, "an answer of the server")
 
-        wait_for(answers, "an answer of the server", process=self._process, shown=self._log.read_text)
+    def _answers(self) -> bool:
+        with suppress(urllib.error.URLError):
+            self._call("GET", "")
+            return True
+        return False
 
     def close(self) -> None:
         self.door.shut()
-        self._process.kill()
-        self._process.wait()
+        self._server.kill()
 
     def make_bucket(self, name: str) -> None:
         self._call("PUT", name)
@@ -185,7 +177,7 @@ def test_a_run_goes_on_and_is_evaluated_from_its_copy_where_it_has_never_been(
     other.mkdir()
     url = "s3://kept/runs/cartpole"
     arguments = f"{SETTINGS} --total-frames 6000 --storage {url} --run-dir {first}"
-    before = Training(programs, first, arguments, **variables).end(0)
+    before = Training(programs, first, arguments, **variables).summary()
     assert server.files("kept", "runs/cartpole") == files_of(first)
 
     resumed = call(other, variables, programs / "tributary", "train", "--resume", url, "--total-frames", "9000")
@@ -215,7 +207,6 @@ def test_an_outage_costs_a_warning_and_the_copy_is_whole_afterwards(
 ) -> None:
     run = tmp_path / "run"
     arguments = f"{SETTINGS} --total-frames 1000M --storage s3://kept/run --run-dir {run}"
-    training = Training(programs, run, arguments, **variables)
 
     def log() -> str:
         return (run / "log.txt").read_text() if (run / "log.txt").is_file() else ""
@@ -229,7 +220,7 @@ def test_an_outage_costs_a_warning_and_the_copy_is_whole_afterwards(
     def there() -> set[str]:
         return checkpoints(server.names("kept", "run"))
 
-    try:
+    with Training(programs, run, arguments, **variables) as training:
         training.wait_for(there, "a checkpoint in the copy")
         server.door.shut()
         training.wait_for(lambda: "warning: the copy at s3://kept/run" in log(), "a warning")
@@ -239,20 +230,15 @@ def test_an_outage_costs_a_warning_and_the_copy_is_whole_afterwards(
         server.door.open()
         training.wait_for(lambda: there() - left, "new checkpoints in the copy")
         training.interrupt()
-    finally:
-        training.process.kill()
     assert "Traceback" not in log()
     assert server.files("kept", "run") == files_of(run)
 
     # Storage that is away when a run ends, or is to be fetched.
     frames = json.loads((run / "summary.json").read_text())["frames"]
-    resumed = Training(programs, run, f"--resume {run} --total-frames 1000M", **variables)
-    try:
+    with Training(programs, run, f"--resume {run} --total-frames 1000M", **variables) as resumed:
         resumed.wait_for(lambda: last_row(RunFolder(run))["frames"] > frames, "progress")
         server.door.shut()
         resumed.interrupt()
-    finally:
-        resumed.process.kill()
     assert "warning: the copy at s3://kept/run" in log().splitlines()[-1]
     refused = call(tmp_path, variables, programs / "tributary", "train", "--resume", "s3://kept/run")
     assert refused.returncode == 2

@@ -5,16 +5,14 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accounts import account_of
-from waiting import wait_for
+from watched_processes import Watched
 
 from launch.cli import main
 from launch.run.folder import RunFolder, holder_of, last_row
@@ -41,33 +39,19 @@ trials = 8
 """
 
 
-_DEADLINE_SECONDS = 900
+class Sweep(Watched):
+    """`tributary sweep FILE --output FOLDER`."""
 
+    seconds = 900
 
-class Command:
     def __init__(self, file: Path, folder: Path) -> None:
         self.folder = folder
-        self._log = folder.with_suffix(".log")
-        with self._log.open("w") as log:
-            command = [sys.executable, "-m", "launch.cli", "sweep", str(file), "--output", str(folder)]
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
-        return wait_for(condition, what, process=self.process, shown=self.log, seconds=_DEADLINE_SECONDS)
-
-    def end(self, code: int) -> None:
-        assert self.process.wait(_DEADLINE_SECONDS) == code, self.log()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        command = [sys.executable, "-m", "launch.cli", "sweep", file, "--output", folder]
+        super().__init__(command, folder.with_suffix(".log"))
 
     def ended(self) -> set[str]:
         """The names of the trials that have ended, by the lines of the command."""
-        return set(re.findall(r"^(trial-\d+): (?:done|stopped|refused|failed),", self.log(), re.MULTILINE))
+        return set(re.findall(r"^(trial-\d+): (?:done|stopped|refused|failed),", self.printed(), re.MULTILINE))
 
     def training(self, least_frames: int = 5_000) -> Path | None:
         for config in self.folder.glob("trial-*/config.json"):
@@ -87,18 +71,9 @@ class Command:
                 killed.add(holder.pid)
                 with suppress(ProcessLookupError):
                     os.kill(holder.pid, signal.SIGKILL)
-            return "its process died" in self.log()
+            return "its process died" in self.printed()
 
         self.wait_for(another_try, "another try of a trial that was killed")
-
-
-@contextmanager
-def sweeping(file: Path, folder: Path) -> Iterator[Command]:
-    command = Command(file, folder)
-    try:
-        yield command
-    finally:
-        command.kill()
 
 
 def trials_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -108,14 +83,14 @@ def trials_of(folder: Path) -> dict[str, dict[str, Any]]:
 def test_all_trials_end_though_one_of_their_processes_and_the_driver_are_killed(tmp_path: Path) -> None:
     file, folder = tmp_path / "cartpole.toml", tmp_path / "sweep"
     file.write_text(FILE)
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         sweep.kill_a_trial()
         sweep.wait_for(lambda: len(sweep.ended()) >= 2 and sweep.training(), "two trials that have ended")
         before = sweep.ended()
         sweep.kill()
         finished = {name: account_of(folder / name) for name in before}
     assert len(before) < TRIALS
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         sweep.end(0)
     trials = trials_of(folder)
     assert [(name, trial["ended"]) for name, trial in trials.items()] == [
@@ -151,14 +126,14 @@ def test_an_interrupt_saves_what_runs_and_the_same_command_continues(kind: signa
     asha = "asha = { grace_frames = 10_000, reduction_factor = 2 }"
     text = FILE.replace("40_000", "60_000").replace('"optuna"', '"random"').replace("trials = 8", f"trials = 3\n{asha}")
     file.write_text(text)
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         run = sweep.wait_for(sweep.training, "a trial that trains")
         sweep.process.send_signal(kind)
         sweep.end(130)
         assert holder_of(run) is None
         interrupted = account_of(run)
         assert interrupted["status"] == "interrupted" or interrupted["frames"] >= 60_000
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         sweep.end(0)
     trials = trials_of(folder)
     assert list(trials) == ["trial-00", "trial-01", "trial-02"]
@@ -166,9 +141,9 @@ def test_an_interrupt_saves_what_runs_and_the_same_command_continues(kind: signa
     assert "done" in {trial["ended"] for trial in trials.values()}
     assert account_of(run)["frames"] >= interrupted["frames"]
     file.write_text(text.replace("trials = 3", "trials = 4"))
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         sweep.end(2)
-        assert "has a sweep with other settings" in sweep.log()
+        assert "has a sweep with other settings" in sweep.printed()
 
 
 def test_trials_that_cannot_be_trained_end_with_their_reason(tmp_path: Path) -> None:
@@ -177,7 +152,7 @@ def test_trials_that_cannot_be_trained_end_with_their_reason(tmp_path: Path) -> 
     text = FILE.replace("40_000", "4_000").replace('"optuna"\ntrials = 8', '"grid"')
     text = text.replace("{ low = 1e-4, high = 1e-2, log = true }", "[1e-3, 1e30]").replace("[5, 10, 20]", "[32, 5]")
     file.write_text(text + '"actor.minibatches" = [1, 16]\n')
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         sweep.end(0)
     trials = {tuple(trial["settings"].values()): trial for trial in trials_of(folder).values()}
     ended = {settings: trial["ended"] for settings, trial in trials.items()}
@@ -211,11 +186,11 @@ def learning_rate(run: Path) -> float | None:
 def test_a_bad_trial_continues_from_a_good_one_though_a_trial_and_the_driver_are_killed(tmp_path: Path) -> None:
     file, folder = tmp_path / "population.toml", tmp_path / "sweep"
     file.write_text(POPULATION)
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         sweep.wait_for(lambda: learning_rate(folder / "trial-00") == 3e-3, "a trial with the settings of the other")
         sweep.kill_a_trial(1_000)
         sweep.kill()
-    with sweeping(file, folder) as sweep:
+    with Sweep(file, folder) as sweep:
         sweep.end(0)
     result = json.loads((folder / "sweep.json").read_text())
     assert [trial["ended"] for trial in result["trials"]] == ["done", "done"]

@@ -3,19 +3,18 @@
 import json
 import os
 import signal
-import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import pytest
 from environments import environment, with_extras
 from ports import free_port
-from waiting import UNTIL_FRAMES, wait_for
-from watched_processes import Training
+from waiting import UNTIL_FRAMES
+from watched_processes import Training, Watched
 from watched_processes import rows as rows_of
 
 pytestmark = [pytest.mark.trackers, pytest.mark.timeout(900)]
@@ -24,39 +23,26 @@ SETTINGS = f"cartpole --actors 1 {UNTIL_FRAMES} --log-every-seconds 0.5 --actor.
 
 
 class MlflowServer:
-    """`mlflow server` on a port of its own. What it stored outlives it.
-
-    Args:
-        program: of the full package.
-        folder: for its store and its log.
-    """
+    """`mlflow server` of the full package, on a port of its own. What it stored in `folder` outlives it."""
 
     def __init__(self, program: Path, folder: Path) -> None:
-        self._program, self._folder = program, folder
-        self._port = free_port()
+        self._program, self._folder, self._port = program, folder, free_port()
         self.url = f"http://127.0.0.1:{self._port}"
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [self._program, "server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--backend-store-uri", "sqlite:///store.db"],
-                cwd=self._folder,
-                stdout=log,
-                stderr=log,
-                # Its scheduler of jobs is seven more processes, which nobody here needs.
-                env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-                start_new_session=True,
-            )
-        log_file = self._folder / "server.log"
-        wait_for(self._answers, "an answer of the server", process=self._process, shown=log_file.read_text)
+        options = f"--host 127.0.0.1 --port {self._port} --workers 1 --backend-store-uri sqlite:///store.db"
+        # Its scheduler of jobs is seven more processes, which nobody here needs.
+        variables = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        command = [self._program, "server", *options.split()]
+        log = self._folder / "server.log"
+        self._server = Watched(command, log, variables, cwd=self._folder, start_new_session=True)
+        self._server.wait_for(self._answers, "an answer of the server")
 
     def kill(self) -> None:
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        """With its workers, which would hold the port."""
+        if self._server.process.poll() is None:
+            os.killpg(self._server.process.pid, signal.SIGKILL)
+            self._server.process.wait()
 
     def runs(self) -> list[dict[str, Any]]:
         experiment = self._get("experiments/get-by-name", experiment_name="tributary")["experiment"]
@@ -83,10 +69,9 @@ class MlflowServer:
         return json.load(urllib.request.urlopen(f"{self.url}/api/2.0/mlflow/{what}?{query}"))
 
     def _answers(self) -> bool:
-        try:
+        with suppress(OSError):
             return urllib.request.urlopen(f"{self.url}/health", timeout=5).status == 200
-        except (URLError, OSError):
-            return False
+        return False
 
 
 @pytest.fixture(scope="session")
@@ -121,8 +106,7 @@ def test_rows_and_settings_arrive_at_mlflow_and_a_server_that_dies_is_one_warnin
     folder = tmp_path / "run"
     impatient = {"MLFLOW_TRACKING_URI": server.url, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
     arguments = f"{SETTINGS} --executor inline --trackers mlflow --total-frames 1000M --run-dir {folder}"
-    training = Training(client, folder, arguments, **impatient)
-    try:
+    with Training(client, folder, arguments, **impatient) as training:
         ids = folder / "trackers.json"
         training.wait_for(ids.is_file, "a run at the server")
         run_id = json.loads(ids.read_text())["mlflow"]
@@ -138,9 +122,7 @@ def test_rows_and_settings_arrive_at_mlflow_and_a_server_that_dies_is_one_warnin
 
         server.start()
         frames = newest(folder) + 2000
-        Training(client, folder, f"--resume {folder} --total-frames {frames}", **impatient).end(0)
-    finally:
-        training.process.kill()
+        Training(client, folder, f"--resume {folder} --total-frames {frames}", **impatient).summary()
     (run,) = server.runs()
     assert run["info"]["run_id"] == run_id
     assert run["info"]["status"] == "FINISHED"
@@ -153,9 +135,9 @@ def test_both_folders_of_a_resumed_run_carry_one_id_of_wandb(client: Path, tmp_p
     folder = tmp_path / "run"
     offline = {"WANDB_MODE": "offline"}
     start = f"{SETTINGS} --executor inline --trackers wandb --total-frames 2000 --run-dir {folder}"
-    Training(client, folder, start, **offline).end(0)
+    Training(client, folder, start, **offline).summary()
     resume = f"--resume {folder} --total-frames 4000"
-    Training(client, folder, resume, **offline).end(0)
+    Training(client, folder, resume, **offline).summary()
     run_id = json.loads((folder / "trackers.json").read_text())["wandb"]
     kept = sorted((folder / "wandb").glob("offline-run-*"))
     assert len(kept) == 2
@@ -170,14 +152,11 @@ def test_evaluations_and_videos_arrive_at_the_frames_of_their_weights(
     folder = tmp_path / "seed-1"
     settings = SETTINGS.replace("--evaluation.every-frames 0", "--evaluation.every-frames 3000 --evaluation.video")
     arguments = f"{settings} --evaluation.episodes 3 --trackers wandb mlflow --total-frames 1000M --run-dir {folder}"
-    training = Training(client, folder, arguments, MLFLOW_TRACKING_URI=server.url, WANDB_MODE="offline")
-    try:
+    with Training(client, folder, arguments, MLFLOW_TRACKING_URI=server.url, WANDB_MODE="offline") as training:
         log = folder / "log.txt"
         evaluated = "evaluation of update"
         training.wait_for(lambda: log.is_file() and log.read_text().count(evaluated) >= 2, "two evaluations")
         training.interrupt()
-    finally:
-        training.process.kill()
     assert "warning" not in log.read_text()
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     points = [(point["frames"], point["mean_return"]) for row in rows for point in row["evaluations"]]
