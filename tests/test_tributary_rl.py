@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from sessions import QUICK
+from watched_processes import output_of
 
 import tributary_rl as tributary
 from launch.presets import PRESETS
@@ -33,23 +33,13 @@ def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> 
     shorter, changed = re.subn(r"total_frames=300_000", "total_frames=3_000", script)
     assert changed == 1
     (tmp_path / "script.py").write_text(shorter)
-    ended = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "Traceback" not in ended.stderr
+    printed = output_of(sys.executable, "script.py", cwd=tmp_path, timeout=280)
     (run,) = (tmp_path / "runs").iterdir()
     assert tributary.Run(run).summary["status"] == "frames_reached"
     assert tributary.Run(run).config.optimizer.learning_rate == 1e-3
     assert (run / "evaluation-training.json").is_file()
     # `on_row=print`.
-    assert re.search(r"'frames': 3\d\d\d,", ended.stdout)
-
-
-def test_a_trainable_without_ray_tune_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.sweep.file.find_spec", lambda _name: None)
-    with pytest.raises(tributary.ConfigurationError, match=r"pip install 'tributary-rl\[tune\]'"):
-        tributary.trainable("cartpole")
+    assert re.search(r"'frames': 3\d\d\d,", printed)
 
 
 @pytest.fixture(scope="module")
@@ -197,26 +187,19 @@ def test_importing_it_is_quick_to_look_at() -> None:
         "import sys, tributary_rl; slow = {'tensorflow', 'keras', 'ray', 'matplotlib', 'launch.cli', "
         "'launch.commands.train'} & set(sys.modules); sys.exit(', '.join(slow) or 0)"
     )
-    ended = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+    output_of(sys.executable, "-c", check)
 
 
-ROOT = Path(__file__).parents[1]
-
-
-def run_script(file: Path, *path: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script of a user, with the project last on the path, as it is where a wheel is installed."""
-    variables = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT)))}
-    return subprocess.run([sys.executable, str(file)], env=variables, capture_output=True, text=True, check=False)
+def on_path(*folders: Path) -> dict[str, str]:
+    """The project last on the path, as it is where a wheel is installed."""
+    return {"PYTHONPATH": os.pathsep.join(map(str, (*folders, Path(__file__).parents[1])))}
 
 
 def test_a_script_and_files_beside_it_may_have_the_names_of_packages(tmp_path: Path) -> None:
     for name in ("launch", "shared", "actors", "learner"):
         script = tmp_path / f"{name}.py"
         script.write_text("import tributary_rl\nprint(tributary_rl.Run, tributary_rl.TrainingFailedError)\n")
-    ended = run_script(script)
-    assert ended.returncode == 0, ended.stderr
-    assert "TrainingFailedError" in ended.stdout
+    assert "TrainingFailedError" in output_of(sys.executable, script, variables=on_path())
 
 
 def test_the_command_and_its_processes_find_the_project_beside_another_package_launch(tmp_path: Path) -> None:
@@ -232,14 +215,13 @@ def test_the_command_and_its_processes_find_the_project_beside_another_package_l
         "sys.argv.append('--version')\n"
         "sys.exit(main())\n"
     )
-    ended = run_script(script, tmp_path / "ros")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("tributary ") == 2
+    printed = output_of(sys.executable, script, variables=on_path(tmp_path / "ros"))
+    assert printed.count("tributary ") == 2
 
 
 def test_a_module_that_is_imported_already_is_named_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "shared.py").write_text("X = 1\n")
     script = tmp_path / "script.py"
-    script.write_text("import shared\nimport tributary_rl\n")
-    last = run_script(script).stderr.strip().splitlines()[-1]
-    assert last.startswith(f"ImportError: the module shared of {tmp_path}/shared.py has the name of a package of")
+    script.write_text("import shared\ntry:\n    import tributary_rl\nexcept ImportError as error:\n    print(error)\n")
+    printed = output_of(sys.executable, script, variables=on_path())
+    assert printed.startswith(f"the module shared of {tmp_path}/shared.py has the name of a package of")

@@ -4,7 +4,6 @@ gradients that are summed on nodes."""
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from accounts import account_of
 from chaos_run import FAULTS, ChaosRun, Fault, actor_fault, common_faults, dropped_report
 from nodes import add, drain, node_of
 from ray.cluster_utils import Cluster
+from watched_processes import output_of
 
 pytestmark = pytest.mark.chaos
 
@@ -62,13 +62,11 @@ def test_a_run_meets_every_fault_and_finishes_with_an_exact_account(run: ChaosRu
 @pytest.mark.timeout(1200)
 def test_a_kill_during_a_save_never_costs_a_complete_checkpoint(tmp_path: Path) -> None:
     script = Path(__file__).with_name("killed_saves.py")
-    command = [sys.executable, str(script), str(tmp_path), "200", str(_SEED)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.startswith("0 of 200 kills lost a complete checkpoint")
+    project = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    printed = output_of(sys.executable, script, tmp_path, 200, _SEED, variables=project)
+    assert printed.startswith("0 of 200 kills lost a complete checkpoint")
     # Kills that met no save under way would show nothing.
-    assert int(result.stdout.split("; ")[1].split()[0]) > 20
+    assert int(printed.split("; ")[1].split()[0]) > 20
 
 
 K = 4

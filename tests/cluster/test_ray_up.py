@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
+from watched_processes import output_of
 
 pytestmark = pytest.mark.cluster
 
@@ -33,9 +35,13 @@ _NETWORK = "10.177.0"
 
 
 def run(command: str) -> str:
-    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
-    return result.stdout
+    return output_of("bash", "-c", command)
+
+
+def listens(address: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((address, port), 5):
+        return True
+    return False
 
 
 class Host:
@@ -72,12 +78,7 @@ class Host:
         )
         self._process.stdin.write(self._public_key.read_bytes())
         self._process.stdin.close()
-        knock = ["bash", "-c", f"echo > /dev/tcp/{self.address}/22"]
-        wait_for(
-            lambda: subprocess.run(knock, capture_output=True).returncode == 0,
-            "sshd",
-            shown=(self._folder / "sshd.log").read_text,
-        )
+        wait_for(lambda: listens(self.address, 22), "sshd", shown=(self._folder / "sshd.log").read_text)
 
     def kill(self) -> None:
         if self._process is None:
@@ -180,11 +181,7 @@ class RayCluster:
         self.ray("get-auth-token", "--generate")
 
     def ray(self, *arguments: str) -> str:
-        result = subprocess.run(
-            ["ray", *arguments], cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, f"{arguments}\n{result.stdout[-4000:]}{result.stderr[-2000:]}"
-        return result.stdout
+        return output_of("ray", *arguments, cwd=ROOT, env=self.environment)
 
     def ssh(self, command: str, *options: str, host: int = 0) -> list[str]:
         quiet = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
@@ -289,12 +286,7 @@ def job_of_a_run(cluster: RayCluster) -> None:
     port = 18265
     tunnel = subprocess.Popen(cluster.ssh("sleep 600", "-L", f"{port}:127.0.0.1:8265"), stdout=subprocess.DEVNULL)
     try:
-        wait(
-            lambda: (
-                not subprocess.run(["bash", "-c", f"echo > /dev/tcp/127.0.0.1/{port}"], capture_output=True).returncode
-            ),
-            "the tunnel",
-        )
+        wait(lambda: listens("127.0.0.1", port), "the tunnel")
         command = TRAIN.replace("1000M", "20k").replace("runs/net", "runs/job")
         entry = f"bash -ic {shlex.quote('cd ~/tributary && ' + command)}"
         output = cluster.ray("job", "submit", "--address", f"http://127.0.0.1:{port}", "--", *shlex.split(entry))

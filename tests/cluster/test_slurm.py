@@ -9,14 +9,15 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accounts import account_of
 from waiting import UNTIL_FRAMES, wait_for
+from watched_processes import output_of
 from watched_processes import rows as rows_of
 
 pytestmark = pytest.mark.cluster
@@ -25,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = f"{UNTIL_FRAMES} --log-every-seconds 0.5 --actor.environments 4 --actor.unroll-length 10 --total-frames"
 
 
-_START_SECONDS = 60.0
 # The address of all nodes, on the namespace's loopback device; like a node's, it is not 127.0.0.1.
 _ADDRESS = "10.177.1.1"
 
@@ -99,29 +99,22 @@ PartitionName=all Nodes=ALL Default=YES
                 env=self._environment(),
                 start_new_session=True,
             )
-        deadline = time.monotonic() + _START_SECONDS
-        while self.states() != ["idle"] * len(self._names):
-            assert time.monotonic() < deadline, (self._folder / "daemons.log").read_text()
-            time.sleep(0.5)
+        idle = ["idle"] * len(self._names)
+        log_file = self._folder / "daemons.log"
+        wait_for(lambda: self.states() == idle, "idle nodes", process=self._process, shown=log_file.read_text)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.stdin.close()
         self._process.wait()
 
-    def run(self, *command: str, check: bool = True, **variables: str) -> str:
-        result = subprocess.run(
-            ["nsenter", f"--target={self._process.pid}", "--net", *command],
-            env=self._environment() | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert not check or result.returncode == 0, f"{command}\n{result.stdout}{result.stderr}"
-        return result.stdout
+    def run(self, *command: str) -> str:
+        return output_of("nsenter", f"--target={self._process.pid}", "--net", *command, env=self._environment())
 
     def states(self) -> list[str]:
-        return self.run("sinfo", "--noheader", "--Node", "--format=%t", check=False).split()
+        with suppress(AssertionError):
+            return self.run("sinfo", "--noheader", "--Node", "--format=%t").split()
+        return []
 
     def job(self, number: int) -> dict[str, str]:
         return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "show", "job", str(number))))

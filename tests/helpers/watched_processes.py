@@ -45,6 +45,14 @@ def actor_processes(driver: int, kind: bytes = b"ray::ActorProcess") -> list[int
     return [pid for pid in descendants if names.get(pid, b"").startswith(kind)]
 
 
+def output_of(*command: object, variables: Mapping[str, str] | None = None, **options: Any) -> str:
+    """What a command prints that ends well, without its errors. See `Watched` for the options."""
+    options = {"env": os.environ | (variables or {}), "capture_output": True, "text": True, "check": False} | options
+    ended = subprocess.run([str(part) for part in command], **options)
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+    return ended.stdout
+
+
 class Watched:
     """A process whose output is in the file `log`. Use as a context: what still runs at its end is killed.
 

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from environments import ROOT, see_packages, tracked
 from waiting import UNTIL_FRAMES
+from watched_processes import output_of
 
 from launch.output import source_digest
 
@@ -54,17 +55,7 @@ class Installed:
         )
 
     def run(self, program: str, *arguments: str, **variables: str) -> str:
-        """Run a program of the environment. Returns what it printed."""
-        result = subprocess.run(
-            [self.programs / program, *arguments],
-            cwd=self.folder,
-            env=self.environment | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, f"{program} {arguments}\n{result.stdout}{result.stderr}"
-        return result.stdout
+        return output_of(self.programs / program, *arguments, cwd=self.folder, env=self.environment | variables)
 
     def tributary(self, line: str) -> str:
         return self.run("tributary", *line.split())
@@ -126,5 +117,4 @@ def test_a_machine_of_a_cluster_installs_the_wheel_as_ray_up_would(installed: In
         subprocess.run(["bash", "-c", command], env=environment, cwd=folder.parent, check=True)
     see_packages(folder / ".venv")
     program = folder / ".venv" / "bin" / "tributary"
-    said = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True, check=True).stdout
-    assert f"revision {source_digest()}" in said
+    assert f"revision {source_digest()}" in output_of(program, "--version", env=environment)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from accounts import account_of
 from sessions import QUICK
-from watched_processes import Watched
+from watched_processes import Watched, output_of
 
 import tributary_rl as tributary
 from launch.cli import main
@@ -216,11 +215,7 @@ def test_the_example_of_the_document_finds_settings_and_scores_their_agent(tmp_p
         assert long in script
         script = script.replace(long, short)
     (tmp_path / "script.py").write_text(f"import os\nos.environ['HOME'] = {str(tmp_path)!r}\n{script}")
-    ended = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=900
-    )
-    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
-    config, score = ended.stdout.splitlines()[-2:]
+    config, score = output_of(sys.executable, "script.py", cwd=tmp_path, timeout=900).splitlines()[-2:]
     assert re.search(r"'optimizer.learning_rate': 0\.\d+.*\} [1-9]\d*\.\d+ [1-9]\d+$", config), config
     assert float(score) > 0
 
