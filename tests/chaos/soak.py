@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).parents[1] / "helpers"))
 
 from accounts import account_of
 from waiting import UNTIL_FRAMES, wait_for
-from watched_processes import processes_with, rows
+from watched_processes import Watched, processes_with, rows
 
 SETTINGS = "--actors 2 --total-frames 1000000M --log-every-seconds 1 --supervision.max-restarts 100000"
 
@@ -36,15 +36,12 @@ def trained_run(preset: str) -> Iterator[tuple[str, Path, subprocess.Popen]]:
     """A run whose actors have been at work for some seconds: value of SOAK in its processes, run folder, driver."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        arguments = ["train", *preset.split(), *SETTINGS.split(), "--run-dir", str(run)]
-        command = [sys.executable, "-m", "launch.cli", *arguments]
-        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | {"SOAK": folder})
-        try:
-            wait_for(lambda: len(rows(run)) >= 10, "the run did not start", process=driver)
-            yield folder, run, driver
-        finally:
-            driver.send_signal(signal.SIGTERM)
-            driver.wait(60)
+        line = f"-m launch.cli train {preset} {SETTINGS} --run-dir {run}"
+        with Watched([sys.executable, *line.split()], Path(folder) / "log", {"SOAK": folder}) as driver:
+            driver.wait_for(lambda: len(rows(run)) >= 10, "ten rows")
+            yield folder, run, driver.process
+            driver.process.send_signal(signal.SIGTERM)
+            driver.process.wait(60)
 
 
 def main(minutes: float, interval: float, file: Path) -> None:

@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import gymnasium
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from findings import Row, conclude, timed
-from gymnasium.vector import SyncVectorEnv
 
 from shared.types import Float32Array
 
@@ -107,7 +105,7 @@ def test_optimizer_slots() -> None:
 def test_cost_of_a_call() -> None:
     """The outputs are the same; the overhead of a call differs. An actor calls once per step, with few observations."""
     observations, batch_sizes, repeats = 100_000, (32, 100_000), 3
-    data = _random_play(observations)
+    data = np.random.default_rng(0).normal(size=(observations, 4)).astype(np.float32)
     ways = _ways_to_predict()
     outputs = [predict(data) for predict in ways.values()]
     worst = max(float(np.abs(output - outputs[0]).max() / np.abs(outputs[0]).max()) for output in outputs)
@@ -243,13 +241,3 @@ def _ways_to_predict() -> dict[str, Predict]:
         "graph": lambda batch: graph(batch).numpy(),
         "predict_on_batch": model.predict_on_batch,
     }
-
-
-def _random_play(count: int, environments: int = 100) -> Float32Array:
-    vector = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * environments)
-    random = np.random.default_rng(0)
-    kept = [vector.reset(seed=0)[0]]
-    while len(kept) * environments < count:
-        kept.append(vector.step(random.integers(0, 2, environments))[0])
-    vector.close()
-    return np.concatenate(kept)[:count].astype(np.float32)
