@@ -30,11 +30,12 @@ def played(config: RunConfig, rollouts: list[Rollout], count: int) -> tuple[Poli
     return policy, rollouts
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("method", ["actor_critic", "sarsa"])
 def test_the_state_goes_through_the_rollout_into_the_next_and_starts_anew_after_an_episode(
-    method: MethodConfig, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+    method: str, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = remembering(replace(cartpole, method=method))
+    """Sarsa chooses the first action of the next rollout with the last state of this one."""
+    config = remembering(replace(cartpole, method=METHODS[method]))
     policy, rollouts = played(config, recording(monkeypatch), 4)
     assert all((part == 0).all() for part in rollouts[0].first_state)
     resets = 0

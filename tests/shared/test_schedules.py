@@ -1,8 +1,7 @@
 """Schedules: their arithmetic, a user's own, and where they are applied."""
 
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -36,12 +35,7 @@ def half(progress: float) -> float:
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("own_schedules")
-    module.half = half  # type: ignore[attr-defined]
-    monkeypatch.setattr(half, "__module__", "own_schedules")
-    monkeypatch.setitem(sys.modules, "own_schedules", module)
-    monkeypatch.setattr("shared.registry.SCHEDULES", SCHEDULES)
+def own() -> Iterator[None]:
     register_schedule("half", half)
     yield
     del SCHEDULES["half"]
@@ -63,14 +57,9 @@ def test_the_clipped_ratio_follows_it(schedule: str, epsilon: float) -> None:
     method = ActorCritic(replace(RunConfig(total_frames=1_000), method=settings), ActionSpec(2))
     logits, zero = tf.constant([[0.0, 0.0]]), tf.zeros([1])
     output = NetworkOutput({"policy": logits, "value": tf.zeros([1, 1])}, tf.ones((1, 2)), {})
-    before = method.log_prob(output, tf.constant([0]))
-    samples = Samples(
-        actions=tf.constant([0]),
-        returns=zero,
-        advantages=tf.ones([1]),
-        mask=tf.ones([1]),
-        log_probs=before - np.log(1.3),
-    )
+    action, one = tf.constant([0]), tf.ones([1])
+    acted = method.log_prob(output, action) - np.log(1.3)
+    samples = Samples(actions=action, returns=zero, advantages=one, mask=one, log_probs=acted)
     traced = tf.function(lambda: method.sample_loss(output, samples).total)
     assert float(traced()) == pytest.approx(-1.3)
     method.begin(500)

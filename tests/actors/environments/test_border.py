@@ -288,28 +288,25 @@ def test_numbers_of_info(info: Any, name: str, number: float) -> None:
     np.testing.assert_equal(info_number(info, name), number)
 
 
-def test_options_are_read_by_the_type_of_their_argument() -> None:
+def test_options_are_read_by_the_type_of_their_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: dict[str, Any] = {}
 
     def make(limit: float = 1.0, code: str = "", seed: "int | None" = None, **others: Any) -> gymnasium.Env:
         taken.update(limit=limit, code=code, seed=seed, **others)
         return Faulty()
 
-    gymnasium.register("Options-v0", make)
-    typed = {
-        "limit": "inf",
-        "code": 12,
-        "seed": "007",
-        "name": "12e4",
-        "rate": read_option("1e-3"),
-        "flag": read_option("true"),
-        "map": "007",
+    options = {
+        "limit": ("inf", math.inf),
+        "code": (12, "12"),
+        "seed": ("007", 7),
+        "name": ("12e4", "12e4"),
+        "rate": (read_option("1e-3"), 1e-3),
+        "flag": (read_option("true"), True),
+        "map": ("007", "007"),
     }
-    try:
-        environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options=typed))
-    finally:
-        gymnasium.registry.pop("Options-v0")
+    monkeypatch.setitem(gymnasium.registry, "Options-v0", gymnasium.envs.registration.EnvSpec("Options-v0", make))
+    typed = {name: value for name, (value, _) in options.items()}
+    environment_spec(EnvironmentConfig(id="Options-v0", frame_skip=1, options=typed))
     taken.pop("render_mode", None)
-    expected = {"limit": math.inf, "code": "12", "seed": 7, "name": "12e4", "rate": 1e-3, "flag": True, "map": "007"}
-    assert taken == expected
+    assert taken == {name: value for name, (_, value) in options.items()}
     assert EnvironmentConfig(options={"limit": math.inf}).options == {"limit": "inf"}
