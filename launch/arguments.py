@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from launch.output import check_json_file, typed_path
+from launch.output import check_can_be_written, typed_path
 from launch.presets.settings_files import KINDS, NONE, REMOVED_IN, REMOVED_SETTINGS, SHORT_NAMES, similar
 from shared.config import OptionValue, RunConfig
 from shared.config.task import read_option
@@ -100,8 +100,7 @@ def parse(
         values["config_file"] = values.pop("config")
     # Before an environment of the user changes to another folder.
     files = {name: values[name].absolute() for name in ("json", "output") if values.get(name) is not None}
-    if "json" in files:
-        check_json_file(files["json"])
+    check_can_be_written(files.get("json"), "json")
     return command(**values | files), settings
 
 

@@ -1,6 +1,5 @@
 """The output of commands: console, exit codes, files that are replaced as a whole, and the provenance of each file."""
 
-import csv
 import difflib
 import hashlib
 import importlib.metadata
@@ -165,14 +164,6 @@ def whole_file(path: Path) -> Iterator[TextIO]:
     part.replace(path)
 
 
-@contextmanager
-def whole_csv(path: Path) -> Iterator[Any]:
-    """A `csv` writer for a file that replaces `path` as a whole. Its first line is a comment with the provenance."""
-    with whole_file(path) as file:
-        file.write(f"# {to_json(provenance())}\n")
-        yield csv.writer(file)
-
-
 def write_json(path: Path | None, values: Any) -> None:
     """Replace a JSON file as a whole; see `to_json`. None: the user gave no `--json`."""
     if path is not None:
@@ -225,33 +216,21 @@ def replace_folder(made: Path, path: Path) -> None:
     made.rename(path)
 
 
-# Output files are checked before hours of work.
+def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str] = ()) -> None:
+    """Refuse a file that cannot be written, or has none of these suffixes, like `.png`, before hours of work for it.
 
-
-def check_can_be_written(path: Path, setting: str) -> None:
-    """Refuse a file in a folder that cannot be written to. `setting` is the option that named it."""
+    `setting` is the option that named it; None: it did not.
+    """
+    if path is None:
+        return
     try:
-        path.exists()
+        if path.is_dir() or not path.absolute().parent.is_dir() or (suffixes and path.suffix not in suffixes):
+            kind = f"must end in {' or '.join(suffixes)}," if suffixes else "must be a file"
+            raise setting_error(setting, path, f"{kind} in a folder that exists")
         # A file without a name, which no other process can be writing.
         tempfile.TemporaryFile(dir=path.absolute().parent).close()
     except OSError as error:
         raise setting_error(setting, path, f"cannot be written: {error.strerror}") from error
-
-
-def check_json_file(path: Path) -> None:
-    """Refuse a file of `--json` that cannot be written."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise setting_error("json", path, "must be a file in a folder that exists")
-    check_can_be_written(path, "json")
-
-
-def check_output(path: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a file of `--output` that cannot be written, or has none of these suffixes, like `.png`."""
-    if path is None:
-        return
-    if path.suffix not in suffixes or not path.absolute().parent.is_dir():
-        raise setting_error("output", path, f"must end in {' or '.join(suffixes)}, in a folder that exists")
-    check_can_be_written(path, "output")
 
 
 # ---- Provenance

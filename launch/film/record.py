@@ -16,7 +16,7 @@ from launch.film.stage import Frame, Performance, acts, make_stage, play_episode
 from launch.output import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
-    check_output,
+    check_can_be_written,
     print_line,
     provenance,
     provenance_text,
@@ -64,7 +64,7 @@ def film(arguments: RecordArguments, console: Console) -> dict[str, Any]:
     """Write the video. Returns the values of `--json`. Raises as `record`."""
     if arguments.episodes < 1:
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
-    check_output(arguments.output, (".mp4", ".gif"))
+    check_can_be_written(arguments.output, "output", (".mp4", ".gif"))
     folder = RunFolder(arguments.run)
     performance = Performance(folder, arguments.episodes, arguments)
     made, stage = performance.description, performance.stage

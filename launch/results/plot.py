@@ -15,7 +15,7 @@ from rich.console import Console
 
 from launch.arguments import Operand
 from launch.output import (
-    check_output,
+    check_can_be_written,
     hardware_line,
     print_line,
     provenance,
@@ -78,7 +78,7 @@ class PlotArguments:
 
 
 def plot(arguments: PlotArguments) -> None:
-    check_output(arguments.output, (".png", ".svg"))
+    check_can_be_written(arguments.output, "output", (".png", ".svg"))
     runs, x, y = find_runs(arguments.runs), arguments.x, arguments.y
     curves = [read_curve(run, x, y) for run in runs]
     if arguments.aggregate == "iqm":

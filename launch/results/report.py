@@ -16,7 +16,7 @@ from rich.console import Console
 
 from launch.arguments import Operand
 from launch.output import (
-    check_output,
+    check_can_be_written,
     duration,
     hardware_line,
     number,
@@ -98,7 +98,7 @@ class ReportArguments:
 
 
 def report(arguments: ReportArguments) -> None:
-    check_output(arguments.output, (".html",))
+    check_can_be_written(arguments.output, "output", (".html",))
     runs = [RunReport(path) for path in find_runs(arguments.runs)]
     output = arguments.output or default_output([run.folder.path for run in runs], "report.html")
     page = _page(runs)

@@ -3,6 +3,7 @@
 The results are a table, trials.csv, sweep.json, and best.toml with the best settings.
 """
 
+import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from launch.output import (
     provenance,
     quoted,
     short,
-    whole_csv,
+    to_json,
     whole_file,
     write_json,
 )
@@ -155,7 +156,9 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 def write(plan: Sweep, folder: Path, trials: Sequence[Trial], best: Trial | None, json: Path | None) -> None:
     """Write trials.csv, sweep.json and best.toml into the sweep's folder."""
     names = list(plan.space)
-    with whole_csv(folder / "trials.csv") as writer:
+    with whole_file(folder / "trials.csv") as file:
+        file.write(f"# {to_json(provenance())}\n")
+        writer = csv.writer(file)
         writer.writerow(["trial", "ended", "score", "frames", *names, "run", "reason"])
         for trial in trials:
             settings, run = [trial.settings[name] for name in names], folder / trial.name

@@ -1,7 +1,6 @@
 """The file of a sweep: settings as in a file for `train --config`, and a table `[sweep]` with the search."""
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ import msgspec
 from launch.checks import check_effects
 from launch.output import nearest
 from launch.presets import PRESETS, preset_for
-from launch.presets.settings_files import chosen_in_toml, named, set_of_one_run, with_settings
+from launch.presets.settings_files import chosen_in_toml, named, read_settings_file, set_of_one_run, with_settings
 from launch.run.status import may_change
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
@@ -112,12 +111,7 @@ def cores_of(config: RunConfig) -> int:
 
 def read_sweep(path: Path) -> Sweep:
     """Read and check the file of a sweep."""
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is no TOML: {one_line(error)}") from error
+    settings = read_settings_file(path, "file")
     try:
         return _sweep(settings)
     except msgspec.ValidationError as error:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from launch.machine import worker_path
 from launch.presets.settings_files import named, with_settings
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.events import Event, Row
-from launch.run.folder import RunFolder, holder_of, last_row, read_object, read_summary
+from launch.run.folder import RunFolder, holder_of, last_row, read_summary
 from launch.run.saving import apply_changes, changes_since
 from launch.run.status import reached_limit
 from launch.sweep.file import check_trials, cores_of
@@ -166,12 +167,9 @@ class RunTrainable(tune.Trainable):
 
         Otherwise it is left of a trial that is not in Tune's records, because the driver was killed too early.
         """
-        searched = named(self.config)
-        found = named(read_object(self.folder.path / "config.json"))
         with suppress(ConfigurationError):
-            return self._wanted == with_settings(
-                self._wanted, {name: found[name] for name in searched if name in found}
-            )
+            found = self.folder.read_settings()
+            return all(attrgetter(name)(found) == attrgetter(name)(self._wanted) for name in named(self.config))
         return False
 
     def _wait_until_free(self) -> None:

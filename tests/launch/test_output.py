@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from launch.output import (
-    check_json_file,
-    check_output,
+    check_can_be_written,
     drop_half_line,
     make_folder,
     quoted,
     replace_folder,
     revision,
     source_digest,
-    whole_csv,
     whole_file,
     write_json,
 )
@@ -37,10 +35,10 @@ def test_a_path_in_a_message_is_one_word_of_a_shell(name: str, tmp_path: Path) -
 def test_an_output_of_another_kind_or_in_no_folder_is_refused_by_name(output: str, tmp_path: Path) -> None:
     file = tmp_path / output
     with pytest.raises(ConfigurationError) as raised:
-        check_output(file, (".mp4", ".gif"))
+        check_can_be_written(file, "output", (".mp4", ".gif"))
     assert str(raised.value) == f"--output {file}: must end in .mp4 or .gif, in a folder that exists"
     for allowed in (tmp_path / "film.gif", None):
-        check_output(allowed, (".mp4", ".gif"))
+        check_can_be_written(allowed, "output", (".mp4", ".gif"))
 
 
 def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
@@ -49,9 +47,9 @@ def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "run", "run_dir")
     # Not even root can write there.
     with pytest.raises(ConfigurationError, match=r"^--json /proc/x\.json: cannot be written: No such file"):
-        check_json_file(Path("/proc/x.json"))
+        check_can_be_written(Path("/proc/x.json"), "json")
     with pytest.raises(ConfigurationError, match=r"^--output /proc/x\.gif: cannot be written: No such file"):
-        check_output(Path("/proc/x.gif"), (".gif",))
+        check_can_be_written(Path("/proc/x.gif"), "output", (".gif",))
     # Root could write to a file without permissions, but not to a folder.
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be written to: Is a directory$"):
@@ -79,11 +77,8 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    with whole_csv(path) as writer:
-        writer.writerow(["a", "b"])
-    first, second = path.read_text().splitlines()
-    assert json.loads(first.removeprefix("# ")).keys() >= {"command", "revision"}
-    assert second == "a,b"
+    with whole_file(path) as file:
+        file.write("a,b\n")
     before = path.read_bytes()
 
     def run_out_of_space() -> None:

@@ -242,9 +242,9 @@ def test_an_outage_costs_a_warning_and_the_copy_is_whole_afterwards(
     assert "warning: the copy at s3://kept/run" in log().splitlines()[-1]
     refused = call(tmp_path, variables, programs / "tributary", "train", "--resume", "s3://kept/run")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("error: --resume s3://kept/run: cannot be read: Could not connect")
+    assert refused.stderr.startswith("error: RUN s3://kept/run: cannot be read: Could not connect")
     assert refused.stderr.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.parametrize(
