@@ -21,7 +21,7 @@ from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.request import shared_by, sharing_line
 from launch.run.events import Event, Message, Progressed, Started, Stopped, View
-from launch.run.folder import FolderLock, RunFolder, centres_observations, manifest, read_summary, write_weights
+from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.status import reached_limit, why_it_goes_on
@@ -413,7 +413,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
         if first is not None:
             made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
         folder.create(config, run.spec, made)
-    with FolderLock(folder.path):
+    with lock_folder(folder.path):
         settings_before = folder.settings_file.read_bytes() if run.resume else None
         if run.resume:
             folder.write_config(config)

@@ -62,8 +62,9 @@ class Display:
                 self.update(progress)
             case Stopped():
                 self.__exit__()
-                folder = _typed(Path(event.folder))
-                for line in summary_lines(event.summary, folder, self._trust):
+                folder, here = Path(event.folder), Path.cwd()
+                typed = quoted(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+                for line in summary_lines(event.summary, typed, self._trust):
                     self.message(line)
 
     def wait_for(self, text: str) -> None:
@@ -177,11 +178,6 @@ def _statistics_rows(progress: Progress) -> list[tuple[str, str, str, str]]:
     if len(cells) % 2:
         cells.append(("", ""))
     return [(*left, *right) for left, right in zip(cells[::2], cells[1::2], strict=True)]
-
-
-def _typed(folder: Path) -> str:
-    """A folder as it is typed in a shell."""
-    return quoted(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
 def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:

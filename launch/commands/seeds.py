@@ -29,7 +29,7 @@ from launch.output import (
 )
 from launch.presets.settings_files import set_of_one_run
 from launch.request import ResolvedRun
-from launch.run.folder import LOCK_FILE, FolderLock, RunFolder, read_object, read_summary
+from launch.run.folder import LOCK_FILE, RunFolder, lock_folder, read_object, read_summary
 from launch.run.status import FILES, SeveralSeeds, reached_limit, write_seeds
 from launch.train import Result, TrainingFailedError
 from shared.config import RunConfig
@@ -70,7 +70,7 @@ def left_to_do(run: PlannedRun) -> PlannedRun | None:
     folder = RunFolder(run.folder)
     if not folder.settings_file.is_file():
         return run
-    with FolderLock(folder.path):
+    with lock_folder(folder.path):
         if reached_limit(run.config, read_summary(folder)) is not None:
             return None
         if folder.has_checkpoint:
@@ -187,7 +187,7 @@ def train_seeds(
         runs = [
             first._replace(name=f"seed {s}", config=replace(config, seed=s), folder=folder / f"seed-{s}") for s in seeds
         ]
-        with FolderLock(folder):
+        with lock_folder(folder):
             try:
                 left = [run for run in map(left_to_do, runs) if run is not None]
                 if resume:

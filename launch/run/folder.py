@@ -98,10 +98,6 @@ class RunFolder:
         """Refuse a folder that is not empty."""
         if self.path.is_file():
             raise setting_error("run_dir", self.path, "is a file; name a folder")
-        try:
-            str(self.path).encode()
-        except UnicodeEncodeError:
-            raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.exists() and any(self.path.iterdir()):
             resume = f", or go on with it: --resume {quoted(self.path)}" if is_resumable(self.path) else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")
@@ -239,49 +235,40 @@ class Holder(NamedTuple):
         return self.pid is not None and self.machine == _this_machine()
 
 
-class FolderLock:
-    """The lock of an existing folder, held until it is released, at the end of its context, or this process ends.
+def lock_folder(folder: Path) -> IO[str]:
+    """Lock an existing folder until the returned file is closed, by its context for example, or this process ends.
 
-    A folder that another process holds, that cannot be written to, or without locks is a ConfigurationError.
+    A folder that another process holds, that cannot be written to, or without locks is a ConfigurationError. The file
+    itself stays: after its removal two processes could lock two files of this name.
     """
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            # Not truncated when it is opened: its content belongs to the process that holds the lock.
-            self._file: IO[str] = (folder / LOCK_FILE).open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
+    try:
+        # Not truncated when it is opened: its content belongs to the process that holds the lock.
+        file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"folder {folder} cannot be written to: {error.strerror}") from error
+    try:
         for attempt in range(_TRIES):
             try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if attempt == _TRIES - 1:
-                    self._file.close()
-                    raise ConfigurationError(
-                        f"folder {folder} is in use by another process; stop that first: tributary stop "
-                        f"{quoted(folder)}"
-                    ) from None
+                    raise
                 time.sleep(_LOOK_SECONDS)
-            except OSError as error:
-                self._file.close()
-                raise ConfigurationError(
-                    f"folder {folder} cannot be locked ({error.strerror}), so two runs could write to it: name one "
-                    f"on a file system with locks (for Lustre: mounted with flock)"
-                ) from error
-        self._file.truncate(0)
-        self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "machine": _this_machine()}))
-        self._file.flush()
-
-    def __enter__(self) -> None:
-        """It is held already."""
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        # The file stays: after its removal two processes could lock two files of this name.
-        self._file.close()
+    except OSError as error:
+        file.close()
+        if isinstance(error, BlockingIOError):
+            problem = f"is in use by another process; stop that first: tributary stop {quoted(folder)}"
+        else:
+            problem = (
+                f"cannot be locked ({error.strerror}), so two runs could write to it: name one on a file system with "
+                f"locks (for Lustre: mounted with flock)"
+            )
+        raise ConfigurationError(f"folder {folder} {problem}") from error
+    file.truncate(0)
+    file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "machine": _this_machine()}))
+    file.flush()
+    return file
 
 
 def holder_of(folder: Path) -> Holder | None:

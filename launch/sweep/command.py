@@ -33,7 +33,7 @@ from launch.output import (
     write_json,
 )
 from launch.presets.settings_files import with_settings
-from launch.run.folder import FolderLock
+from launch.run.folder import lock_folder
 from launch.run.trackers import check_trackers
 from launch.sweep.file import Settings, Sweep, check_tune, read_sweep
 from shared.config import RunConfig, flat_settings
@@ -83,7 +83,7 @@ def sweep(arguments: SweepArguments) -> int:
     console = Console()
     make_folder(folder, "output")
     _check_same_sweep(folder, plan)
-    with FolderLock(folder):
+    with lock_folder(folder):
         print_line(console, f"sweep: {folder}, {plan.trials} trials")
         # Importing Tune takes seconds: after all that can be checked without it.
         from launch.sweep.tune import run_trials, score_name

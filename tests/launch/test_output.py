@@ -18,7 +18,7 @@ from launch.output import (
     whole_file,
     write_json,
 )
-from launch.run.folder import LOCK_FILE, FolderLock
+from launch.run.folder import LOCK_FILE, lock_folder
 from shared.errors import ConfigurationError
 
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     # Root could write to a file without permissions, but not to a folder.
     (tmp_path / LOCK_FILE).mkdir()
     with pytest.raises(ConfigurationError, match=f"^folder {tmp_path} cannot be written to: Is a directory$"):
-        FolderLock(tmp_path)
+        lock_folder(tmp_path)
 
 
 def test_a_half_line_is_dropped_and_whole_ones_stay(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from launch.commands.seeds import PlannedRun
 from launch.machine import ACTOR_BYTES
 from launch.output import write_json
 from launch.presets import PRESETS
-from launch.run.folder import FolderLock, RunFolder
+from launch.run.folder import RunFolder, lock_folder
 from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
 
@@ -107,7 +107,7 @@ def test_what_is_left_of_a_run(tmp_path: Path) -> None:
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "1.index").touch()
     assert run_left(run) == run._replace(resume=True)
-    with FolderLock(folder), pytest.raises(ConfigurationError, match="in use"):
+    with lock_folder(folder), pytest.raises(ConfigurationError, match="in use"):
         run_left(run)
     (folder / "checkpoints" / "1.index").unlink()
     # Without a checkpoint nothing can be gone on with: it is trained from its beginning.

@@ -20,7 +20,7 @@ from launch.cli import main
 from launch.commands.runs import StopArguments, runs_table, stop
 from launch.output import write_json
 from launch.run.events import Progress
-from launch.run.folder import FolderLock, holder_of
+from launch.run.folder import holder_of, lock_folder
 from launch.run.metrics import row_values
 from launch.run.status import run_status
 from shared.config import RunConfig
@@ -149,29 +149,29 @@ def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path, capfd: pytest
 def test_no_stop_elsewhere(changed: dict[str, Any], host: str, tmp_path: Path, refused: Callable[[str], str]) -> None:
     """Containers may share a host name, and a process id would name another process here."""
     assert "nothing runs there" in refused(f"stop {tmp_path}")
-    lock = FolderLock(tmp_path)
+    lock = lock_folder(tmp_path)
     file = tmp_path / ".lock"
     file.write_text(json.dumps(json.loads(file.read_text()) | changed))
     assert f"runs on {host}, process {os.getpid()}: stop it there" in refused(f"stop {tmp_path}")
-    lock.release()
+    lock.close()
 
 
 def test_a_changed_host_name_is_the_same_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = FolderLock(tmp_path)
+    lock = lock_folder(tmp_path)
     monkeypatch.setattr("socket.gethostname", lambda: "renamed")
     holder = holder_of(tmp_path)
     assert holder.here
-    lock.release()
+    lock.close()
 
 
 @pytest.mark.parametrize("now", [False, True])
 def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Path) -> None:
     # Ends at the signal that it is asked to wait for.
     script = (
-        "import signal, sys, threading; from pathlib import Path; from launch.run.folder import FolderLock\n"
+        "import signal, sys, threading; from pathlib import Path; from launch.run.folder import lock_folder\n"
         "seen = threading.Semaphore(0)\n"
         "signal.signal(signal.SIGINT, lambda *_: seen.release())\n"
-        "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True)\n"
+        "lock = lock_folder(Path(sys.argv[1])); print('held', flush=True)\n"
         "for _ in range(int(sys.argv[2])):\n"
         "    while not seen.acquire(timeout=0.1): pass\n"
     )

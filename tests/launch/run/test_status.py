@@ -21,7 +21,6 @@ from launch.cli import main
 from launch.output import write_json
 from launch.run.events import Progress
 from launch.run.folder import (
-    FolderLock,
     Holder,
     RunFolder,
     WeightsName,
@@ -29,6 +28,7 @@ from launch.run.folder import (
     holder_of,
     is_resumable,
     last_row,
+    lock_folder,
     read_summary,
 )
 from launch.run.metrics import progress_of, row_values
@@ -48,7 +48,7 @@ from shared.config import RunConfig
 from shared.errors import ConfigurationError
 from shared.types import Float32Array
 
-HOLD = "import sys, pathlib; from launch.run.folder import FolderLock; lock = FolderLock(pathlib.Path(sys.argv[1]))"
+HOLD = "import sys, pathlib; from launch.run.folder import lock_folder; lock = lock_folder(pathlib.Path(sys.argv[1]))"
 
 
 def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) 
         holder = holder_of(tmp_path)
         assert (holder.pid, holder.host, holder.here) == (process.pid, socket.gethostname(), True)
         with pytest.raises(ConfigurationError, match=f"in use by another process.*tributary stop {tmp_path}"):
-            FolderLock(tmp_path)
+            lock_folder(tmp_path)
         assert holder_of(tmp_path) == holder, "who is refused leaves the name of the holder"
         process.kill()
         process.wait()
@@ -67,16 +67,16 @@ def test_a_folder_names_the_process_that_holds_it_until_it_ends(tmp_path: Path) 
 
 
 def test_a_look_at_a_lock_does_not_keep_a_run_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FolderLock(tmp_path).release()
+    lock_folder(tmp_path).close()
     look = (tmp_path / ".lock").open()
     fcntl.flock(look, fcntl.LOCK_SH)
     # The first try meets the look, which is over by the second.
     monkeypatch.setattr("launch.run.folder.time.sleep", lambda _seconds: look.close())
-    FolderLock(tmp_path).release()
+    lock_folder(tmp_path).close()
 
 
 def test_the_holder_of_an_older_version_is_not_known(tmp_path: Path) -> None:
-    with FolderLock(tmp_path):
+    with lock_folder(tmp_path):
         (tmp_path / ".lock").write_text("")
         assert holder_of(tmp_path) == Holder(None, None)
 
@@ -89,7 +89,7 @@ def test_a_file_system_without_locks_is_refused_in_one_line(tmp_path: Path, monk
 
     monkeypatch.setattr("launch.run.folder.fcntl.flock", flock)
     with pytest.raises(ConfigurationError, match=r"cannot be locked \(Function not.*with flock"):
-        FolderLock(tmp_path)
+        lock_folder(tmp_path)
     assert holder_of(tmp_path) is None
 
 
@@ -122,7 +122,7 @@ def test_a_run_that_nobody_works_on(frames: list[int], summary: int | None, stat
 
 def test_a_run_that_is_held_runs_though_its_summary_says_otherwise(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [10], summary=10)
-    with FolderLock(folder):
+    with lock_folder(folder):
         run = run_status(folder)
         assert (run.status, run.holder.pid) == ("running", os.getpid())
     assert run_status(folder).status == "interrupted"
