@@ -31,12 +31,9 @@ _ADDRESS = "10.177.1.1"
 
 
 class Slurm:
-    """A cluster of Slurm whose nodes are all this machine. Use as a context: at its end no process of it is left.
+    """A cluster of Slurm whose nodes `node1` and so on are all this machine, each with `cpus`, however many there are.
 
-    Args:
-        folder: its files. No Slurm and no munge that runs here already is touched.
-        nodes: number of nodes, `node1` and so on.
-        cpus: of each node, independent of this machine's.
+    Use as a context: at its end no process of it is left. No Slurm and no munge that runs here already is touched.
     """
 
     def __init__(self, folder: Path, nodes: int, cpus: int) -> None:

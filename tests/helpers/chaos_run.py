@@ -26,10 +26,7 @@ Fault = Callable[[], object]
 class ChaosRun:
     """A run whose folder is a small disk of its own, and what can be done to it.
 
-    Args:
-        folder: an empty one.
-        counts: how many processes of each kind the run has when nothing is wrong.
-        deadline_seconds: limit of each wait.
+    `counts` are the processes of each kind that it has when nothing is wrong.
     """
 
     def __init__(self, folder: Path, counts: Mapping[str, int], deadline_seconds: float = 90) -> None:

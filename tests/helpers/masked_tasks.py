@@ -12,12 +12,9 @@ CHOICES = (3, 4)
 class Picky(gymnasium.Env):
     """Allows random actions, and raises at any other. The reward is the share of choices that are the first allowed.
 
-    Episodes terminate or are truncated after 6 steps or more. A terminated one allows nothing at its end.
-
-    Args:
-        several: two choices, among 3 and 4, instead of one among 5.
-        in_observation: the mask is a part of a Dict observation, and not of info.
-        images: observations are images.
+    Episodes terminate or are truncated after 6 steps or more. A terminated one allows nothing at its end. With
+    `several` there are two choices, among 3 and 4, instead of one among 5; with `in_observation` the mask is a part of
+    a Dict observation, and not of info.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012

@@ -24,11 +24,7 @@ _AT_THE_TERMINAL = (
 class Terminal:
     """Runs a command as the foreground of a new terminal. Use as a context: what still runs then is killed.
 
-    Args:
-        command: and its arguments.
-        ignoring: signals that are ignored from the start, as nohup ignores SIGHUP.
-        columns, rows: of the terminal.
-        environment: variables to set, or with None to unset.
+    Signals of `ignoring` are ignored from the start, as nohup ignores SIGHUP; None in `environment` unsets a variable.
     """
 
     def __init__(
