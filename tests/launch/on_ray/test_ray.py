@@ -127,11 +127,11 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
 
 
 @pytest.mark.slow
-def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_asked_again(tmp_path: Path) -> None:
+def test_a_crossing_is_confirmed_after_one_whose_evaluator_was_killed(tmp_path: Path) -> None:
     """None is started before the first crossing: the settings ask for no other evaluations."""
     run, settings = tmp_path / "run", SMALL.replace("--stop-at-return None", "--stop-at-return 15")
     # Long enough to be seen: a mean of 15 is that of untrained play.
-    process = start(f"{settings} --actors 1 --evaluation.episodes 2000 --evaluation.environments 4", run)
+    process = start(f"{settings} --actors 1 --evaluation.episodes 500 --evaluation.environments 4", run)
 
     def evaluators() -> list[int]:
         return actor_processes(process.pid, b"ray::EvaluatorProcess.run")
@@ -143,8 +143,10 @@ def test_a_crossing_is_confirmed_by_an_evaluator_that_is_killed_over_it_and_aske
     assert "another one replaces it" in output
     summary = json.loads((run / "summary.json").read_text())
     assert summary["status"] == "return_reached"
-    confirmed = summary["confirmed_crossing"]
-    assert confirmed == summary["first_crossing"]
+    first, confirmed = summary["first_crossing"], summary["confirmed_crossing"]
+    # The evaluation that was lost counts as one that failed: the next comes 100 episodes later.
+    assert first["evaluation_mean_return"] is None
+    assert confirmed["episodes"] - first["episodes"] >= 100
     assert confirmed["evaluation_mean_return"] == summary["evaluation"]["mean_return"] >= 15.0
     with np.load(run / "best.npz", allow_pickle=False) as best:
         assert best["version"] == confirmed["update"] == summary["evaluation"]["version"]
