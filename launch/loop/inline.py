@@ -30,6 +30,9 @@ _LOST = "lost, as in the run that is replayed"
 # environment and acting take 300 to 360 µs an agent step of Pong with the A3C network, a gradient 65 to 80.
 _PLAY_TIME = 4.0
 _GRADIENT_TIME = 1.0
+# Calls of processes differ in length. With equal ones the actors would keep their order for the whole run, and the same
+# ones would always share an update: 16 actors of Pong then learned later than as processes (docs/scaling.md).
+_SHORTEST, _LONGEST = 0.7, 1.3
 
 
 class _Call(NamedTuple):
@@ -52,8 +55,8 @@ class InlineExecutor:
     is that of actors which take turns. An exception in an actor ends the run, as there is no process to replace.
 
     With `actor.fresh_gradients` a rollout and a gradient are calls of different length, and the first call to end in
-    simulated time is run first. Actors start evenly spread over one cycle, since actors that began together would
-    report together for ever. So N actors here see the weights that N processes of equal speed would.
+    simulated time is run first. Lengths vary by the run's seed, and actors start evenly spread over one cycle. So N
+    actors here see the weights that N processes on as many equal cores would.
 
     All actors use the graphs of the first. A thousand fit into one process.
 
@@ -85,6 +88,7 @@ class InlineExecutor:
         self._snapshot: WeightSnapshot | None = None
         self._target: WeightSnapshot | None = None
         self._now = 0.0
+        self._lengths = np.random.default_rng(config.seed)
 
     @property
     def actor_ids(self) -> Sequence[int]:
@@ -113,10 +117,11 @@ class InlineExecutor:
         actor = self._config.actor
         if not actor.fresh_gradients:
             return 0.0
+        length = self._lengths.uniform(_SHORTEST, _LONGEST)
         if not self._actors[actor_id].plays_next:
-            return self._now + _GRADIENT_TIME / actor.minibatches
+            return self._now + length * _GRADIENT_TIME / actor.minibatches
         spread = (list(self._actors).index(actor_id) + 1) / len(self._actors) if self._now == 0.0 else 0.0
-        return self._now + _PLAY_TIME + spread * (_PLAY_TIME + _GRADIENT_TIME * actor.epochs)
+        return self._now + length * _PLAY_TIME + spread * (_PLAY_TIME + _GRADIENT_TIME * actor.epochs)
 
     def evaluate(self, snapshot: WeightSnapshot, policy: EvaluationPolicy) -> None:
         self._calls.append(_Call(None, snapshot, policy=policy, ends=self._now))

@@ -161,10 +161,13 @@ def test_an_exact_checkpoint_without_hashed_seeds_goes_on(cartpole: RunConfig, m
 
 
 def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(cartpole: RunConfig) -> None:
-    """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time."""
+    """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time.
+
+    Their order changes, as that of processes does.
+    """
     config = replace(cartpole, executor="inline", actor=replace(cartpole.actor, fresh_gradients=True))
     spec = environment_spec(config.environment)
-    parameters, version, lags = Policy(config, spec).initial_parameters(), 0, []
+    parameters, version, lags, order = Policy(config, spec).initial_parameters(), 0, [], []
     executor = InlineExecutor(config, spec, 10)
     executor.publish(WeightSnapshot(0, parameters))
     for actor_id in executor.actor_ids:
@@ -174,8 +177,10 @@ def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(cartpole:
         assert isinstance(completion, GradientReport | Heartbeat)
         if isinstance(completion, GradientReport):
             lags.append(version - completion.version)
+            order.append(completion.actor_id)
             version += 1
             executor.publish(WeightSnapshot(version, parameters))
         assert completion.actor_id is not None
         executor.dispatch(completion.actor_id)
-    assert set(lags[10:]) <= {1, 2}
+    assert 1.0 < np.mean(lags[10:]) < 2.5
+    assert order[10:20] != order[20:30] != order[30:40]
