@@ -12,21 +12,22 @@ PICTURE = FOLDER.parents[1] / "pictures" / "scaling.svg"
 
 
 def main() -> None:
-    seeds: dict[str, dict[int, list[tuple[int, bool]]]] = defaultdict(lambda: defaultdict(list))
+    seeds: dict[str, dict[int, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["executor"] == "inline" and "evaluated" not in row["task"]:
                 task = f"{row['task']}, {row['mark']}{'' if row['rules'] == 'present' else ', earlier rules'}"
-                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), row["reached"] == "yes"))
+                marker = "^" if row["reached"] != "yes" else "s" if row["call_lengths"] == "equal" else "o"
+                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), marker))
     with figure() as (drawn, (axes,)):
         for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
             counts = sorted(by_workers)
             medians = [median(steps for steps, _ in by_workers[count]) for count in counts]
             axes.plot(counts, medians, "-", color=colour, label=task)
             for count, rows in by_workers.items():
-                for steps, reached in rows:
-                    marker, fill = ("o", "full") if reached else ("^", "none")
-                    axes.plot(count, steps, marker, color=colour, fillstyle=fill)
+                for steps, marker in rows:
+                    axes.plot(count, steps, marker, color=colour, fillstyle="full" if marker == "o" else "none")
+        axes.plot([], [], "s", color="black", fillstyle="none", label="with calls of equal length")
         axes.plot([], [], "^", color="black", fillstyle="none", label="stopped there, not reached")
         axes.set(xlabel="workers", ylabel="agent steps to the mark", title="Simulated; points: seeds, lines: medians")
         axes.set_xscale("log", base=2)
