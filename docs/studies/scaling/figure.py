@@ -15,8 +15,8 @@ def main() -> None:
     seeds: dict[str, dict[int, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["executor"] == "inline" and "evaluated" not in row["task"]:
-                task = f"{row['task']}, {row['mark']}{'' if row['rules'] == 'present' else ', earlier rules'}"
+            if row["executor"] == "inline" and row["rules"] == "present" and "evaluated" not in row["task"]:
+                task = f"{row['task']}, {row['mark']}"
                 marker = "^" if row["reached"] != "yes" else "s" if row["call_lengths"] == "equal" else "o"
                 seeds[task][int(row["workers"])].append((int(row["agent_steps"]), marker))
     with figure() as (drawn, (axes,)):
