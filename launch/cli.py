@@ -6,11 +6,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import is_dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, get_type_hints
 
 from launch.interrupts import blocked
-from launch.output import exit_code
+from launch.output import exit_code, nearest, revision, versions
 from shared.errors import ConfigurationError
 
 
@@ -80,7 +79,7 @@ def _run(command: str, *rest: str) -> int | None:
         print("\ntributary --version says which version this is.")
         return None
     if command == "--version":
-        print(_version())
+        print(f"tributary {versions()['tributary-rl'] or 'not installed'}, revision {revision()}")
         return None
     if command == "bench":
         if not rest or rest[0] in _HELP:
@@ -92,7 +91,6 @@ def _run(command: str, *rest: str) -> int | None:
     with blocked(signal.SIGTERM):
         from launch.arguments import parse
         from launch.commands.settings import asks_for_help, print_help
-        from launch.output import nearest
 
         if command not in COMMANDS:
             known = [name for name in COMMANDS if name.startswith("bench ") == command.startswith("bench ")]
@@ -114,16 +112,6 @@ def _run(command: str, *rest: str) -> int | None:
 def _listed(prefix: str) -> str:
     found = ((f"{name} {command.operand}", command.help) for name, command in COMMANDS.items())
     return "\n".join(f"  {line:<18} {text}" for line, text in found if line.startswith(prefix))
-
-
-def _version() -> str:
-    from launch.output import revision
-
-    try:
-        installed = version("tributary-rl")
-    except PackageNotFoundError:
-        installed = "not installed"
-    return f"tributary {installed}, revision {revision()}"
 
 
 if __name__ == "__main__":
