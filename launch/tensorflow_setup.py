@@ -158,7 +158,9 @@ def _without_notices() -> Iterator[None]:
     """Filter the start-up notices from the standard error of C++ code."""
     open_standard_streams()
     _flush_stderr()
-    with tempfile.TemporaryFile() as held:
+    # In memory, where the system has such files: no folder for temporary ones may be writable.
+    in_memory = hasattr(os, "memfd_create")
+    with open(os.memfd_create("stderr"), "w+b") if in_memory else tempfile.TemporaryFile() as held:
         stderr = os.dup(2)
         os.dup2(held.fileno(), 2)
         try:

@@ -98,6 +98,7 @@ class RenderedStage:
         except Exception as error:
             raise self._not_shown(one_line(error).removeprefix(f"{config.id}: ")) from error
         metadata: dict[str, Any] = self._environment.unwrapped.metadata
+        self._shape: tuple[int, ...] | None = None
         frames_per_second = round(metadata.get("render_fps") or _DEFAULT_FRAMES_PER_SECOND)
         # Only the last of the frames of an action repeat is drawn.
         self.frames_per_second = max(1, frames_per_second // config.frame_skip)
@@ -121,9 +122,14 @@ class RenderedStage:
         if frames is None or frames[0] is None:
             raise self._not_shown("it draws nothing")
         try:
-            return as_frame(frames[0])
+            frame = as_frame(frames[0])
         except ValueError as error:
             raise self._not_shown(str(error)) from error
+        # A video has one size.
+        self._shape = self._shape or frame.shape
+        if frame.shape != self._shape:
+            raise self._not_shown(f"render() gave a picture of {frame.shape[:2]} after one of {self._shape[:2]}")
+        return frame
 
     def _not_shown(self, why: str) -> ConfigurationError:
         return setting_error("environment.id", self._id, f"cannot be shown: {why}")

@@ -98,6 +98,10 @@ class RunFolder:
         """Refuse a folder that is not empty."""
         if self.path.is_file():
             raise setting_error("run_dir", self.path, "is a file; name a folder")
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError:
+            raise setting_error("run_dir", ascii(str(self.path)), "is no UTF-8, which TensorFlow needs") from None
         if self.path.exists() and any(self.path.iterdir()):
             resume = f", or go on with it: --resume {quoted(self.path)}" if is_resumable(self.path) else ""
             raise setting_error("run_dir", self.path, f"exists; name another folder{resume}")

@@ -10,6 +10,7 @@ MISTAKES = {
     "evaluate": "RUN: is missing; see tributary evaluate --help",
     "train cartpole --optimizer.name adamw": "--optimizer.name adamw: must be rmsprop, adam or sgd",
     "train pnog": "unknown preset pnog, did you mean pong?",
+    "train cartpole --run-dir of-\udcff": "of-\\udcff': is no UTF-8",
     "trian": "unknown command trian, did you mean train?",
     "train --environment.id ALE/Pnog-v5": "no such environment; did you mean ALE/Pong-v5",
     "train NoSuch-v0": "--environment.id NoSuch-v0: no such environment; see gymnasium.registry",
