@@ -1,5 +1,6 @@
 """What the documents name is there."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -34,6 +35,19 @@ def test_every_table_has_a_heading(document: Path) -> None:
     for table in (block.strip().splitlines() for block in blocks.split("\n\n") if block.strip()):
         assert len(table) > 2, table
         assert set(table[1]) <= set("|-"), table
+
+
+def test_the_page_on_many_workers_has_the_seeds_of_its_rows() -> None:
+    seeds: dict[tuple[str, str], list[str]] = {}
+    with (ROOT / "docs/studies/scaling/rows.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["rules"] == "present" and row["executor"] == "inline":
+                of_seeds = seeds.setdefault((row["task"], row["workers"]), [])
+                above = "" if row["reached"] == "yes" else "above "
+                of_seeds.append(f"{above}{round(int(row['agent_steps']) / 1000):,} k")
+                assert len(of_seeds) == int(row["seed"]), "each seed once, in order"
+    page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+    assert [steps for steps in map("; ".join, seeds.values()) if steps not in page] == []
 
 
 def test_readme_is_short() -> None:

@@ -24,7 +24,7 @@ from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
 from shared.errors import ConfigurationError
-from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry
+from shared.registry import METHODS, SCHEDULES, Entry, MethodEntry, register_method
 from shared.types import ActionSpec, ImagePart, ObservationParts
 
 
@@ -63,6 +63,20 @@ def test_a_method_of_the_user_may_use_any_setting_of_methods(monkeypatch: pytest
     check_effects(config, ["method.target_interval_agent_steps", "exploration.final_epsilons"])
     with pytest.raises(ConfigurationError, match="is for Atari"):
         check_effects(config, ["environment.max_noops"])
+
+
+class Headless:
+    """A method of a user that names no head for its actions."""
+
+
+def test_a_method_without_a_head_for_actions_takes_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Set and deleted, so that it is deleted again at the end.
+    monkeypatch.setitem(METHODS, "headless", METHODS["sarsa"])
+    del METHODS["headless"]
+    register_method("headless", Headless, continuous_actions=True)
+    given = {"method.name": "headless", "environment.action_mask": "legal"}
+    with pytest.raises(ConfigurationError, match=r"--environment.action-mask legal: method headless supports no masks"):
+        check_network(with_settings(PRESETS["cartpole"].config, given), replace(IMAGES, images=False, masked=True))
 
 
 @pytest.mark.parametrize(

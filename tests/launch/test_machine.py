@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from namesakes import write_namesakes
 
-from launch import machine
+from launch import machine, output
 from launch.cli import main
 from launch.doctor import check_reports, find, quick_probe, reference
 from launch.machine import machine_id
@@ -257,6 +257,19 @@ def test_sysctl_stands_in_for_sysconf(monkeypatch: pytest.MonkeyPatch, sysctl: s
     assert machine.machine_bytes() == _MEMORY_BYTES
 
 
+def test_without_cpuinfo_the_processor_has_its_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(output.platform, "processor", lambda: "arm")
+    assert output.hardware()["cpu"] == "arm"
+
+
+def test_without_dev_shm_doctor_finds_nothing_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    isdir = os.path.isdir
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/dev/shm" and isdir(path))
+    assert report()["shared_memory_bytes"] is None
+    assert find([report()], reference()) == []
+
+
 def report(**wrong: Any) -> dict[str, Any]:
     return quick_probe() | {"node": "10.0.0.7", "environment_microseconds": 250.0, "graph_microseconds": 50.0} | wrong
 
@@ -277,6 +290,7 @@ def test_this_machine_is_well(working_folder: Path) -> None:
     [
         ({"python": "3.10.4"}, "Python 3.10.4 is too old", "install Python 3.11"),
         ({"versions": reference()["versions"] | {"ray": "2.1.0"}}, "ray 2.1.0, and", "pip install ray=="),
+        ({"versions": reference()["versions"] | {"ale-py": None}}, "ale-py is missing", "pip install ale-py=="),
         ({"revision": "0" * 12}, "revision 000000000000 of the project", "check out the same commit"),
         ({"games": 0}, "no game files", "force-reinstall ale-py"),
         ({"environment_error": "OSError: x"}, "the environment does not run: OSError: x", "run there"),

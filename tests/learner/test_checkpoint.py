@@ -76,6 +76,13 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert read_checkpoint(saved, LAYOUT)[0] == 10
 
 
+def test_a_damaged_list_of_checkpoints_does_not_matter(saved: Path) -> None:
+    (saved / "checkpoint").write_bytes(b"\xff\x00nothing")
+    run = Run(saved)
+    assert run.checkpoints.restore() == []
+    assert run.version == 100
+
+
 def test_a_tensor_of_an_earlier_version_is_passed_over(tmp_path: Path) -> None:
     def state() -> dict:
         return {"ledger": {"updates": 3}}

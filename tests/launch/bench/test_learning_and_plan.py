@@ -11,7 +11,7 @@ import pytest
 
 from launch.bench import learning as module
 from launch.bench.learning import Contender, Study, contenders_of, run_left, summarise
-from launch.bench.plan import Costs, predict, saturation_actors
+from launch.bench.plan import Costs, advice, predict, saturation_actors
 from launch.cli import main
 from launch.commands.seeds import PlannedRun
 from launch.machine import ACTOR_BYTES
@@ -160,6 +160,31 @@ def test_actors_of_several_machines_are_held_back_by_the_learner() -> None:
     assert (many["gradients_per_second"], many["held_back_by"]) == (pytest.approx(1 / 0.06), "learner")
     assert many["learner_utilisation"] == pytest.approx(1.0)
     assert saturation_actors(config(), COSTS, 2, 2) == pytest.approx((0.15 + 0.06) / 0.06)
+
+
+def test_a_second_call_hides_the_transfer_and_adds_lag_and_a_fresh_gradient_has_less() -> None:
+    found = predict(config(5, calls=2), COSTS._replace(learner={"shared_memory": 0.01}), 3, 1, 8)
+    # Two of seven further cores are busy.
+    assert found["gradients_per_second"] == pytest.approx(3 / (0.1 + 0.05 * 2 / 7))
+    assert found["policy_lag"] == pytest.approx((3 * 2 - 1) / 5)
+    plain = config(4)
+    fresh = replace(plain, actor=replace(plain.actor, fresh_gradients=True))
+    # It is old by its own part of a rollout.
+    assert predict(fresh, COSTS, 9, 1, 8)["policy_lag"] == pytest.approx(0.3 * 8 / 4)
+
+
+def test_advice_names_the_number_of_actors_and_what_to_set_for_more() -> None:
+    result = {
+        "node_cores": 2,
+        "saturation_actors": {"one_machine": 1.4, "several_machines": 80.0},
+        "curve": [predict(config(), COSTS, 2, 1, 2), predict(config(), COSTS, 128, 64, 2)],
+    }
+    one, several, more, _ = advice(config(), result)
+    assert "--actors 2" in one
+    assert "the learner is full at 1" in one
+    assert "full at about 80 actors" in several
+    assert "--learner.gradients-per-update" in more
+    assert len(advice(config(), result | {"curve": result["curve"][:1]})) == 3, "nothing to change"
 
 
 def test_nodes_with_enough_actors_send_sums() -> None:

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.environments import environment_spec
 from launch.bench import scaling as module
-from launch.bench.bound import measure_components
+from launch.bench.bound import calls_within, make_works, measure_components
 from launch.bench.plan import Costs
 from launch.bench.scaling import summarise
 from launch.bench.throughput import bounds, steady_state
@@ -75,6 +76,30 @@ def test_the_bound_is_cores_over_the_sum_of_medians() -> None:
     assert found["bound_under_load_agent_steps_per_second"] == pytest.approx(2_500.0)
     assert found["alone"]["least_and_most_seconds_per_step"]["acting"] == (40e-6, 900e-6)
     assert bounds([], 2, 2_000.0) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "counted", "ended"),
+    [
+        # The window opens in the third call; the two that end in it count, and the one that it closes in does not.
+        (0.2, 2, 1.2),
+        # None begins and ends within: one counts nevertheless.
+        (5.0, 1, 15.0),
+    ],
+)
+def test_only_calls_within_the_window_count(seconds: float, counted: int, ended: float) -> None:
+    ends = list(np.arange(1, 9) * seconds)
+    now = [0.0]
+    results, duration = calls_within(lambda: now.append(ends[len(now) - 1]), 0.5, 1.1, lambda: now[-1])
+    assert len(results) == counted
+    assert duration == pytest.approx(counted * seconds)
+    assert now[-1] == pytest.approx(ended)
+
+
+def test_the_gradient_of_an_agent_step_is_that_of_all_epochs() -> None:
+    config = replace(CONFIG, actor=ActorConfig(environments=2, unroll_length=3, epochs=4, minibatches=3))
+    gradient = make_works(config, environment_spec(config.environment))["gradient"]
+    assert (gradient.agent_steps, len(gradient.call())) == (2, 4)
 
 
 def test_a_measuring_process_that_dies_is_reported_in_one_line(capfd: pytest.CaptureFixture) -> None:
@@ -159,6 +184,19 @@ def test_speed_up_and_efficiency_are_of_medians_against_one_actor_and_the_plan()
     assert two["speed_up"] == pytest.approx(4_500 / 2_500)
     assert two["efficiency"] == pytest.approx(0.9)
     assert two["agent_steps_dropped"] == {"too_old": 3}
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (measured(2, 3_900), "no saturation"),
+        (measured(2, 2_500, utilisation=0.95), "limited by the learner, which is busy 95%"),
+        (measured(2, 2_500, wait=200e-6), "wait 31% of their time"),
+        (measured(2, 2_500), "limited by the cores; environment takes 339 µs"),
+    ],
+)
+def test_the_verdict_names_what_holds_back(second: dict[str, Any], words: str) -> None:
+    assert words in summary({1: [measured(1, 2_000)], 2: [second]})["verdict"]
 
 
 def test_interrupts_keep_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -4,8 +4,10 @@ import io
 import json
 import signal
 import sys
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -19,8 +21,9 @@ from terminal import ScreenReader, Terminal
 from actors.environments import environment_spec
 from actors.policy import Acted, Policy
 from launch.cli import main
+from launch.film import watch as module
 from launch.film.stage import AtariStage, PlayedStep, as_frame, make_stage, play_episode
-from launch.film.watch import Panel, compose
+from launch.film.watch import Panel, Player, compose, fit
 from launch.presets import PRESETS
 from shared.config import EnvironmentConfig, RunConfig
 
@@ -84,6 +87,66 @@ def test_action_values_and_vectors_of_actions_have_numbers_of_their_own() -> Non
     vector = changed(PONG._replace(action_names=("0", "1")), preferences=None, action=np.array([-0.25, 1.5], "f4"))
     assert shown((24, 80), vector) >= {"›0 -0.25", "›1 +1.50"}
     assert "›0 +0.00" in shown((24, 80), changed(vector, action=None))
+
+
+def test_bars_are_as_long_as_the_probabilities_and_the_most_probable_of_many_actions_are_shown_in_order() -> None:
+    reader = screen((24, 80))
+    rows = [row for row in range(24) if "FIRE" in reader.line(row)]
+    bars = [
+        sum(reader.cells[row, column][2] in ("2;38;62;92", "2;30;100;60") for column in range(60, 80)) for row in rows
+    ]
+    # FIRE, RIGHTFIRE and LEFTFIRE: 0.05, 0.2 and 0.5 of 20 columns.
+    assert bars == [1, 4, 10]
+    names = tuple(f"ACTION{i}" for i in range(18))
+    preferences = np.linspace(0.01, 0.1, 18).astype(np.float32)
+    text = screen((18, 80), changed(PONG._replace(action_names=names), preferences=preferences)).text
+    found = [i for i in range(18) if f"ACTION{i} " in text]
+    assert found == list(range(18 - len(found), 18))
+    assert 3 < len(found) < 18
+
+
+def test_a_picture_is_as_large_as_there_is_room_and_loses_no_pixel() -> None:
+    """Two pixels in a cell; a narrow window has a line below the picture."""
+    frame = np.zeros((4, 4, 3), np.uint8)
+    frame[:2, :, 0], frame[2:, :, 1] = 200, 100
+    # A single bright pixel among four.
+    frame[0, 0] = (200, 255, 255)
+    reader = screen((3, 2), frame=frame, aspect=1.0)
+    cells = [("▀", "2;200;64;64", "2;0;100;0"), ("▀", "2;200;0;0", "2;0;100;0")]
+    assert [reader.cells[0, column] for column in range(2)] == cells
+    sizes = [fit(4, 3, 23, 200), fit(4, 3, 100, 80), fit(1, 1, 10, 10), fit(4, 3, 1, 1)]
+    assert sizes == [(23, 61), (30, 80), (5, 10), (1, 1)]
+    lines = screen((24, 40)).text.splitlines()
+    assert lines[-1].startswith("q quit")
+    assert any(line.startswith("score -3  value +0.50") for line in lines)
+
+
+def test_frames_are_left_out_where_drawing_takes_longer_and_one_is_shown_for_each_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a clock that the waits for keys and a drawing of 40 ms move; 120 frames a second."""
+    now, typed, drawn = 0.0, deque[str](), list[float]()
+
+    def wait(seconds: float) -> list[str]:
+        nonlocal now
+        now += max(0.0, seconds) + 1e-6
+        return [typed.popleft()] if typed else []
+
+    def update(*_: object, **__: object) -> None:
+        nonlocal now
+        now += 0.04
+        drawn.append(now)
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    live = SimpleNamespace(update=update, console=SimpleNamespace(size=SimpleNamespace(height=24, width=80)))
+    player = Player(live, SimpleNamespace(wait=wait), 120, 1.0)  # type: ignore[arg-type]
+    assert all(player.show(FRAME, PONG) for _ in range(240))
+    # Two seconds of play take two seconds, and fewer frames are drawn.
+    assert now == pytest.approx(2.0, abs=0.3)
+    assert 10 <= len(drawn) <= 50
+    typed += [" ", ".", ".", ".", "q"]
+    assert [player.show(FRAME, PONG) for _ in range(4)] == [True, True, True, False]
+    assert player.over
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,5 +1,6 @@
 """The gradient aggregator of a node, driven by hand; and the inline executor in simulated time."""
 
+import functools
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -58,6 +59,19 @@ def test_a_sum_is_of_the_first_k_and_only_actors_that_reported_start_again() -> 
     assert node.actors.tape == ["publish 7", "dispatch 1", "dispatch 2", "dispatch 3", "dispatch 2"]
     node.collect(report(3, 1, 1.0, 2.0), report(2, 2, 1.0, 2.0), version=8)
     assert node.actors.tape == ["publish 8", "dispatch 1", "dispatch 3"]
+
+
+def test_a_sum_is_that_of_numpy_to_the_bit_and_leaves_the_gradients_alone() -> None:
+    gradients = np.random.default_rng(0).normal(size=(6, 100)).astype(np.float32)
+    reports = [gradient_report(1 + n % 3, 1 + n // 3, gradient=gradient.copy()) for n, gradient in enumerate(gradients)]
+    node = Node(actors=3, k=6)
+    total = functools.reduce(np.add, gradients)
+    for sequence in (0, 2):
+        again = [one._replace(sequence=one.sequence + sequence) for one in reports]
+        summed = node.collect(*again, version=sequence)
+        assert summed.gradient.dtype == np.float32
+        np.testing.assert_array_equal(summed.gradient, total)
+        np.testing.assert_array_equal([one.gradient for one in reports], gradients)
 
 
 def test_weights_are_published_once_per_version_and_those_of_the_target_network_when_they_come() -> None:

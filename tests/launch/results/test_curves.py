@@ -60,6 +60,9 @@ def test_scores_of_several_games_are_human_normalised() -> None:
     # At the end 1, 1, 2, 2: the middle half are a 1 and a 2. In each game all runs agree, so every resample does.
     assert group.centre[0] == pytest.approx(0.0)
     assert group.centre[-1] == group.low[-1] == group.high[-1] == pytest.approx(1.5)
+    # So are groups of one game each.
+    alone = [curve("ALE/Pong-v5", 1, [-20.7, 14.6]), curve("ALE/Breakout-v5", 1, [1.7, 30.5], rate=2e-3)]
+    assert [group.centre[-1] for group in aggregates(alone, "mean_return_100")] == pytest.approx([1.0, 1.0])
 
 
 def test_one_game_is_as_it_was_measured_and_its_band_is_that_of_its_runs() -> None:
@@ -182,6 +185,19 @@ def test_each_environment_has_its_own_scale() -> None:
     assert max(qbert.get_ylim()) > 15_000
     assert legend(pong) == ["median of 3 seeds, quartiles"]
     assert legend(qbert) == ["learning_rate 0.001", "learning_rate 0.002"]
+
+
+def test_a_legend_says_how_many_seeds_a_band_is_of_where_they_differ() -> None:
+    late, short = PONG[1]._replace(x=PONG[1].x + 0.5), PONG[2]._replace(x=0.8 * PONG[2].x)
+    for curves, seeds in (
+        (PONG, "3 seeds"),
+        ([PONG[0], PONG[1], short], "3 seeds (2 at the end)"),
+        ([PONG[0], late, short], "3 seeds (2 at the start, 2 at the end)"),
+        ([PONG[0], PONG[1]._replace(x=PONG[1].x + 2)], "2 seeds, no two of which overlap"),
+    ):
+        (axes,) = drawn(curves)
+        assert legend(axes) == [f"ALE/Pong-v5: median of {seeds}, quartiles"]
+        assert axes.get_xlim()[0] == 0.0
 
 
 def test_plot_draws_an_aggregate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

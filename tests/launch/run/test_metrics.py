@@ -94,7 +94,9 @@ def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None
 @pytest.mark.parametrize(("empty", "rows"), [(False, 2), (True, 1)])
 def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: RunConfig, tmp_path: Path) -> None:
     """It would say that nothing was played in no time, and a terminal would keep that."""
-    learner = make_learner(cartpole)
+    file, learner = tmp_path / "metrics.jsonl", make_learner(cartpole)
+    # Of a process that was killed: the first row follows the whole lines.
+    file.write_text('{"frames": 100}\n{"frames": 2')
     metrics = Metrics(learner)
     reporting = reporting_of(metrics, cartpole, tmp_path, lambda: 1.0, lambda _row: None)
     reporting.write_row()
@@ -102,7 +104,8 @@ def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: 
         metrics.add(learner.submit(report()), 1.0)
     shown = reporting.latest
     reporting.write_last_row()
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == rows
+    written = [json.loads(line)["frames"] for line in file.read_text().splitlines()]
+    assert (written[0], len(written)) == (100, 1 + rows)
     assert (reporting.latest is shown) == empty
 
 

@@ -286,7 +286,8 @@ class ScriptedEvaluator:
         # Four episodes, one of them lost.
         returns = mean + np.array([-90.0, 30.0, 30.0, 30.0])
         episodes = EpisodeStats(returns, np.ones(4, np.int64))
-        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=str(policy))
+        failed = "RuntimeError: no display"
+        return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=str(policy), video_error=failed)
 
     def exploration_state(self) -> dict[str, np.ndarray]:
         return {}
@@ -323,6 +324,8 @@ def test_a_confirmed_crossing_stops_a_run(rollouts: RunConfig, tmp_path: Path, m
     evaluation = summary["evaluation"]
     assert (evaluation["mean_return"], evaluation["median_return"]) == (MARK + 85.0, MARK + 115.0)
     assert evaluation["collapsed_episodes"] == 1
+    no_video = f"of update {confirmed['update']} has no video: RuntimeError: no display"
+    assert no_video in (tmp_path / "log.txt").read_text()
     with np.load(tmp_path / "best.npz", allow_pickle=False) as best:
         assert best["version"] == confirmed["update"]
         np.testing.assert_array_equal(best["parameters"], evaluator.weights[-1])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from actors.environments import environment_spec
 from actors.policy import Policy
@@ -97,7 +98,9 @@ def test_no_command_writes_to_an_agent(working_folder: Path, capsys: pytest.Capt
     made = {path.name for path in out.iterdir()}
     files = {"evaluation-training.json", "videos", "curve.png", "curve.svg", "report.html"}
     assert made == files | {f"export-update-{version}"}
-    assert (out / "videos" / f"update-{version}.gif").is_file()
+    with Image.open(out / "videos" / f"update-{version}.gif") as film:
+        assert film.n_frames > 3
+        assert json.loads(film.info["comment"]).keys() >= {"command", "revision", "versions", "hardware"}
     # Trained in several runs.
     assert (working_folder / "curve.png").is_file()
     shown = capsys.readouterr().out
@@ -215,6 +218,33 @@ RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.js
 
 
 SCORES = (ROOT / "docs" / "scores.md").read_text()
+
+
+@pytest.mark.parametrize("config", RUNS, ids=lambda file: file.parent.name)
+def test_a_reference_run_is_kept_with_how_it_was_made_and_is_in_the_scores(config: Path) -> None:
+    folder = RunFolder(config.parent)
+    seed, summary = folder.read_config().seed, json.loads(folder.summary.read_text())
+    manifest = json.loads(folder.manifest.read_text())
+    assert manifest.keys() >= {"command", "revision", "versions", "hardware", "environment_protocol"}
+    assert manifest["seeds"]["run"] == seed
+    assert read_rows(folder)[-1]["frames"] == summary["frames"]
+    assert summary["status"] == "return_reached"
+    reached = summary["confirmed_crossing"]
+    steps, frames, seconds = (reached[name] for name in ("agent_steps", "frames", "seconds"))
+    row = f"| {seed} | {seconds / 60:.1f} | {steps / 1e6:.2f} M | {frames / 1e6:.2f} M | {steps / seconds:,.0f} |"
+    (line,) = [line for line in SCORES.splitlines() if row in line]
+    assert f"| {reached['evaluation_mean_return']:.2f} |" in line
+
+
+def test_evaluations_that_are_kept_are_as_they_are_told() -> None:
+    kept = json.loads((RUNS[0].parents[1] / "evaluations.json").read_text())["runs"]
+    for run in (run for runs in kept.values() for run in runs):
+        evaluation, steps = run["evaluation"], run["agent_steps"]
+        assert evaluation["episodes"] == evaluation["distinct_games"] == 100
+        digits = 2 if evaluation["protocol"] != "training" else 1
+        mean, error = (f"{evaluation[name]:.{digits}f}" for name in ("mean_return", "standard_error"))
+        assert f"{mean} ± {error}" in SCORES
+        assert f"{steps:,}" in SCORES or f"{steps / 1e6:.2f} M agent steps" in SCORES
 
 
 def test_the_runs_of_pong_are_of_the_preset_that_they_speak_for() -> None:
