@@ -135,6 +135,19 @@ def test_a_detached_run_is_listed_watched_and_stopped(tmp_path: Path, capsys: py
     assert f"tributary train --resume {run}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_run_that_is_resumed_adds_to_its_log(tmp_path: Path) -> None:
+    run = tmp_path / "one"
+    assert main(f"train cartpole {SMALL} --total-frames 300 --run-dir {run}".split()) == 0
+    log = run.with_name("one.log")
+    log.write_text("before\n")
+    assert main(f"train --resume {run} --total-frames 900 --detach".split()) == 0
+    wait_for(lambda: (runs_in(tmp_path, tmp_path)[0]["frames"] or 0) >= 900 and holder_of(run) is None, "its end")
+    assert runs_in(tmp_path, tmp_path)[0]["status"] == "frames_reached"
+    assert log.read_text().startswith("before\n")
+    assert "run folder:" in log.read_text()
+
+
 def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     wrong = f"train cartpole {SMALL} --network.name a3c_cnn --detach --run-dir {tmp_path / 'one'}"
     assert main(wrong.split()) == 2

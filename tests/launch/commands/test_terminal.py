@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from rich.console import Console
 from terminal import DEADLINE_SECONDS, Terminal
-from waiting import UNTIL_FRAMES
+from waiting import UNTIL_FRAMES, wait_for
 from watched_processes import rows
 
 from launch.cli import main
@@ -68,6 +68,19 @@ def test_a_run_whose_terminal_is_closed_is_saved_and_ends(executor: str, vectori
         assert terminal.wait() == 130
     assert summary_of(run)["status"] == "interrupted"
     check_that_it_goes_on(run)
+
+
+def test_a_run_that_ignores_hangups_goes_on_without_its_terminal(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with Terminal(command("inline", run), ignoring=(signal.SIGHUP,)) as terminal:
+        terminal.until(lambda: trains(run))
+        terminal.close()
+        # The table is written again several times meanwhile.
+        seconds = rows(run)[-1]["elapsed_seconds"] + 0.5
+        wait_for(lambda: rows(run)[-1]["elapsed_seconds"] >= seconds, "training", process=terminal.process)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.wait() == 130
+    assert summary_of(run)["status"] == "interrupted"
 
 
 @pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
