@@ -253,6 +253,23 @@ def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_ste
         assert shared_by(shared, actors) == shared, "nothing is left to share on a resume"
 
 
+def test_environments_are_shared_out_before_rollouts_are_shortened() -> None:
+    expected = {
+        ("pong", 4): (8, 64, 2, 1),
+        ("pong", 16): (2, 64, 1, 2),
+        ("pong", 63): (1, 32, 1, 8),
+        ("pong", 256): (1, 16, 1, 16),
+        ("cartpole", 8): (2, 64, 1, 2),
+        ("lunarlander", 32): (2, 128, 2, 2),
+    }
+    found = {(preset, actors): shared_by(PRESETS[preset].config, actors) for preset, actors in expected}
+    shares = {
+        key: (*attrgetter("environments", "unroll_length", "minibatches")(c.actor), c.learner.gradients_per_update)
+        for key, c in found.items()
+    }
+    assert shares == expected
+
+
 @pytest.mark.parametrize(
     ("preset", "environment_id", "name", "expected"),
     [

@@ -288,6 +288,7 @@ def test_a_step_has_the_action_and_the_output_of_the_network(cartpole: RunConfig
     for step, (observations, memory) in zip(steps, seen, strict=True):
         assert step.preferences.shape == (2,)
         assert step.action == np.argmax(step.preferences)
+        assert step.preferences.sum() == pytest.approx(1.0)
         np.testing.assert_allclose(step.preferences, policy.preferences(observations, memory)[0])
         assert step.value == policy.values(observations, memory)[0]
     assert [step.ended for step in steps] == [False] * (len(steps) - 1) + [True]
