@@ -209,8 +209,8 @@ def test_training_begins_with_a_rollout(cartpole: RunConfig, tmp_path: Path, mon
     assert summary["messages"] > rollouts
     assert summary["startup_seconds"] == 1_030.0 + 1_005.0
     assert rows[-1]["elapsed_seconds"] == summary["wall_seconds"] == 2.0 * summary["messages"]
-    # Rates are those of this process.
-    assert all(0 < row["agent_steps_per_second"] <= 7.5 for row in rows)
+    # Rates are those of this process: at most 15 agent steps in 2 seconds, fewer where environments are reset.
+    assert all(5 < row["agent_steps_per_second"] <= 7.5 for row in rows)
 
 
 def test_a_full_disk_costs_a_checkpoint(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
