@@ -38,11 +38,11 @@ def test_every_table_has_a_heading(document: Path) -> None:
 
 
 def test_the_page_on_many_workers_has_the_seeds_of_its_rows() -> None:
-    seeds: dict[tuple[str, str], list[str]] = {}
+    seeds: dict[tuple[str, ...], list[str]] = {}
     with (ROOT / "docs/studies/scaling/rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["rules"] == "present" and row["executor"] == "inline":
-                of_seeds = seeds.setdefault((row["task"], row["workers"]), [])
+                of_seeds = seeds.setdefault((row["task"], row["workers"], row["call_lengths"]), [])
                 above = "" if row["reached"] == "yes" else "above "
                 of_seeds.append(f"{above}{round(int(row['agent_steps']) / 1000):,} k")
                 assert len(of_seeds) == int(row["seed"]), "each seed once, in order"
