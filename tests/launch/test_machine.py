@@ -151,6 +151,8 @@ def fakes(tmp_path: Path) -> dict[str, str]:
 
 
 _BACKEND = "; import keras; print(keras.config.backend(), os.environ['KERAS_BACKEND'])"
+# What only Linux has.
+_WITHOUT = "import ctypes; ctypes.CDLL = lambda _: None; os.__dict__.pop('memfd_create', None); "
 _REFUSED = """
 import keras
 try:
@@ -170,6 +172,7 @@ print(tensorflow.changes, before == dict(os.environ))
     ("script", "variables", "printed"),
     [
         ("prepare_tensorflow(1, gpu=False)" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
+        (_WITHOUT + "prepare_tensorflow(1, gpu=False)" + _BACKEND, {}, "tensorflow tensorflow"),
         # A program of the user keeps its variable.
         ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow jax"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),

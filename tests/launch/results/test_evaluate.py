@@ -22,6 +22,7 @@ from launch.results.evaluate import (
     by_protocol,
     describe_protocol,
     protocol_line,
+    published_scores,
     result_lines,
     score_summary,
 )
@@ -90,6 +91,16 @@ def test_a_return_that_is_not_finite_leaves_no_mean_and_is_null(bad: float) -> N
     assert lines[0] == "mean return -, median -, from - to -; greedy actions"
     assert "2 returns are not finite: there is no mean" in lines
     assert "success -, mean over episodes" in lines
+
+
+def test_published_scores_name_their_sources() -> None:
+    """Wang et al. 2016 have 7127.7 for a human at Alien, Mnih et al. 2015 have 6875."""
+    published = published_scores("ALE/Alien-v5")
+    assert published["human"]["score"] == 7127.7
+    for name in ("human", "random"):
+        assert "Wang et al. 2016" in published[name]["protocol"]
+    for words in ("human starts", "Nature network"):
+        assert words in published["a3c_ff"]["protocol"]
 
 
 @pytest.mark.parametrize(
