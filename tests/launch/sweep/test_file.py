@@ -46,6 +46,8 @@ def test_settings_are_of_the_preset_and_the_file_and_trials_end_by_their_frames(
     assert sweep.base.stop_at_return is None
     stops = read_sweep(written(tmp_path, GOOD.replace("actors = 1", "actors = 1\nstop_at_return = 400.0")))
     assert stops.base.stop_at_return == 400.0
+    stops = read_sweep(written(tmp_path, GOOD.replace("actors = 1", "actors = 1\nstop_at_return = 400.0")))
+    assert stops.base.stop_at_return == 400.0
     assert sweep.plan.asha == Asha(5_000, 3)
     assert sweep.space == {
         "optimizer.learning_rate": Range(1e-4, 1e-2, log=True),
