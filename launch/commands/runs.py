@@ -194,8 +194,10 @@ def stop(arguments: StopArguments) -> int:
     except KeyboardInterrupt:
         print_line(console, "it still finishes")
         return EXIT_FAILED
-    command = f"tributary train --resume {quoted(folder)}" if is_resumable(folder) else "the command that began it"
-    print_line(console, f"ended: {folder}; {command} goes on")
+    if is_resumable(folder):
+        print_line(console, f"ended: {folder}; tributary train --resume {quoted(folder)} goes on")
+    else:
+        print_line(console, f"ended before it trained: {folder} has nothing to continue from")
     return EXIT_DONE
 
 

@@ -244,7 +244,7 @@ class Training:
 
         Raises:
             ConfigurationError: it could not start.
-            TrainingFailedError: it failed.
+            TrainingFailedError: it failed, or was stopped before it trained.
             TimeoutError: it goes on.
             Exception: what `on_row` or `on_event` raised; the run was stopped and saved then.
         """
@@ -273,6 +273,9 @@ class Training:
                 self._train(display)
         except BaseException as error:
             self._error = error
+            if isinstance(error, KeyboardInterrupt) and not self._stop.interrupted:
+                # Nobody pressed Ctrl-C.
+                self._error = TrainingFailedError("the run was stopped before it trained: there is nothing to save")
         finally:
             if self._made:
                 # Only a run that could not start leaves it empty.
