@@ -56,9 +56,9 @@ def repeat(order: Path, run: Path, more: str = "") -> dict:
             "--supervision.max-restarts 0",
             {"updates": 2, "actor_restarts": 0},
         ),
-        # After these reports the target has been crossed, and its evaluation is under way.
+        # After these reports the target has been crossed, and its evaluation is under way; after its loss once more.
         (
-            "report 0, report 1, " * 35 + "lost-evaluator, report 0, evaluation",
+            "report 0, report 1, " * 35 + "lost-evaluator, " + "report 0, report 1, " * 35 + "evaluation",
             "--stop-at-return 1 --stop-measure training --environment.options max_episode_steps 9",
             {"status": "return_reached"},
         ),
