@@ -1,6 +1,7 @@
 """Checks of a user's settings before any worker starts: their effect, and that files, network and task go together."""
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from functools import cache
@@ -94,7 +95,11 @@ def _sections_of_own_classes(config: RunConfig) -> set[str]:
 def check_arrivals(config: RunConfig, budget: ThreadBudget | None) -> None:
     """Check the files that an order of arrivals is written to or read from."""
     if config.record_arrivals is not None:
-        check_can_be_written(Path(config.record_arrivals), "record_arrivals")
+        file = Path(config.record_arrivals)
+        check_can_be_written(file, "record_arrivals")
+        # A trace is written line by line into the file itself.
+        if file.exists() and not os.access(file, os.W_OK):
+            raise setting_error("record_arrivals", file, "is no file that can be written")
     if config.replay_arrivals is not None and budget is not None:
         recorded = len(read_trace(config.replay_arrivals).actor_ids)
         if recorded != budget.actors:

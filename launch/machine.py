@@ -57,11 +57,13 @@ def _control_groups() -> Iterator[Path]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        # Version 1 has a hierarchy for each controller, version 2 one without a name.
-        top = Path(CONTROL_GROUPS, controllers)
-        # A container may see its own group as the top, and its path as on the host: then only the top exists.
-        group = Path(top, path.lstrip("/"))
-        yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+        # Version 1 has a hierarchy for each controller, version 2 one without a name. Where controllers share one, its
+        # folder may have their names in another order, but each has a link.
+        for name in {controllers, *controllers.split(",")}:
+            top = Path(CONTROL_GROUPS, name)
+            # A container may see its own group as the top, and its path as on the host: then only the top exists.
+            group = Path(top, path.lstrip("/"))
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
 
 
 def _numbers(file: Path) -> list[int]:

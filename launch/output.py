@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import importlib.metadata
+import io
 import json
 import math
 import os
@@ -16,13 +17,16 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
 from launch.machine import machine_bytes, open_standard_streams, provide_home, usable_cores
 from launch.tensorflow_setup import filter_tensorflow_notices
 from shared.errors import ConfigurationError, EnvironmentFailedError, escaped, setting_error
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -63,46 +67,68 @@ def print_line(console: Console, line: str) -> None:
 def resilient_stdio() -> Iterator[None]:
     """Within this context no write to `sys.stdout` or `sys.stderr` fails: a closed terminal must not end a run.
 
-    At its end they are flushed, since a failure of the interpreter to flush them would change the exit code.
+    The buffers are empty at the end, since a failure of the interpreter to flush them would change the exit code.
+    Streams without a file descriptor, as in tests, are left unchanged.
     """
     open_standard_streams()
     before = sys.stdout, sys.stderr
-    # None in a process that was started without them.
-    streams = [stream or open(os.devnull, "w", encoding="utf-8") for stream in before]  # noqa: SIM115
-    sys.stdout, sys.stderr = (cast(TextIO, _ResilientText(stream)) for stream in streams)
+    sys.stdout, sys.stderr = streams = [_resilient(stream) for stream in before]
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        # Not those of `sys`, which an environment may have replaced.
         for stream in streams:
-            try:
-                stream.flush()
-            except OSError:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            stream.flush()
+        sys.stdout, sys.stderr = before
 
 
-class _ResilientText:
-    """A text stream that drops what a closed terminal or a full disk refuses, and that no environment can close."""
+def _resilient(stream: TextIO | None) -> TextIO:
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        # A buffer in tests, or an object of a notebook.
+        return stream
+    with suppress(OSError):
+        stream.flush()
+    errors = "replace" if stream.errors == "strict" else stream.errors
+    return _OpenText(
+        io.BufferedWriter(_LenientFile(descriptor)),
+        encoding=stream.encoding,
+        errors=errors,
+        line_buffering=getattr(stream, "line_buffering", False),
+        write_through=getattr(stream, "write_through", False),
+    )
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        encoding, errors = self._stream.encoding or "utf-8", self._stream.errors or "strict"
-        errors = "replace" if errors == "strict" else errors
-        with suppress(OSError):
-            self._stream.write(text.encode(encoding, errors).decode(encoding, errors))
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError):
-            self._stream.flush()
+class _OpenText(io.TextIOWrapper):
+    """Text that stays open when an environment closes `sys.stdout`."""
 
     def close(self) -> None:
         self.flush()
+
+
+class _LenientFile(io.RawIOBase):
+    """Writes to a file descriptor, and drops bytes that a closed terminal or a full disk refuses."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:
+            return memoryview(data).nbytes
 
 
 # ---- Formatting
@@ -211,9 +237,15 @@ def make_folder(folder: Path, setting: str) -> None:
 
 def replace_folder(made: Path, path: Path) -> None:
     """Rename the folder `made`, on the same file system, to `path`, whose old folder is left beside `made`."""
+    old = made.with_name(f"{made.name}.old")
     if path.exists():
-        path.rename(made.with_name(f"{made.name}.old"))
-    made.rename(path)
+        path.rename(old)
+    try:
+        made.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
 
 
 def check_can_be_written(path: Path | None, setting: str, suffixes: Sequence[str] = ()) -> None:

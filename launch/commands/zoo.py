@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -200,14 +200,22 @@ def _manifest(run: RunFolder) -> dict[str, Any]:
 
 def _scrubbed(values: Any) -> Any:
     """Plain values, with absolute paths in texts shortened to their last part."""
-    return json.loads(_ABSOLUTE_PATH.sub(r"\1", json.dumps(values)))
+    return _mapped(values, str, lambda text: _ABSOLUTE_PATH.sub(r"\1", text))
+
+
+def _mapped(values: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Plain values with each value of one type changed."""
+    if isinstance(values, dict):
+        return {key: _mapped(value, kind, change) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_mapped(value, kind, change) for value in values]
+    return change(values) if isinstance(values, kind) else values
 
 
 def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
     """At most `_ROWS` rows, including the first and the last, with rounded numbers."""
     chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
-    kept = json.dumps([rows[i] for i in chosen])
-    return json.loads(kept, parse_float=lambda text: float(f"{float(text):.{_SIGNIFICANT_DIGITS}g}"))
+    return [_mapped(rows[i], float, lambda value: float(f"{value:.{_SIGNIFICANT_DIGITS}g}")) for i in chosen]
 
 
 def main(*words: str) -> None:

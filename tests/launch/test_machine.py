@@ -68,6 +68,12 @@ CASES = {
         3,
         1,
     ),
+    "controllers in another order than in the folder's name": (
+        ["2:cpuacct,cpu:/job"],
+        {"cpu/job/cpu.cfs_quota_us": 200_000, "cpu/job/cpu.cfs_period_us": 100_000},
+        2,
+        None,
+    ),
     "the path on the host, which a container does not see": (
         ["0::/../other/job", "4:memory:/docker/7f"],
         {"cpu.max": "200000 100000", "memory/memory.limit_in_bytes": GIB},
