@@ -72,6 +72,14 @@ def test_a_run_is_started_shown_and_stopped(make: Make, tmp_path: Path, capsys: 
     assert capsys.readouterr().out == "run folder:   here\nstarting 1 actor…\n"
 
 
+def test_a_stop_before_training_is_no_interrupt_that_nobody_typed(make: Make) -> None:
+    under_way = make(Run(KeyboardInterrupt()))
+    under_way.stop()
+    under_way.follow()
+    with pytest.raises(TrainingFailedError, match="stopped before it trained"):
+        under_way.wait()
+
+
 @pytest.mark.parametrize(("name", "kinds"), [("on_row", [dict]), ("on_event", [Message, Started, Row])])
 def test_a_callback_stops_the_run(name: str, kinds: list[type], make: Make, capsys: pytest.CaptureFixture) -> None:
     seen: list[Event | dict[str, Any]] = []

@@ -95,7 +95,7 @@ def test_rows_by_frames_are_as_far_apart_as_they_are_set(tmp_path: Path) -> None
 def test_an_end_right_after_a_row_writes_none(empty: bool, rows: int, cartpole: RunConfig, tmp_path: Path) -> None:
     """It would say that nothing was played in no time, and a terminal would keep that."""
     file, learner = tmp_path / "metrics.jsonl", make_learner(cartpole)
-    # Of a process that was killed: the first row follows the whole lines.
+    # A killed process left half a line. The first row of the resumed run follows the whole lines.
     file.write_text('{"frames": 100}\n{"frames": 2')
     metrics = Metrics(learner)
     reporting = reporting_of(metrics, cartpole, tmp_path, lambda: 1.0, lambda _row: None)
