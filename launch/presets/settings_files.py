@@ -245,14 +245,15 @@ def similar(name: str, known: Collection[str]) -> list[str]:
     if SHORT_NAMES.get(last) in known:
         return [SHORT_NAMES[last]]
     parts = {other: other.rpartition(".") for other in known}
-    in_group = {part: other for other, (of, _, part) in parts.items() if of == group}
-    # Within a group the last parts are compared: with the group any two names would be alike.
+    in_group = {other: part for other, (of, _, part) in parts.items() if group in ("", of)}
+    # Only last parts: full names of one group are all similar, and a name without its group is similar to none.
+    near = get_close_matches(last, in_group.values(), n=1)
     whole = [] if group and in_group else get_close_matches(name, known, n=1)
     return (
         get_close_matches(name, whole, cutoff=0.85)
         or [other for other, (_, _, part) in parts.items() if part == last][:3]
-        or [in_group[part] for part in get_close_matches(last, in_group, n=1)]
-        or [other for part, other in in_group.items() if last in part.split("_")][:3]
+        or [other for other, part in in_group.items() if part in near][:3]
+        or [other for other, part in in_group.items() if last in part.split("_")][:3]
         or whole
     )
 

@@ -82,6 +82,8 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         ("--stpes 3", "--stpes: there is no such option; did you mean --steps?"),
         ("--optimizer.lr 1", "--optimizer.lr: there is no such option; did you mean --optimizer.learning-rate?"),
         ("--learning-rate 1", "--learning-rate: there is no such option; did you mean --optimizer.learning-rate?"),
+        ("--lern-rate 1", "--lern-rate: there is no such option; did you mean --optimizer.learning-rate?"),
+        ("--hiden-sizes 8", "--hiden-sizes: there is no such option; did you mean --network.hidden-sizes?"),
         (
             "--environments 4",
             "--environments: there is no such option; did you mean --actor.environments or --evaluation.environments?",
