@@ -18,9 +18,9 @@ class ConfigurationError(Exception):
 def setting_error(setting: str, value: object, problem: str) -> ConfigurationError:
     """The error of the setting `section.field_name`, in the form `--section.field-name VALUE: problem`.
 
-    `run` and `file` stand for the positional arguments RUN and FILE.
+    `run`, `file` and `preset` stand for the positional arguments RUN, FILE and PRESET.
     """
-    name = setting.upper() if setting in ("run", "file") else f"--{setting.replace('_', '-')}"
+    name = setting.upper() if setting in ("run", "file", "preset") else f"--{setting.replace('_', '-')}"
     return ConfigurationError(f"{name} {value}: {problem}")
 
 

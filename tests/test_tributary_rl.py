@@ -112,7 +112,7 @@ def test_a_mistake_is_the_line_that_the_command_says(
     ("call", "message"),
     [
         (lambda: tributary.train("--seed"), "unknown preset --seed"),
-        (lambda: tributary.train("cartpole", resume="latest"), "--preset cartpole: --resume latest has its settings"),
+        (lambda: tributary.train("cartpole", resume="latest"), "PRESET cartpole: --resume latest has its settings"),
         (
             lambda: tributary.train("cartpole", settings={"learning_rate": 1e-3}),
             "there is no such setting, did you mean optim",

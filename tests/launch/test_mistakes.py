@@ -32,7 +32,7 @@ MISTAKES = {
     "train --network.name mlp": "use a3c_cnn, nature_cnn or impala_resnet",
     "train cartpole --network.name a3c_cnn": "CartPole-v1 gives observations of shape (4,); use mlp",
     "train --resume no-such-folder": "no-such-folder: there is no such folder, and no run below runs/",
-    "train pong --resume no-such-folder": "--preset pong: --resume no-such-folder has its settings",
+    "train pong --resume no-such-folder": "PRESET pong: --resume no-such-folder has its settings",
     "train --stop-measure evaluation": "needs evaluations",
     "train pong --environment.id CartPole-v1": "preset pong is made for ALE/Pong-v5: start from cartpole",
     "train cartpole --environment.id ALE/Seaquest-v5": "preset cartpole is made for CartPole-v1: start from atari",
