@@ -18,7 +18,7 @@ from launch.output import check_can_be_written, typed_path
 from launch.presets.settings_files import KINDS, NONE, REMOVED_IN, REMOVED_SETTINGS, SHORT_NAMES, similar
 from shared.config import OptionValue, RunConfig
 from shared.config.task import read_option
-from shared.errors import ConfigurationError, setting_error
+from shared.errors import ConfigurationError, alternatives, setting_error
 
 _Value = TypeVar("_Value")
 _Command = TypeVar("_Command")
@@ -197,8 +197,7 @@ def _read(name: str, kind: Any, text: str) -> Any:
         case origin if origin is Literal:
             if text in kinds:
                 return text
-            *others, last = kinds
-            raise setting_error(name, text, f"must be {', '.join(others)} or {last}")
+            raise setting_error(name, text, f"must be {alternatives(kinds)}")
     try:
         return _READERS[kind](text)
     except ValueError as error:

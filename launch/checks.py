@@ -19,7 +19,7 @@ from launch.run.status import FIXED_SETTINGS
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.config.checks import For, declared
-from shared.errors import ConfigurationError, place, setting_error, typed_line
+from shared.errors import ConfigurationError, alternatives, place, setting_error, typed_line
 from shared.registry import EXPLORERS, METHODS, NETWORKS
 from shared.schedules import scheduled
 
@@ -112,8 +112,7 @@ def check_network(config: RunConfig, spec: "EnvironmentSpec") -> None:
     config.check_names()
     check_schedules(config)
     if spec.images != NETWORKS[network.name].images:
-        *others, last = [name for name, entry in NETWORKS.items() if entry.images == spec.images]
-        wanted = f"{', '.join(others)} or {last}" if others else last
+        wanted = alternatives(name for name, entry in NETWORKS.items() if entry.images == spec.images)
         raise setting_error(
             "network.name", network.name, f"{config.environment.id} gives {_observations(spec)}; use {wanted}"
         )

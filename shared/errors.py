@@ -4,6 +4,7 @@ import os
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -22,6 +23,12 @@ def setting_error(setting: str, value: object, problem: str) -> ConfigurationErr
     """
     name = setting.upper() if setting in ("run", "file", "preset") else f"--{setting.replace('_', '-')}"
     return ConfigurationError(f"{name} {value}: {problem}")
+
+
+def alternatives(words: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 # Errors of libraries may contain a whole file, such as a model of MuJoCo.

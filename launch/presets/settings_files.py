@@ -12,14 +12,14 @@ from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from launch.output import nearest
 from launch.presets import PRESETS
 from shared.config import RunConfig
-from shared.errors import ConfigurationError, one_line, setting_error
+from shared.errors import ConfigurationError, alternatives, one_line, setting_error
 
 # TOML has no null. The command line uses the same word.
 NONE = "None"
@@ -33,6 +33,8 @@ SHORT_NAMES = {
 """Short names of settings on the command line."""
 OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
 """Settings of a single run, which no other run inherits."""
+# As in messages of the command line, which reads more forms: 2M, 1e-3.
+_KIND_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
 
 REMOVED_IN = "0.2"
 REMOVED_SETTINGS: dict[str, Any] = {
@@ -234,8 +236,10 @@ def _converted(name: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        problem = f"must be {' or '.join(choices)}" if choices else one_line(error).replace("`", "").lower()
+        # The message of msgspec has the place in a sequence or a mapping.
+        kinds = () if get_origin(kind) in (tuple, dict) else get_args(kind) or (kind,)
+        expected = [_KIND_NAMES.get(each, each) for each in kinds if each is not NoneType]
+        problem = f"must be {alternatives(expected)}" if expected else one_line(error).replace("`", "").lower()
         raise setting_error(name, value, problem) from error
 
 
