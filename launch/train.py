@@ -381,7 +381,7 @@ def _watch(
             try:
                 summary = wait()
             except Exception:
-                # Its last messages have the reason, unless its process died.
+                # Its last messages lead up to the error, unless its process died.
                 with suppress(Exception):
                     look()
                 raise

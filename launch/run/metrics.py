@@ -357,6 +357,10 @@ class Messages:
 
     def log(self, message: str) -> None:
         self.emit(Message(message))
+        self.write(message)
+
+    def write(self, message: str) -> None:
+        """Append a message to log.txt without an event."""
         # On a full disk it is queued only.
         with suppress(OSError), open(self._file, "a", encoding="utf-8", errors="replace") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")

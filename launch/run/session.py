@@ -193,7 +193,8 @@ class TrainingSession:
                 self._save()
             self._loop()
         except (TrainingStoppedError, EnvironmentFailedError) as error:
-            self.log(str(error))
+            # Without an event: the caller gets the error itself.
+            self._messages.write(str(error))
             failure = error
             raise
         finally:

@@ -100,7 +100,9 @@ def test_what_does_not_fit_is_named_and_the_run_saved(line: str, tmp_path: Path,
     order.write_text(f"version 2\nactors 0 1\nreport 0\n{line}\njoined 3\nreport 0\n")
     assert main(f"{SMALL} --replay-arrivals {order} --run-dir {run} --json {result}".split()) == 1
     mistake = f"line 4 is '{line}', which nothing under way fits"
-    assert f"training failed: --replay-arrivals {order}: {mistake}" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"training failed: --replay-arrivals {order}: {mistake}" in output
+    assert output.count(mistake) == 1
     assert mistake in (run / "log.txt").read_text()
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["status"], summary["updates"]) == ("failed", 1)
