@@ -105,7 +105,7 @@ def test_a_mistake_is_the_line_that_the_command_says(
     with pytest.raises(tributary.ConfigurationError) as raised:
         tributary.train(**arguments)
     assert str(raised.value) == refused(command)
-    assert not list(working_folder.rglob("*.*")), "no folder is left behind"
+    assert not list(working_folder.iterdir()), "no folder is left behind"
 
 
 @pytest.mark.parametrize(

@@ -278,9 +278,10 @@ class Training:
                 self._error = TrainingFailedError("the run was stopped before it trained: there is nothing to save")
         finally:
             if self._made:
-                # Only a run that could not start leaves it empty.
+                # Only a run that could not start leaves it empty, and runs/ where there is no other.
                 with suppress(OSError):
                     self.path.rmdir()
+                    self.path.parent.rmdir()
             self._ended.set()
             self._started.set()
 

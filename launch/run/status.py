@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from functools import cache
@@ -315,7 +316,13 @@ def run_path(text: str) -> Path:
 @cache
 def _fetched(url: str) -> Path:
     folder = new_run_dir(url.rstrip("/").rpartition("/")[2])
-    fetch(url, folder)
+    try:
+        fetch(url, folder)
+    except ConfigurationError:
+        # runs/, if there is no other run.
+        with suppress(OSError):
+            folder.parent.rmdir()
+        raise
     return folder
 
 

@@ -64,6 +64,7 @@ MISTAKES = {
     "train pong --network.hidden-sizes 8": "--network.hidden-sizes (8,): is for --network.name mlp; leave it out",
     # Runs that are named.
     "evaluate latest": "there is none",
+    "evaluate memory://no/run": "RUN memory://no/run: holds no run: it has no config.json",
     "train cartpole --start-from zoo:cartpole --network.hidden-sizes 16": "zoo:cartpole was trained with (64, 64)",
     "train cartpole-q --start-from zoo:cartpole": "is of another network",
     "train pong --start-from zoo:pong --network.no-centre-observations": "zoo:pong was trained with True",
