@@ -19,8 +19,8 @@ from launch.presets.settings_files import (
     read_config_file,
     with_settings,
 )
-from launch.run.folder import RunFolder, check_imports
-from launch.run.status import SeveralSeeds, read_seeds, run_path
+from launch.run.folder import SEEDS_FILE, RunFolder, check_imports
+from launch.run.status import LATEST, SeveralSeeds, read_seeds, run_path
 from shared.config import OptionValue, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.registry import import_modules
@@ -254,7 +254,11 @@ def _of_resumed_run(request: TrainRequest) -> ResolvedRun:
         if value is not None:
             problem = f"--resume {request.resume} has its settings and its folder; leave it out"
             raise setting_error(name, value, problem)
-    folder = RunFolder(run_path(request.resume))
+    path = run_path(request.resume)
+    if request.resume == LATEST and (path.parent / SEEDS_FILE).is_file():
+        # The newest run is one of several seeds, which all go on.
+        path = path.parent
+    folder = RunFolder(path)
     folder.check_goes_on()
     trust, modules = request.trust_imports, request.modules
     several = read_seeds(folder.path, trust_imports=trust, named_modules=modules)

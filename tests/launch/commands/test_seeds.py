@@ -58,7 +58,9 @@ def start(folder: Path, settings: str = "") -> subprocess.Popen[str]:
     return process
 
 
-def test_seeds_go_on_after_an_interrupt_and_share_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_go_on_after_an_interrupt_and_share_a_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     """And files with the names of our packages, where the user stands, are not in the way."""
     folder, file = tmp_path / "runs", tmp_path / "summary.json"
     process = start(folder)
@@ -86,7 +88,8 @@ def test_seeds_go_on_after_an_interrupt_and_share_a_summary(tmp_path: Path, monk
         assert again["seeds"][str(seed)]["status"] == "frames_reached"
         assert played[seed - 1] >= frames
     written = (folder / "seed-1" / "summary.json").stat().st_mtime_ns
-    assert main(f"train --resume {folder}".split()) == 0
+    assert main(["train", "--resume", "latest"]) == 0
+    assert "2 of 2 seeds are done" in capsys.readouterr().out
     assert (folder / "seed-1" / "summary.json").stat().st_mtime_ns == written
 
 
