@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.cli import COMMANDS
+from launch.machine import ACTOR_BYTES
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -48,6 +49,10 @@ def test_the_page_on_many_workers_has_the_seeds_of_its_rows() -> None:
                 assert len(of_seeds) == int(row["seed"]), "each seed once, in order"
     page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
     assert [steps for steps in map("; ".join, seeds.values()) if steps not in page] == []
+
+
+def test_the_page_on_installing_has_the_memory_that_is_reserved_for_an_actor() -> None:
+    assert f"reserve {ACTOR_BYTES >> 20} MiB" in (ROOT / "docs/installing.md").read_text(encoding="utf-8")
 
 
 def test_readme_is_short() -> None:
