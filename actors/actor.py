@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.environments import EnvironmentSpec, VectorEnvironment
-from actors.gradient import Gradients, Minibatches, RolloutGradient, RolloutPart
+from actors.gradient import Gradients, RolloutPart, gradients_of
 from actors.policy import Acted, Policy, carried
 from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
@@ -80,8 +80,7 @@ class Actor:
                 config, spec, environments=actor.environments, seed=seeds.actions, unroll_length=actor.unroll_length
             )
             self._sampling = [self]
-            corrected = Minibatches(config, spec, self._policy, seeds.actions) if actor.corrects else None
-            self._gradients = corrected or RolloutGradient(config, spec, self._policy)
+            self._gradients = gradients_of(config, spec, self._policy, seeds.actions)
         self._builder = RolloutBuilder(config, spec.row_shape, spec.observation_dtype, spec.actions)
         self._unroll_length = actor.unroll_length
         self._spec = spec
@@ -167,6 +166,7 @@ class Actor:
             wait=self._seconds.wait + started - self._finished_at,
         )
         non_finite, part = "", None
+        self._gradients.recent_advantages = snapshot.advantage_moments
         if self._gradients.rollout_is_done:
             self._builder.reward_factor = snapshot.reward_factor
             rollout, environment, acting = self._play()
@@ -209,6 +209,7 @@ class Actor:
             statistics=part.statistics,
             observation_moments=observation_moments,
             return_moments=return_moments,
+            advantage_moments=part.advantage_moments,
             unfinished_environments=self._builder.unfinished_environments,
             non_finite=non_finite,
         )

@@ -13,23 +13,26 @@ from actors.environments import EnvironmentSpec
 from actors.policy import Acted, Policy, assign_graph, build_network
 from shared.config import RunConfig
 from shared.graph import Graph, as_array
+from shared.losses import standardised_by_recent
 from shared.methods.method import MethodLoss, RolloutTensors, Samples
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
-# The agent steps of a rollout of the presets for images, in which one actor's advantages are standardised.
-_STANDARDISED_STEPS = 1024
+# Moments of advantages: their number, their sum and that of their squares.
+_MOMENTS = tf.TensorSpec((3,), tf.float32)
 
 
 class RolloutPart(NamedTuple):
     """One gradient of a rollout: float32 [P], and the method's statistics over its agent steps, by name.
 
     The gradient is over `samples` agent steps, `agent_steps` of which are in a gradient for the first time.
+    `advantage_moments` come with the first one of a rollout.
     """
 
     gradient: Float32Array
     statistics: dict[str, float]
     agent_steps: int
     samples: int
+    advantage_moments: tuple[float, float, float] | None = None
 
 
 class Gradients(ABC):
@@ -48,6 +51,8 @@ class Gradients(ABC):
         # Lists, because `for_another_actor` shares them as it does the graphs: the version of the target network, and
         # the names of the statistics, which are known when the graph is traced.
         self._target_version: list[int] = []
+        self.recent_advantages: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        """`WeightSnapshot.advantage_moments` of the current weights."""
         self._statistics: list[str] = []
 
     def assign_target(self, target: WeightSnapshot) -> None:
@@ -147,35 +152,9 @@ class RolloutGradient(Gradients):
         return self._differentiated(tape, loss)
 
 
-class RecentAdvantages:
-    """Moments of the advantages of an actor's last rollouts, of about 1,024 agent steps together.
-
-    For the small rollouts of many actors. Within 64 consecutive steps of one environment all advantages may be of one
-    sign, and standardised among themselves half of them would change it: in LunarLander, a crash would be praised.
-    """
-
-    def __init__(self) -> None:
-        # The number of advantages, their sum and that of their squares.
-        self._sums = np.zeros(3)
-
-    def standardised(self, advantages: Float32Array, mask: Float32Array) -> Float32Array:
-        """Take in the advantages [T, B] of a rollout. Returns them by the moments; 0 where masked."""
-        live = mask > 0.5
-        taken = advantages[live].astype(np.float64)
-        sums = np.array([len(taken), taken.sum(), np.square(taken).sum()])
-        # One that is not finite would stay for good. Its gradient is dropped.
-        if np.isfinite(sums).all():
-            self._sums = max(0.0, 1.0 - len(taken) / _STANDARDISED_STEPS) * self._sums + sums
-        number, total, squares = self._sums
-        mean = total / max(number, 1.0)
-        deviation = np.sqrt(max(squares / max(number, 1.0) - mean * mean, 0.0) + 1e-8)
-        return np.where(live, (advantages - mean) / deviation, 0.0).astype(np.float32)
-
-
 class Minibatches(Gradients):
     """E x M gradients of each rollout: E epochs, each over M minibatches of agent steps drawn at random.
 
-    Also for E = M = 1 with `actor.fresh_gradients`, whose only gradient uses newer weights than those that acted.
     Values and log-probabilities are those of acting; returns and advantages are computed once, with the weights that
     acted. For methods with probabilities the loss uses the clipped ratio (Schulman et al. 2017, arXiv 1707.06347, eq.
     7) to the behaviour policy, which corrects for all updates in between, those of other actors included.
@@ -199,7 +178,7 @@ class Minibatches(Gradients):
         a_float = tf.TensorSpec(shape, tf.float32)
         minibatch = tf.TensorSpec((self._drawable // self._minibatches,), tf.int32)
         states = [tf.TensorSpec((shape[1], n), tf.float32) for n in units]
-        self._targets = Graph(self._targets_graph, [a_float, *signature])
+        self._targets = Graph(self._targets_graph, [_MOMENTS, a_float, *signature])
         self._gradient = Graph(
             self._gradient_graph, [*signature[:2], a_float, a_float, a_float, a_float, minibatch, *states]
         )
@@ -210,7 +189,7 @@ class Minibatches(Gradients):
         self._log_probs: Float32Array = np.zeros(shape, np.float32)
         self._returns: Float32Array = np.zeros(shape, np.float32)
         self._advantages: Float32Array = np.zeros(shape, np.float32)
-        self._recent = RecentAdvantages() if self._standardises else None
+        self._moments: tuple[float, float, float] | None = None
         self._rollout: Rollout | None = None
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
@@ -235,10 +214,10 @@ class Minibatches(Gradients):
             self._log_probs[t] = acted.log_probs
 
     def begin(self, rollout: Rollout) -> None:
-        returns, advantages = self._targets(self._values, *rollout_arrays(rollout))
-        self._returns, self._advantages = returns.numpy(), advantages.numpy()
-        if self._recent is not None:
-            self._advantages = self._recent.standardised(self._advantages, rollout.mask)
+        moments = np.array(self.recent_advantages, np.float32)
+        results = self._targets(moments, self._values, *rollout_arrays(rollout))
+        self._returns, self._advantages, own = (result.numpy() for result in results)
+        self._moments = tuple(own.tolist()) if self._standardises else None
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
 
@@ -249,15 +228,21 @@ class Minibatches(Gradients):
         if part == 0:
             self._order = self._order_of(epoch)
         indices = np.split(self._order, self._minibatches)[part]
-        gradient, statistics = self._gradient(
-            rollout.observations, rollout.actions, rollout.mask, self._returns, self._advantages, self._log_probs,
-            indices, *rollout.first_state,
-        )  # fmt: skip
+        gradient, statistics = self._differentiate(rollout, indices)
         samples = self._samples(rollout, indices)
         self._reported += 1
         if self._reported == self._epochs * self._minibatches:
             self._rollout = None
-        return RolloutPart(as_array(gradient), self._named(statistics), samples if epoch == 0 else 0, samples)
+        moments, self._moments = self._moments, None
+        return RolloutPart(as_array(gradient), self._named(statistics), samples if epoch == 0 else 0, samples, moments)
+
+    def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradient over a minibatch, and its statistics."""
+        gradient, statistics = self._gradient(
+            rollout.observations, rollout.actions, rollout.mask, self._returns, self._advantages, self._log_probs,
+            indices, *rollout.first_state,
+        )  # fmt: skip
+        return gradient, statistics
 
     def drop(self) -> int:
         rollout, self._rollout = self._rollout, None
@@ -298,11 +283,15 @@ class Minibatches(Gradients):
         random = np.random.default_rng((self._seed, self._rollouts, epoch))
         return random.permutation(self._drawable).astype(np.int32)
 
-    def _targets_graph(self, values: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        network = self._policy.network
-        return self._policy.method.targets(
-            network, self._target_network, rollout_tensors(rollout), tf.convert_to_tensor(values)
+    def _targets_graph(self, moments: tf.Tensor, values: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Returns and advantages float32 [T, B], and the advantages' own moments float32 [3]."""
+        tensors = rollout_tensors(rollout)
+        returns, advantages = self._policy.method.targets(
+            self._policy.network, self._target_network, tensors, tf.convert_to_tensor(values)
         )
+        if self._standardises:
+            advantages, moments = standardised_by_recent(advantages, tensors.mask, moments)
+        return returns, advantages, moments
 
     def _gradient_graph(
         self,
@@ -332,6 +321,52 @@ class Minibatches(Gradients):
                 output = network(observations)
             loss = method.sample_loss(output, samples)
         return self._differentiated(tape, loss)
+
+
+class WholeRollouts(Minibatches):
+    """E gradients of each whole rollout, each with returns and advantages at its own weights.
+
+    For `actor.fresh_gradients` where a rollout is one minibatch. Returns bootstrap from values: with those of acting,
+    what the values have learned would spread by one rollout while all actors play theirs, the slower the more actors
+    there are. The forward pass of the gradient gives newer ones at no cost (Andrychowicz et al. 2021, arXiv 2006.05990,
+    section 3.5, recompute advantages for each pass over the data).
+    """
+
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
+        super().__init__(config, spec, policy, seed)
+        signature = rollout_signature(config, spec, policy.network.state_units)
+        log_probs = tf.TensorSpec(self._log_probs.shape, tf.float32)
+        self._gradient = Graph(self._whole_gradient_graph, [_MOMENTS, log_probs, *signature])
+
+    def begin(self, rollout: Rollout) -> None:
+        self._rollout, self._reported = rollout, 0
+
+    def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:  # noqa: ARG002
+        moments = np.array(self.recent_advantages, np.float32)
+        gradient, statistics, own = self._gradient(moments, self._log_probs, *rollout_arrays(rollout))
+        if self._standardises and self._reported == 0:
+            self._moments = tuple(own.numpy().tolist())
+        return gradient, statistics
+
+    def _whole_gradient_graph(
+        self, moments: tf.Tensor, log_probs: tf.Tensor, *rollout: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        tensors, network, method = rollout_tensors(rollout), self._policy.network, self._policy.method
+        with tf.GradientTape() as tape:
+            output = network.unroll(tensors.observations[:-1], tensors.first_state, tensors.mask)
+            values = tf.stop_gradient(method.value(output))
+            returns, advantages, moments = self._targets_graph(moments, values, *rollout)
+            log_probs = tf.convert_to_tensor(log_probs)
+            loss = method.sample_loss(output, Samples(tensors.actions, tensors.mask, returns, advantages, log_probs))
+        return *self._differentiated(tape, loss), moments
+
+
+def gradients_of(config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> Gradients:
+    """The gradients that the settings choose, of the first actor of a process."""
+    if not config.actor.corrects:
+        return RolloutGradient(config, spec, policy)
+    whole = config.actor.fresh_gradients and config.actor.minibatches == 1
+    return (WholeRollouts if whole else Minibatches)(config, spec, policy, seed)
 
 
 def rollout_signature(config: RunConfig, spec: EnvironmentSpec, state_units: Sequence[int]) -> list[tf.TensorSpec]:

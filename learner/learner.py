@@ -30,7 +30,7 @@ from learner.account import Account, DropReason
 from learner.update import GradientAccumulator
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.moments import Moments
+from shared.moments import Moments, with_newer
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
@@ -71,6 +71,7 @@ class Learner:
         if RUNNING_MEAN in layout.names:
             self._observation_moments = Moments.zero(layout.sizes[layout.names.index(RUNNING_MEAN)])
         self._return_moments = Moments.zero(1)
+        self._advantage_moments = np.zeros(3)
         self._snapshot: WeightSnapshot | None = None
         self._target_snapshot: WeightSnapshot | None = None
         self._restored_snapshot_frames: int | None = None
@@ -161,6 +162,8 @@ class Learner:
             self._observation_moments = self._observation_moments.merge(report.observation_moments)
         if report.return_moments is not None:
             self._return_moments = self._return_moments.merge(report.return_moments)
+        if report.advantage_moments is not None:
+            self._advantage_moments = with_newer(self._advantage_moments, np.array(report.advantage_moments))
 
     def _conclude(self, sampled: int, *, updated: bool) -> None:
         """Account for an update, and update the target network; `sampled` agent steps were counted for it before."""
@@ -186,11 +189,15 @@ class Learner:
                 frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
             else:
                 self._write_observation_moments()
-            moments = self._return_moments
+            moments, advantages = self._return_moments, self._advantage_moments
             # 1 before the first report. The constant guards returns without variance: rewards of 0, or clipped ones.
             reward_factor = float((moments.variance[0] + 1e-8) ** -0.5) if moments.number else 1.0
             self._snapshot = WeightSnapshot(
-                self.version, _read_only_copy(self._accumulator.read()), frames, reward_factor
+                self.version,
+                _read_only_copy(self._accumulator.read()),
+                frames,
+                reward_factor,
+                (float(advantages[0]), float(advantages[1]), float(advantages[2])),
             )
         return self._snapshot
 

@@ -66,6 +66,7 @@ class Weights(NamedTuple):
     parameters: VectorAddress
     frames: int
     reward_factor: float
+    advantage_moments: tuple[float, float, float]
 
 
 class Request(NamedTuple):
@@ -153,7 +154,7 @@ class _SharedSnapshots:
         if snapshot is not self._snapshot:
             vector = self.vectors.free(snapshot.parameters.size, in_use)
             vector.values[...] = snapshot.parameters
-            weights = Weights(snapshot.version, vector.address, snapshot.frames, snapshot.reward_factor)
+            weights = Weights(snapshot.version, vector.address, *snapshot[2:])
             self._snapshot, self._shared = snapshot, (weights, vector)
         return self._shared
 
@@ -238,7 +239,7 @@ class LocalEndpoint:
             self._channel.close()
 
     def _snapshot(self, weights: Weights) -> WeightSnapshot:
-        return WeightSnapshot(weights.version, self._vector(weights.parameters), weights.frames, weights.reward_factor)
+        return WeightSnapshot(weights.version, self._vector(weights.parameters), *weights[2:])
 
     def _vector(self, address: VectorAddress) -> Float32Array:
         if address not in self._vectors:

@@ -125,7 +125,7 @@ class ActorCritic(Method):
             n_step=settings.n_step,
         )
         advantages = returns - values
-        # A rollout of one of many actors is too small to be standardised by itself: see `RecentAdvantages`.
+        # A rollout of one of many actors is too small to be standardised by itself: see `standardised_by_recent`.
         if settings.standardise_advantages and not self.config.actor.fresh_gradients:
             advantages = standardised(advantages, rollout.mask)
         return Targets(returns, advantages)

@@ -9,11 +9,12 @@ from rollouts import METHODS, first_weights, make_actor, make_policy, recording,
 
 from actors.actor import Actor
 from actors.environments import environment_spec
-from actors.gradient import RecentAdvantages, RolloutGradient
+from actors.gradient import RolloutGradient
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.methods.actor_critic import ActorCritic
+from shared.moments import with_newer
 from shared.registry import MethodEntry
 from shared.types import GradientReport, WeightSnapshot
 
@@ -268,38 +269,49 @@ def test_actors_that_share_graphs_are_equal_to_the_bit_to_those_with_their_own(c
         assert found.statistics == expected.statistics
 
 
+@pytest.mark.parametrize("config", [CARTPOLE, Q_LEARNING], ids=["actor_critic", "q_learning"])
+def test_the_returns_of_a_whole_rollout_are_at_the_weights_of_its_gradient(config: RunConfig) -> None:
+    config = replace(config, actor=replace(config.actor, epochs=2, fresh_gradients=True))
+    old, new = snapshots(config)
+    actor = make_actor(config)
+    assert run(actor, config, old) is None
+    rollout = actor._gradients._rollout  # type: ignore[attr-defined]
+    for snapshot in (new, old):
+        found = reported(actor, snapshot, config, old)
+        policy = make_policy(config)
+        policy.assign(snapshot.parameters)
+        plain = RolloutGradient(config, environment_spec(config.environment), policy)
+        if config.method.uses_target_network:
+            plain.assign_target(old)
+        plain.begin(rollout)
+        assert found.statistics["value_loss"] == pytest.approx(plain.next().statistics["value_loss"], rel=1e-5)
+
+
 def test_a_rollout_of_a_thousand_steps_is_standardised_by_itself() -> None:
     random = np.random.default_rng(0)
-    recent = RecentAdvantages()
     for scale in (1.0, 5.0):
         advantages = random.normal(scale, scale, (64, 16)).astype(np.float32)
         mask = np.ones((64, 16), np.float32)
-        expected = losses.standardised(advantages, mask).numpy()
-        np.testing.assert_allclose(recent.standardised(advantages, mask), expected, rtol=1e-4, atol=1e-5)
+        expected = losses.standardised(advantages, mask)
+        found, _ = losses.standardised_by_recent(advantages, mask, np.array([1024, 77, 99], np.float32))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_small_rollouts_are_standardised_by_the_moments_of_the_last_ones_too() -> None:
-    recent = RecentAdvantages()
     mask = np.ones((4, 1), np.float32)
     first = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
-    np.testing.assert_allclose(recent.standardised(first, mask), (first - 2.5) / first.std(), rtol=1e-5)
+    found, before = losses.standardised_by_recent(first, mask, np.zeros(3, np.float32))
+    np.testing.assert_allclose(found, (first - 2.5) / first.std(), rtol=1e-5)
     mask[3] = 0.0
     # All are worse than the first ones, and stay so.
     second = np.array([[-5.0], [-6.0], [-7.0], [99.0]], np.float32)
     kept = 1 - 3 / 1024
     number, total, squares = kept * 4 + 3, kept * 10 - 18, kept * 30 + 110
+    np.testing.assert_allclose(with_newer(before.numpy(), np.array([3, -18, 110])), [number, total, squares])
     mean = total / number
     expected = (second - mean) / np.sqrt(squares / number - mean**2)
     expected[3] = 0.0
-    np.testing.assert_allclose(recent.standardised(second, mask), expected, rtol=1e-5)
+    found, own = losses.standardised_by_recent(second, mask, before)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_array_equal(own, [3, -18, 110])
     assert (expected[:3] < 0.0).all()
-
-
-def test_advantages_that_are_not_finite_leave_the_moments_alone() -> None:
-    recent, mask = RecentAdvantages(), np.ones((2, 1), np.float32)
-    recent.standardised(np.array([[0.0], [2.0]], np.float32), mask)
-    assert not np.isfinite(recent.standardised(np.array([[np.nan], [2.0]], np.float32), mask)).all()
-    unchanged = RecentAdvantages()
-    for _ in range(2):
-        expected = unchanged.standardised(np.array([[0.0], [2.0]], np.float32), mask)
-    np.testing.assert_array_equal(recent.standardised(np.array([[0.0], [2.0]], np.float32), mask), expected)

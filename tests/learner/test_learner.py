@@ -93,6 +93,17 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     assert other.state() == learner.state()
 
 
+def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfig) -> None:
+    learner = make_learner(cartpole)
+    assert learner.snapshot().advantage_moments == (0.0, 0.0, 0.0)
+    for sequence in (1, 2):
+        learner.submit(report(sequence, version=learner.version, advantage_moments=(256.0, 64.0, 512.0)))
+    refused = report(3, version=9, advantage_moments=(256.0, 1e6, 1e6))
+    assert learner.submit(refused).dropped == "unknown_version"
+    # The second ones push out a quarter of the last 1,024 agent steps.
+    assert learner.snapshot().advantage_moments == (0.75 * 256 + 256, 0.75 * 64 + 64, 0.75 * 512 + 512)
+
+
 def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_accepted(
     cartpole: RunConfig, tmp_path: Path
 ) -> None:
