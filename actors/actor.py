@@ -16,6 +16,9 @@ from shared.moments import Moments
 from shared.seeds import SeedRule, actor_seeds
 from shared.types import Float32Array, GradientReport, Rollout, StageSeconds, WeightSnapshot
 
+# Agent steps that an actor with fresh gradients plays at most before its first rollout.
+_MOST_AHEAD = 1024
+
 
 class ActorState(NamedTuple):
     """The state from which an actor resumes to the bit. `actions` [N, B(, D)] are all actions of its environments.
@@ -91,6 +94,10 @@ class Actor:
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
         self._finished_at = time.perf_counter()
         self._fresh = actor.fresh_gradients
+        # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they show
+        # one phase of the game at a time, until these have drifted apart (staggered resets, arXiv 2511.21011).
+        most = _MOST_AHEAD // (actor.environments * actor.unroll_length) if self._fresh else 0
+        self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + most))
         # Those of the rollout that was played last, until its first gradient is reported; moments of observations and
         # of returns.
         self._seconds = StageSeconds()
@@ -169,6 +176,9 @@ class Actor:
         self._gradients.recent_advantages = snapshot.advantage_moments
         if self._gradients.rollout_is_done:
             self._builder.reward_factor = snapshot.reward_factor
+            if self._ahead:
+                self._play_ahead()
+                before = time.perf_counter()
             rollout, environment, acting = self._play()
             before += environment + acting
             seconds = seconds._replace(environment=environment, acting=acting)
@@ -237,6 +247,14 @@ class Actor:
         if replaced is not None:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
+
+    def _play_ahead(self) -> None:
+        """Before the first rollout, play as many as were drawn. They are in no gradient and in no account."""
+        for _ in range(self._ahead):
+            self._play()
+        self._ahead = 0
+        # Those that go on are counted from their starts.
+        self._builder.take_episodes()
 
     def _play(self) -> tuple[Rollout, float, float]:
         clock = time.perf_counter

@@ -149,7 +149,8 @@ class ActorConfig:
     rollout. M divides the environments times the unroll length."""
     fresh_gradients: bool = False
     """An actor takes the newest weights between its rollout and the first gradient, whose clipped ratio corrects for
-    the updates in between; with M = 1 each gradient has returns at its own weights. For many actors."""
+    the updates in between; with M = 1 each gradient has returns at its own weights. Before its first rollout it plays
+    up to 1,024 agent steps, by chance, that count nowhere. For many actors."""
     steps_in_flight: Annotated[int | None, Range(1)] = None
     """Agent steps of the rollouts of all actors together at which learning is known to work. More actors than fit share
     them: smaller rollouts, as many agent steps an update as before, and fresh gradients. None, or an explicit

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run
 
+import actors.actor
 from actors.actor import Actor
-from actors.environments import environment_spec
+from actors.environments import VectorEnvironment, environment_spec
 from actors.gradient import RolloutGradient
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
@@ -192,6 +193,36 @@ PENDULUM = replace(
 Q_LEARNING = replace(CARTPOLE, method=MethodConfig(name="q_learning"))
 
 
+@pytest.fixture
+def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For comparisons with actors that begin with their first episodes."""
+    monkeypatch.setattr(actors.actor, "_MOST_AHEAD", 0)
+
+
+def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = replace(CARTPOLE, actor=ActorConfig(2, 32, fresh_gradients=True))
+    old, new = snapshots(config)
+    steps, step = [], VectorEnvironment.step
+    monkeypatch.setattr(VectorEnvironment, "step", lambda *arguments: steps.append(1) or step(*arguments))
+    first, ahead, moments = make_actor(config), set(), []
+    for actor_id in range(12):
+        steps.clear()
+        actor = make_actor(config, actor_id, first)
+        assert run(actor, config, old) is None
+        found, again = len(steps) // 32 - 1, run(actor, config, new)
+        ahead.add(found)
+        assert 32 * 2 * found <= 1024
+        # Of what was played before, only the start of an episode that goes on counts.
+        assert again is not None
+        assert again.agent_steps <= 64
+        np.testing.assert_array_equal(again.episodes.returns, again.episodes.lengths)
+        moments.append(again.advantage_moments)
+    assert len(ahead) > 5
+    assert moments == [None] * 12
+
+
 def snapshots(config: RunConfig) -> tuple[WeightSnapshot, WeightSnapshot]:
     weights = first_weights(config)
     return WeightSnapshot(3, weights), WeightSnapshot(7, weights * np.float32(1.5))
@@ -205,6 +236,7 @@ def reported(
 
 @pytest.mark.parametrize("config", [CARTPOLE, Q_LEARNING], ids=["actor_critic", "q_learning"])
 @pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.usefixtures("none_ahead")
 def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunConfig, epochs: int) -> None:
     config = replace(config, actor=replace(config.actor, epochs=epochs, fresh_gradients=True))
     old, new = snapshots(config)
@@ -224,6 +256,7 @@ def test_a_gradient_has_the_weights_of_the_call_after_the_rollout(config: RunCon
         assert not np.allclose(first.gradient, stale.gradient)
 
 
+@pytest.mark.usefixtures("none_ahead")
 def test_at_the_weights_that_acted_a_fresh_gradient_is_the_plain_one() -> None:
     old, _ = snapshots(CARTPOLE)
     fresh = make_actor(replace(CARTPOLE, actor=replace(CARTPOLE.actor, fresh_gradients=True)))
