@@ -241,6 +241,7 @@ class Learner:
             "snapshot_frames": None if self._snapshot is None else self._snapshot.frames,
             "observation_moments": None if observations is None else observations.to_json(),
             **({"return_moments": returns.to_json()} if returns.number else {}),
+            **({"advantage_moments": self._advantage_moments.tolist()} if self._advantage_moments[0] else {}),
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
@@ -251,6 +252,7 @@ class Learner:
             self._observation_moments = Moments.from_json(state["observation_moments"])
         if "return_moments" in state:
             self._return_moments = Moments.from_json(state["return_moments"])
+        self._advantage_moments = np.array(state.get("advantage_moments", (0.0, 0.0, 0.0)), np.float64)
         self._snapshot = self._target_snapshot = None
         self._restored_snapshot_frames = state["snapshot_frames"]
 

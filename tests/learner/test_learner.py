@@ -1,5 +1,6 @@
 """The learner and its account: admission, sums of a node, schedules, moments, the target network, and checkpoints."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,15 +94,20 @@ def test_moments_of_accepted_reports_are_merged_into_the_weights(cartpole: RunCo
     assert other.state() == learner.state()
 
 
-def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfig) -> None:
+def test_weights_come_with_the_moments_of_the_last_advantages(cartpole: RunConfig, tmp_path: Path) -> None:
     learner = make_learner(cartpole)
     assert learner.snapshot().advantage_moments == (0.0, 0.0, 0.0)
     for sequence in (1, 2):
         learner.submit(report(sequence, version=learner.version, advantage_moments=(256.0, 64.0, 512.0)))
     refused = report(3, version=9, advantage_moments=(256.0, 1e6, 1e6))
     assert learner.submit(refused).dropped == "unknown_version"
+    refused = report(4, version=learner.version, advantage_moments=(256.0, math.nan, math.nan), non_finite="gradient")
+    assert learner.submit(refused).dropped == "non_finite"
     # The second ones push out a quarter of the last 1,024 agent steps.
     assert learner.snapshot().advantage_moments == (0.75 * 256 + 256, 0.75 * 64 + 64, 0.75 * 512 + 512)
+    other = restored(learner, make_learner(cartpole), tmp_path)
+    assert other.snapshot().advantage_moments == learner.snapshot().advantage_moments
+    assert other.state() == learner.state()
 
 
 def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_accepted(

@@ -177,8 +177,9 @@ class EchoRunner:
         # Written out: the processes of Ray do not find the tests' helpers.
         episodes, seconds = EpisodeStats(np.empty(0), np.empty(0, np.int64)), StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0)
         return GradientReport(
-            self._actor_id, self._sequence, snapshot.version, "", gradient, 1, 1, episodes, seconds, {}
-        )
+            self._actor_id, self._sequence, snapshot.version, "", gradient, 1, 1, episodes, seconds, {},
+            advantage_moments=snapshot.advantage_moments,
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,9 @@ def test_each_rollout_gets_the_weights_of_its_dispatch(shared_memory: bool, loca
     expected: dict[int, list[int]] = {actor_id: [] for actor_id in executor.actor_ids}
 
     def dispatch(actor_id: int, version: int) -> None:
-        executor.publish(WeightSnapshot(version, np.full(size, version, np.float32), 0))
+        moments = (1024.0, float(version), 0.5)
+        weights = np.full(size, version, np.float32)
+        executor.publish(WeightSnapshot(version, weights, 0, advantage_moments=moments))
         executor.dispatch(actor_id)
         expected[actor_id].append(version)
 
@@ -225,6 +228,7 @@ def test_each_rollout_gets_the_weights_of_its_dispatch(shared_memory: bool, loca
         received += 1
         assert report.version == expected[report.actor_id].pop(0)
         np.testing.assert_array_equal(report.gradient, np.full(size, report.version, np.float32))
+        assert report.advantage_moments == (1024.0, report.version, 0.5)
         if version < versions:
             dispatch(report.actor_id, version := version + 1)
     assert received == versions
