@@ -18,7 +18,7 @@ from shared.methods.method import MethodLoss, RolloutTensors, Samples
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
 # Moments of advantages: their number, their sum and that of their squares.
-_MOMENTS = tf.TensorSpec((3,), tf.float32)
+_MOMENTS = tf.TensorSpec((3,), tf.float64)
 
 
 class RolloutPart(NamedTuple):
@@ -167,7 +167,7 @@ class Minibatches(Gradients):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
         super().__init__(config, spec, policy)
         self._epochs, self._minibatches = config.actor.epochs, config.actor.minibatches
-        # Otherwise the graph of the targets does.
+        # Otherwise `Method.targets` does.
         self._standardises = config.method.standardise_advantages and config.actor.fresh_gradients
         shape = (config.actor.unroll_length, config.actor.environments)
         self._begin_first(shape, seed)
@@ -214,7 +214,7 @@ class Minibatches(Gradients):
             self._log_probs[t] = acted.log_probs
 
     def begin(self, rollout: Rollout) -> None:
-        moments = np.array(self.recent_advantages, np.float32)
+        moments = np.array(self.recent_advantages, np.float64)
         results = self._targets(moments, self._values, *rollout_arrays(rollout))
         self._returns, self._advantages, own = (result.numpy() for result in results)
         self._moments = tuple(own.tolist()) if self._standardises else None
@@ -284,8 +284,9 @@ class Minibatches(Gradients):
         return random.permutation(self._drawable).astype(np.int32)
 
     def _targets_graph(self, moments: tf.Tensor, values: tf.Tensor, *rollout: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns and advantages float32 [T, B], and the advantages' own moments float32 [3]."""
-        tensors = rollout_tensors(rollout)
+        """Returns and advantages float32 [T, B], and the advantages' own moments float64 [3]."""
+        # Eager graphs pass arrays here, too.
+        tensors, moments = rollout_tensors(rollout), tf.convert_to_tensor(moments)
         returns, advantages = self._policy.method.targets(
             self._policy.network, self._target_network, tensors, tf.convert_to_tensor(values)
         )
@@ -342,7 +343,7 @@ class WholeRollouts(Minibatches):
         self._rollout, self._reported = rollout, 0
 
     def _differentiate(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> tuple[tf.Tensor, tf.Tensor]:  # noqa: ARG002
-        moments = np.array(self.recent_advantages, np.float32)
+        moments = np.array(self.recent_advantages, np.float64)
         gradient, statistics, own = self._gradient(moments, self._log_probs, *rollout_arrays(rollout))
         if self._standardises and self._reported == 0:
             self._moments = tuple(own.numpy().tolist())

@@ -156,16 +156,17 @@ def standardised_by_recent(advantages: tf.Tensor, mask: tf.Tensor, moments: tf.T
     For small rollouts. Within 64 consecutive steps of one environment all advantages may be of one sign, and
     standardised among themselves half of them would change it: in LunarLander, a crash would be praised.
 
-    `moments` float32 [3] are the number, the sum and the sum of squares of the advantages before these; zeros at the
-    start. Returns those of `advantages` too. An actor's own last 1,024 agent steps would not do: a thousand actors play
-    a million meanwhile.
+    `moments` float64 [3] are the number, the sum and the sum of squares of the advantages before these; zeros at the
+    start. Returns those of `advantages` too. In float32 the variance would be lost where the mean is a thousand
+    deviations. An actor's own last 1,024 agent steps would not do: a thousand actors play a million meanwhile.
     """
-    advantages = selected(advantages, mask)
-    own = tf.stack([tf.reduce_sum(mask), tf.reduce_sum(advantages), tf.reduce_sum(tf.square(advantages))])
+    taken, steps = (tf.cast(x, tf.float64) for x in (selected(advantages, mask), mask))
+    own = tf.stack([tf.reduce_sum(steps), tf.reduce_sum(taken), tf.reduce_sum(tf.square(taken))])
     number, total, squares = tf.unstack(with_newer(moments, own, tf.maximum))
     mean = total / tf.maximum(number, 1.0)
     variance = tf.maximum(squares / tf.maximum(number, 1.0) - tf.square(mean), 0.0)
-    return selected((advantages - mean) * tf.math.rsqrt(variance + 1e-8), mask), own
+    scaled = tf.cast((taken - mean) * tf.math.rsqrt(variance + 1e-8), tf.float32)
+    return selected(scaled, mask), own
 
 
 class ActionValueLoss(NamedTuple):

@@ -14,7 +14,7 @@ _RECENT_STEPS = 1024
 
 def with_newer(moments: Any, newer: Any, maximum: Callable = max) -> Any:
     """Number, sum and sum of squares of about the last 1,024 values: those of `newer` ones push old ones out."""
-    return maximum(0.0, 1.0 - newer[0] / _RECENT_STEPS) * moments + newer
+    return maximum(1.0 - newer[0] / _RECENT_STEPS, 0.0) * moments + newer
 
 
 class Moments(NamedTuple):

@@ -17,7 +17,7 @@ RolloutTensors = Rollout
 
 
 class Targets(NamedTuple):
-    """Targets of a rollout, float32 [T, B] each, constant in all its gradients.
+    """Targets of a rollout, float32 [T, B] each. No gradient flows through them.
 
     `returns` are the targets of the value or of the chosen action's value; `advantages` weigh the policy's term, and
     are zeros for methods without one.
@@ -105,10 +105,10 @@ class Method(ABC):
     def targets(
         self, network: Network, target_network: Network | None, rollout: RolloutTensors, values: tf.Tensor
     ) -> Targets:
-        """Graph code: the targets of a rollout, with the weights that acted.
+        """Graph code: the targets of a rollout, at the weights of `network`.
 
         `target_network` is None if the run has none, see `MethodConfig.uses_target_network`. `values` float32 [T, B]
-        are those of acting at times 0 … T-1.
+        are those of the network at times 0 … T-1.
         """
 
     @abstractmethod

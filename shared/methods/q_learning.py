@@ -26,8 +26,8 @@ class QLearning(Method):
 
     Actions are ε-greedy. `n_step` = 1 is Algorithm 1 of the paper.
 
-    Without a target network θ⁻ are the weights that acted (Gallici et al. 2024, arXiv 2407.04811): targets bootstrap
-    from the values of acting.
+    Without a target network θ⁻ are the weights that acted (Gallici et al. 2024, arXiv 2407.04811), or, with fresh
+    gradients of whole rollouts, those of the gradient: targets bootstrap from their values.
     """
 
     preferences_are = "action value"

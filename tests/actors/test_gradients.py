@@ -1,6 +1,7 @@
 """Gradients of a rollout at other weights than those that acted: which steps, how often, and how they are counted."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -320,20 +321,61 @@ def test_the_returns_of_a_whole_rollout_are_at_the_weights_of_its_gradient(confi
         assert found.statistics["value_loss"] == pytest.approx(plain.next().statistics["value_loss"], rel=1e-5)
 
 
-def test_a_rollout_of_a_thousand_steps_is_standardised_by_itself() -> None:
-    random = np.random.default_rng(0)
-    for scale in (1.0, 5.0):
-        advantages = random.normal(scale, scale, (64, 16)).astype(np.float32)
-        mask = np.ones((64, 16), np.float32)
-        expected = losses.standardised(advantages, mask)
-        found, _ = losses.standardised_by_recent(advantages, mask, np.array([1024, 77, 99], np.float32))
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_advantages_are_standardised_by_the_moments_that_came_with_the_weights(minibatches: int) -> None:
+    config = replace(
+        CARTPOLE,
+        actor=replace(CARTPOLE.actor, epochs=2, minibatches=minibatches, fresh_gradients=True),
+        method=MethodConfig(standardise_advantages=True),
+    )
+    (old, new), policy_loss = snapshots(config), {}
+    first = make_actor(config)
+    for mean in (0.0, 50.0):
+        moments = (1000.0, 1000.0 * mean, 1000.0 * (mean**2 + 1.0))
+        of_weights = [snapshot._replace(advantage_moments=moments) for snapshot in (old, new)]
+        actor = make_actor(config, 0, first)
+        assert run(actor, config, of_weights[0]) is None
+        reports = [run(actor, config, of_weights[1]) for _ in range(2 * minibatches)]
+        agent_steps = sum(report.agent_steps for report in reports)
+        of_reports = [report.advantage_moments for report in reports]
+        # Those of a rollout are counted once.
+        assert of_reports[0] is not None
+        assert of_reports[0][0] == agent_steps
+        assert of_reports[1:] == [None] * (len(reports) - 1)
+        policy_loss[mean] = reports[0].statistics["policy_loss"]
+    # They are positive: above the last ones around 0, and below those around 50.
+    assert policy_loss[0.0] < 0.0
+    assert policy_loss[50.0] > 5.0
+
+
+@pytest.mark.parametrize("actor", [{"epochs": 2, "minibatches": 2}, {"fresh_gradients": True}], ids=str)
+@pytest.mark.parametrize("standardise", [False, True])
+def test_the_gradients_of_eager_graphs_are_the_same(actor: dict[str, Any], standardise: bool) -> None:
+    method = MethodConfig(standardise_advantages=standardise)
+    config = replace(CARTPOLE, actor=replace(CARTPOLE.actor, unroll_length=2, **actor), method=method)
+    _, new = snapshots(config)
+    expected = reported(make_actor(config), new, config)
+    tf.config.run_functions_eagerly(True)
+    try:
+        found = reported(make_actor(config), new, config)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(1.0, 1.0), (5.0, 5.0), (1e4, 1.0)])
+def test_a_rollout_of_a_thousand_steps_is_standardised_by_itself(mean: float, deviation: float) -> None:
+    advantages = np.random.default_rng(0).normal(mean, deviation, (64, 16)).astype(np.float32)
+    mask = np.ones((64, 16), np.float32)
+    found, _ = losses.standardised_by_recent(advantages, mask, np.array([1024.0, 77.0, 99.0]))
+    exact = advantages.astype(np.float64)
+    np.testing.assert_allclose(found, (exact - exact.mean()) / exact.std(), rtol=1e-4, atol=1e-5)
 
 
 def test_small_rollouts_are_standardised_by_the_moments_of_the_last_ones_too() -> None:
     mask = np.ones((4, 1), np.float32)
     first = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
-    found, before = losses.standardised_by_recent(first, mask, np.zeros(3, np.float32))
+    found, before = losses.standardised_by_recent(first, mask, np.zeros(3))
     np.testing.assert_allclose(found, (first - 2.5) / first.std(), rtol=1e-5)
     mask[3] = 0.0
     # All are worse than the first ones, and stay so.
