@@ -249,12 +249,11 @@ class Actor:
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
     def _play_ahead(self) -> None:
-        """Before the first rollout, play as many as were drawn. They are in no gradient and in no account."""
+        """Play a random number of rollouts before the first one. No gradient and no count has their agent steps."""
         for _ in range(self._ahead):
             self._play()
         self._ahead = 0
-        # Those that go on are counted from their starts.
-        self._builder.take_episodes()
+        self._builder.forget_episodes()
 
     def _play(self) -> tuple[Rollout, float, float]:
         clock = time.perf_counter

@@ -169,6 +169,11 @@ class RolloutBuilder:
         finished, self._finished = self._finished, []
         return EpisodeStats.joined(finished)
 
+    def forget_episodes(self) -> None:
+        """Leave out the episodes that have ended so far. Those under way still count from their starts."""
+        self._finished = []
+        self._has_finished[:] = False
+
     @property
     def replaced(self) -> npt.NDArray[np.bool_] | None:
         """The observations at times 0 … T-1 with replaced numbers, bool [T, B]; None if there are none."""
