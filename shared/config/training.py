@@ -44,7 +44,7 @@ class MethodConfig:
     """actor_critic: schedule of ε, by the names of --optimizer.schedule and over the same frames."""
     standardise_advantages: Annotated[bool, _ACTOR_CRITIC] = False
     """actor_critic: scale the advantages of a rollout to mean 0 and standard deviation 1 in the policy loss; with
-    --actor.fresh-gradients those of an actor's last 1,024 agent steps, since its rollouts are small."""
+    --actor.fresh-gradients those of the last 1,024 agent steps of all actors, since their rollouts are small."""
     target_network: Annotated[bool, _Q_LEARNING] = True
     """q_learning, sarsa: bootstrap from a target network, as in the paper. Off: from the weights that acted, as in PQN
     (arXiv 2407.04811)."""
@@ -149,8 +149,8 @@ class ActorConfig:
     rollout. M divides the environments times the unroll length."""
     fresh_gradients: bool = False
     """An actor takes the newest weights between its rollout and the first gradient, whose clipped ratio corrects for
-    the updates in between; with M = 1 each gradient has returns at its own weights. Before its first rollout it plays
-    up to 1,024 agent steps, by chance, that count nowhere. For many actors."""
+    the updates in between; with M = 1 returns are computed anew at the weights of each gradient. Before its first
+    rollout it plays a random number of agent steps, at most 1,024, which are not counted. For many actors."""
     steps_in_flight: Annotated[int | None, Range(1)] = None
     """Agent steps of the rollouts of all actors together at which learning is known to work. More actors than fit share
     them: smaller rollouts, as many agent steps an update as before, and fresh gradients. None, or an explicit
