@@ -16,7 +16,7 @@ from shared.moments import Moments
 from shared.seeds import SeedRule, actor_seeds
 from shared.types import Float32Array, GradientReport, Rollout, StageSeconds, WeightSnapshot
 
-# Agent steps that an actor with fresh gradients plays at most before its first rollout.
+# Agent steps that an actor with fresh gradients plays at most before its first rollout: in no gradient and no count.
 _MOST_AHEAD = 1024
 
 
@@ -94,16 +94,17 @@ class Actor:
         self._first_observations: npt.NDArray[np.generic] | None = self._environments.reset(seeds.environments)
         self._finished_at = time.perf_counter()
         self._fresh = actor.fresh_gradients
-        # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they show
-        # one phase of the game at a time, until these have drifted apart (staggered resets, arXiv 2511.21011).
-        most = _MOST_AHEAD // (actor.environments * actor.unroll_length) if self._fresh else 0
-        self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + most))
         # Those of the rollout that was played last, until its first gradient is reported; moments of observations and
         # of returns.
         self._seconds = StageSeconds()
         self._moments: tuple[Moments | None, Moments | None] = (None, None)
         # Environments cannot be saved, but their actions can be replayed.
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
+        if self._fresh:
+            # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they
+            # show one phase of the game at a time, until these have drifted apart (arXiv 2511.21011).
+            most = _MOST_AHEAD // (actor.environments * actor.unroll_length)
+            self._play_ahead(int(np.random.default_rng(seeds.actions).integers(1 + most)))
 
     def state(self) -> ActorState:
         """The state to resume from. Needs `checkpoint.exact`."""
@@ -176,9 +177,6 @@ class Actor:
         self._gradients.recent_advantages = snapshot.advantage_moments
         if self._gradients.rollout_is_done:
             self._builder.reward_factor = snapshot.reward_factor
-            if self._ahead:
-                self._play_ahead()
-                before = time.perf_counter()
             rollout, environment, acting = self._play()
             before += environment + acting
             seconds = seconds._replace(environment=environment, acting=acting)
@@ -248,12 +246,13 @@ class Actor:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
-    def _play_ahead(self) -> None:
-        """Play a random number of rollouts before the first one. No gradient and no count has their agent steps."""
-        for _ in range(self._ahead):
+    def _play_ahead(self, rollouts: int) -> None:
+        """Play rollouts with the first weights. No gradient and no count has their agent steps."""
+        self._take_exploration()
+        for _ in range(rollouts):
             self._play()
-        self._ahead = 0
         self._builder.forget_episodes()
+        self._finished_at = time.perf_counter()
 
     def _play(self) -> tuple[Rollout, float, float]:
         clock = time.perf_counter

@@ -10,6 +10,7 @@ import pytest
 from hand_driven import HandDrivenExecutor
 from learners import gradient_report
 
+import actors.actor
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
@@ -174,11 +175,15 @@ def test_an_exact_checkpoint_without_hashed_seeds_goes_on(cartpole: RunConfig, m
     assert not np.array_equal(gradients(InlineExecutor(config, spec, 1), parameters, 2), first)
 
 
-def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(cartpole: RunConfig) -> None:
+def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(
+    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time.
 
     Their order changes, as that of processes does.
     """
+    # All are at work from the start.
+    monkeypatch.setattr(actors.actor, "_MOST_AHEAD", 0)
     config = replace(cartpole, executor="inline", actor=replace(cartpole.actor, fresh_gradients=True))
     spec = environment_spec(config.environment)
     parameters, version, lags, order = Policy(config, spec).initial_parameters(), 0, [], []
