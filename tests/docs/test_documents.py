@@ -38,17 +38,18 @@ def test_every_table_has_a_heading(document: Path) -> None:
         assert set(table[1]) <= set("|-"), table
 
 
-def test_the_page_on_many_workers_has_the_seeds_of_its_rows() -> None:
+@pytest.mark.parametrize(("page", "rules"), [("scaling.md", "present"), ("studies/scaling.md", "returns of acting")])
+def test_the_pages_on_many_workers_have_the_seeds_of_their_rows(page: str, rules: str) -> None:
     seeds: dict[tuple[str, ...], list[str]] = {}
     with (ROOT / "docs/studies/scaling/rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["rules"] == "present" and row["executor"] == "inline":
+            if row["rules"] == rules and row["executor"] == "inline":
                 of_seeds = seeds.setdefault((row["task"], row["workers"], row["call_lengths"]), [])
                 above = "" if row["reached"] == "yes" else "above "
                 of_seeds.append(f"{above}{round(int(row['agent_steps']) / 1000):,} k")
                 assert len(of_seeds) == int(row["seed"]), "each seed once, in order"
-    page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
-    assert [steps for steps in map("; ".join, seeds.values()) if steps not in page] == []
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [steps for steps in map("; ".join, seeds.values()) if steps not in text] == []
 
 
 def test_the_page_on_installing_has_the_memory_that_is_reserved_for_an_actor() -> None:

@@ -8,6 +8,7 @@ from statistics import median
 from launch.results.plot import COLOURS, figure, save
 
 FOLDER = Path(__file__).parent
+_RULES = ("present", "returns of acting")
 PICTURE = FOLDER.parents[1] / "pictures" / "scaling.svg"
 
 
@@ -15,19 +16,20 @@ def main() -> None:
     seeds: dict[str, dict[int, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["executor"] == "inline" and row["rules"] == "present" and "evaluated" not in row["task"]:
+            if row["executor"] == "inline" and row["rules"] in _RULES and "evaluated" not in row["task"]:
                 task = f"{row['task']}, {row['mark']}"
-                marker = "^" if row["reached"] != "yes" else "s" if row["call_lengths"] == "equal" else "o"
+                marker = "^" if row["reached"] != "yes" else "o" if row["rules"] == "present" else "s"
                 seeds[task][int(row["workers"])].append((int(row["agent_steps"]), marker))
     with figure() as (drawn, (axes,)):
         for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
-            counts = sorted(by_workers)
-            medians = [median(steps for steps, _ in by_workers[count]) for count in counts]
+            present = {n: [steps for steps, marker in rows if marker == "o"] for n, rows in by_workers.items()}
+            counts = sorted(n for n, found in present.items() if found)
+            medians = [median(present[count]) for count in counts]
             axes.plot(counts, medians, "-", color=colour, label=task)
             for count, rows in by_workers.items():
                 for steps, marker in rows:
                     axes.plot(count, steps, marker, color=colour, fillstyle="full" if marker == "o" else "none")
-        axes.plot([], [], "s", color="black", fillstyle="none", label="with calls of equal length")
+        axes.plot([], [], "s", color="black", fillstyle="none", label="with returns of acting")
         axes.plot([], [], "^", color="black", fillstyle="none", label="stopped there, not reached")
         axes.set(xlabel="workers", ylabel="agent steps to the mark", title="Simulated; points: seeds, lines: medians")
         axes.set_xscale("log", base=2)
