@@ -124,7 +124,10 @@ def test_a_mistake_is_the_line_that_the_command_says(
         (lambda: tributary.Run("no-such-folder"), "no-such-folder: there is no such folder, and no run below runs/"),
     ],
 )
-def test_arguments_that_mean_nothing_are_one_line(call: Callable[[], object], message: str) -> None:
+def test_arguments_that_mean_nothing_are_one_line(
+    call: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(tributary.ConfigurationError, match=message):
         call()
 
