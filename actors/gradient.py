@@ -15,9 +15,10 @@ from shared.config import RunConfig
 from shared.graph import Graph, as_array
 from shared.losses import standardised_by_recent
 from shared.methods.method import MethodLoss, RolloutTensors, Samples
+from shared.moments import AdvantageMoments
 from shared.types import Float32Array, Rollout, WeightSnapshot
 
-# Moments of advantages: their number, their sum and that of their squares.
+# `AdvantageMoments`.
 _MOMENTS = tf.TensorSpec((3,), tf.float64)
 
 
@@ -32,7 +33,7 @@ class RolloutPart(NamedTuple):
     statistics: dict[str, float]
     agent_steps: int
     samples: int
-    advantage_moments: tuple[float, float, float] | None = None
+    advantage_moments: AdvantageMoments | None = None
 
 
 class Gradients(ABC):
@@ -51,7 +52,7 @@ class Gradients(ABC):
         # Lists, because `for_another_actor` shares them as it does the graphs: the version of the target network, and
         # the names of the statistics, which are known when the graph is traced.
         self._target_version: list[int] = []
-        self.recent_advantages: tuple[float, float, float] = (0.0, 0.0, 0.0)
+        self.recent_advantages = AdvantageMoments()
         """`WeightSnapshot.advantage_moments` of the current weights."""
         self._statistics: list[str] = []
 
@@ -189,7 +190,7 @@ class Minibatches(Gradients):
         self._log_probs: Float32Array = np.zeros(shape, np.float32)
         self._returns: Float32Array = np.zeros(shape, np.float32)
         self._advantages: Float32Array = np.zeros(shape, np.float32)
-        self._moments: tuple[float, float, float] | None = None
+        self._moments: AdvantageMoments | None = None
         self._rollout: Rollout | None = None
         self._rollouts = self._reported = 0
         self._order: npt.NDArray[np.int32] = np.empty(0, np.int32)
@@ -217,7 +218,7 @@ class Minibatches(Gradients):
         moments = np.array(self.recent_advantages, np.float64)
         results = self._targets(moments, self._values, *rollout_arrays(rollout))
         self._returns, self._advantages, own = (result.numpy() for result in results)
-        self._moments = tuple(own.tolist()) if self._standardises else None
+        self._moments = AdvantageMoments(*own.tolist()) if self._standardises else None
         self._rollout, self._reported = rollout, 0
         self._rollouts += 1
 
@@ -330,7 +331,8 @@ class WholeRollouts(Minibatches):
     For `actor.fresh_gradients` where a rollout is one minibatch. Returns bootstrap from values: with those of acting,
     what the values have learned would spread by one rollout while all actors play theirs, the slower the more actors
     there are. The forward pass of the gradient gives newer ones at no cost (Andrychowicz et al. 2021, arXiv 2006.05990,
-    section 3.5, recompute advantages for each pass over the data).
+    section 3.5, recompute advantages for each pass over the data). With a memory, the value after the rollout is from
+    the state of acting.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
@@ -346,7 +348,7 @@ class WholeRollouts(Minibatches):
         moments = np.array(self.recent_advantages, np.float64)
         gradient, statistics, own = self._gradient(moments, self._log_probs, *rollout_arrays(rollout))
         if self._standardises and self._reported == 0:
-            self._moments = tuple(own.numpy().tolist())
+            self._moments = AdvantageMoments(*own.numpy().tolist())
         return gradient, statistics
 
     def _whole_gradient_graph(

@@ -30,7 +30,7 @@ from learner.account import Account, DropReason
 from learner.update import GradientAccumulator
 from shared.config import RunConfig
 from shared.layout import ParameterLayout
-from shared.moments import Moments, with_newer
+from shared.moments import AdvantageMoments, Moments, with_newer
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
@@ -189,7 +189,7 @@ class Learner:
                 frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
             else:
                 self._write_observation_moments()
-            moments, advantages = self._return_moments, self._advantage_moments
+            moments = self._return_moments
             # 1 before the first report. The constant guards returns without variance: rewards of 0, or clipped ones.
             reward_factor = float((moments.variance[0] + 1e-8) ** -0.5) if moments.number else 1.0
             self._snapshot = WeightSnapshot(
@@ -197,7 +197,7 @@ class Learner:
                 _read_only_copy(self._accumulator.read()),
                 frames,
                 reward_factor,
-                (float(advantages[0]), float(advantages[1]), float(advantages[2])),
+                AdvantageMoments(*self._advantage_moments.tolist()),
             )
         return self._snapshot
 
@@ -252,7 +252,7 @@ class Learner:
             self._observation_moments = Moments.from_json(state["observation_moments"])
         if "return_moments" in state:
             self._return_moments = Moments.from_json(state["return_moments"])
-        self._advantage_moments = np.array(state.get("advantage_moments", (0.0, 0.0, 0.0)), np.float64)
+        self._advantage_moments = np.array(state.get("advantage_moments", AdvantageMoments()))
         self._snapshot = self._target_snapshot = None
         self._restored_snapshot_frames = state["snapshot_frames"]
 

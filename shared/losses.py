@@ -156,9 +156,9 @@ def standardised_by_recent(advantages: tf.Tensor, mask: tf.Tensor, moments: tf.T
     For small rollouts. Within 64 consecutive steps of one environment all advantages may be of one sign, and
     standardised among themselves half of them would change it: in LunarLander, a crash would be praised.
 
-    `moments` float64 [3] are the number, the sum and the sum of squares of the advantages before these; zeros at the
-    start. Returns those of `advantages` too. In float32 the variance would be lost where the mean is a thousand
-    deviations. An actor's own last 1,024 agent steps would not do: a thousand actors play a million meanwhile.
+    `moments` float64 [3] are the `AdvantageMoments` before these; zeros at the start. Returns those of these too.
+    In float32 the variance would be lost where the mean is a thousand deviations. An actor's own last 1,024 agent steps
+    would not do: a thousand actors play a million meanwhile.
     """
     taken, steps = (tf.cast(x, tf.float64) for x in (selected(advantages, mask), mask))
     own = tf.stack([tf.reduce_sum(steps), tf.reduce_sum(taken), tf.reduce_sum(tf.square(taken))])

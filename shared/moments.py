@@ -12,8 +12,16 @@ Float64Array = npt.NDArray[np.float64]
 _RECENT_STEPS = 1024
 
 
+class AdvantageMoments(NamedTuple):
+    """The number of advantages, their sum, and that of their squares."""
+
+    number: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+
+
 def with_newer(moments: Any, newer: Any, maximum: Callable = max) -> Any:
-    """Number, sum and sum of squares of about the last 1,024 values: those of `newer` ones push old ones out."""
+    """`AdvantageMoments` as [3] of about the last 1,024 agent steps: those of `newer` ones push old ones out."""
     return maximum(1.0 - newer[0] / _RECENT_STEPS, 0.0) * moments + newer
 
 

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shared.moments import Moments
+from shared.moments import AdvantageMoments, Moments
 
 Float32Array = npt.NDArray[np.float32]
 EvaluationPolicy = Literal["sampled", "greedy"]
@@ -76,15 +76,15 @@ class WeightSnapshot(NamedTuple):
     """The weights after `version` applied updates: `parameters` is float32 [P] and read-only.
 
     `frames` are the global frames when it was made; schedules of exploration follow them. `reward_factor` is what
-    rewards are multiplied by where they are normalised. `advantage_moments` are the number, the sum and the sum of
-    squares of the last advantages of all actors, where `actor.fresh_gradients` standardises by them.
+    rewards are multiplied by where they are normalised. `advantage_moments` are those of the last
+    advantages of all actors, where `actor.fresh_gradients` standardises by them.
     """
 
     version: int
     parameters: Float32Array
     frames: int = 0
     reward_factor: float = 1.0
-    advantage_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    advantage_moments: AdvantageMoments = AdvantageMoments()
 
 
 class EpisodeStats(NamedTuple):
@@ -131,7 +131,7 @@ class GradientReport(NamedTuple):
     steps of the gradient, `agent_steps` the number of those that are in a gradient for the first time.
     `statistics` are means over the samples, named by the method. `return_moments` are those of the discounted returns,
     if rewards are normalised; `observation_moments` those of the observations, if they are scaled by running moments;
-    `advantage_moments` as in `WeightSnapshot`, of this rollout alone.
+    `advantage_moments` those of the advantages of this rollout, where they are standardised by such moments.
     `unfinished_environments` is the number of environments that have not ended an episode yet. `non_finite` names what
     was not a finite number in the rollout or its gradient: such a report stands for the whole rest of its rollout, and
     its gradient is not applied.
@@ -149,7 +149,7 @@ class GradientReport(NamedTuple):
     statistics: dict[str, float]
     observation_moments: Moments | None = None
     return_moments: Moments | None = None
-    advantage_moments: tuple[float, float, float] | None = None
+    advantage_moments: AdvantageMoments | None = None
     unfinished_environments: int = 0
     non_finite: str = ""
 

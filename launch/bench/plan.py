@@ -235,13 +235,14 @@ def advice(config: RunConfig, result: dict[str, Any]) -> list[str]:
     lines.append(f"several machines: the learner is full at about {several:,.0f} actors; more of them would wait")
     last = result["curve"][-1]
     if last["held_back_by"] in ("learner", "nodes"):
-        changes = ["a longer --actor.unroll-length"]
-        if config.actor.gradients_per_rollout > 1:
-            changes.append("fewer --actor.epochs or --actor.minibatches")
-        if config.learner.gradients_per_update == 1:
-            changes.append("--learner.gradients-per-update K, whose gradients are added on their node")
         if config.actor.fresh_gradients:
             changes = ["other seeds; larger rollouts would put more agent steps in flight"]
+        else:
+            changes = ["a longer --actor.unroll-length"]
+            if config.actor.gradients_per_rollout > 1:
+                changes.append("fewer --actor.epochs or --actor.minibatches")
+            if config.learner.gradients_per_update == 1:
+                changes.append("--learner.gradients-per-update K, whose gradients are added on their node")
         lines.append(f"to use more: {'; '.join(changes)}")
     lines.append("more actors change what is learned from the same frames: docs/scaling.md")
     return lines

@@ -31,6 +31,7 @@ import numpy as np
 
 from launch.loop.executor import ChildEvent, Heartbeat
 from launch.machine import PROCESSES, machine_id
+from shared.moments import AdvantageMoments
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
@@ -66,7 +67,7 @@ class Weights(NamedTuple):
     parameters: VectorAddress
     frames: int
     reward_factor: float
-    advantage_moments: tuple[float, float, float]
+    advantage_moments: AdvantageMoments
 
 
 class Request(NamedTuple):

@@ -221,7 +221,7 @@ def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(
         ahead.add(len(steps) / 32)
         assert 2 * len(steps) <= 1024
         assert run(actor, config, old) is None
-        # Of what was played before, only the start of an episode that goes on counts.
+        # Episodes that ended before the first rollout are not reported; the one under way is reported whole.
         again = reported(actor, new, config)
         assert again.agent_steps <= 64
         ended = np.array(steps[-32:])
