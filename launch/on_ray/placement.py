@@ -145,10 +145,10 @@ def aggregation(config: RunConfig, placement: Placement | None, actors: int) -> 
 def aggregation_of(config: RunConfig, actors: Sequence[int], *, one_machine: bool) -> Aggregation:
     """The same for numbers of actors at work on each node. `one_machine`: all are the learner's."""
     count = config.learner.gradients_per_update
-    if config.aggregation != "auto":
-        return Aggregation(config.aggregation, "as requested")
     if count < 2:
         return Aggregation("none", "each gradient is applied by itself")
+    if config.aggregation != "auto":
+        return Aggregation(config.aggregation, "as requested")
     fewest = min(actors, default=0)
     if one_machine and fewest < _FEWEST_ON_ONE_MACHINE:
         return Aggregation("none", "few actors, all on the learner's machine")

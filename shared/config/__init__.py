@@ -174,8 +174,9 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments",
     )  # fmt: skip
     yield "replay_arrivals", replayed, replayed is not None and not inline, "needs --executor inline"
+    # Actors that share their steps in flight may get a larger K.
     yield (
-        "aggregation", "node", sums and learner.gradients_per_update < 2,
+        "aggregation", "node", sums and learner.gradients_per_update < 2 and actor.steps_in_flight is None,
         "needs --learner.gradients-per-update of 2 or more: there is nothing to add",
     )  # fmt: skip
     yield (

@@ -16,6 +16,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from actors.environments import EnvironmentSpec
 from launch.checks import check_checkpoint, check_effects, check_network, check_schedules, check_video
 from launch.commands.settings import as_toml, settings
+from launch.on_ray.placement import aggregation_of
 from launch.presets import PRESETS
 from launch.presets.settings_files import KINDS, with_settings
 from launch.python.run import resolved_run
@@ -251,6 +252,12 @@ def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_ste
             assert (shared.actor.fresh_gradients, shared.learner.accumulation) == (True, "mean")
         assert shared.actor.epochs == actor.epochs
         assert shared_by(shared, actors) == shared, "nothing is left to share on a resume"
+
+
+def test_sums_on_nodes_can_be_asked_for_where_sharing_decides_on_k() -> None:
+    config = replace(PRESETS["pong"].config, aggregation="node")
+    assert aggregation_of(shared_by(config, 64), [64], one_machine=True).level == "node"
+    assert aggregation_of(shared_by(config, 2), [2], one_machine=True).level == "none"
 
 
 def test_environments_are_shared_out_before_rollouts_are_shortened() -> None:
