@@ -70,7 +70,7 @@ def _graph_microseconds() -> float:
     from launch.tensorflow_setup import prepare_tensorflow
 
     if "tensorflow" not in sys.modules:
-        prepare_tensorflow(1, gpu=False)
+        prepare_tensorflow(gpu=False)
     import tensorflow as tf
 
     from shared.graph import Graph

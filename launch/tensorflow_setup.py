@@ -26,8 +26,8 @@ _NOTICES = re.compile(
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
-    """Import TensorFlow with `threads` threads for each of its pools, on the CPU or with the GPU that Ray assigned.
+def prepare_tensorflow(*, gpu: bool) -> None:
+    """Import TensorFlow with one thread for each of its pools, on the CPU or with the GPU that Ray assigned.
 
     Without `gpu` all GPUs are hidden: TensorFlow would otherwise reserve their memory. Start-up notices of TensorFlow
     are suppressed, but not its warnings and errors.
@@ -52,8 +52,8 @@ def prepare_tensorflow(threads: int, *, gpu: bool) -> None:
         with suppress(RuntimeError):
             if not gpu:
                 tf.config.set_visible_devices([], "GPU")
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(threads)
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
             for device in tf.config.list_physical_devices("GPU") if gpu else ():
                 tf.config.experimental.set_memory_growth(device, True)
         # The first tensor creates the devices, which log their notices then.
@@ -67,7 +67,7 @@ def share_tensorflow() -> None:
         return
     with _without_notices():
         _import_tensorflow()
-    prepare_tensorflow(1, gpu=False)
+    prepare_tensorflow(gpu=False)
 
 
 def _import_tensorflow() -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from launch.checks import check_arrivals, check_checkpoint, check_network, check_video
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
-from launch.machine import ThreadBudget, budget_for, thread_budget, usable_cores
+from launch.machine import ThreadBudget, thread_budget, usable_cores
 from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.request import shared_by, sharing_line
@@ -244,7 +244,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
     with _opened_folder(run, budget):
-        prepare_tensorflow(1, gpu=False)
+        prepare_tensorflow(gpu=False)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import TrainingSession
@@ -323,7 +323,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                 # Actors that join later take the same rollouts: what learns must not change with the nodes.
                 config = _shared_by_actors(config, placement.total_actors, listener)
                 run = run._replace(config=config)
-            budget = budget_for(config, placement.total_actors, int(sum(node.cores for node in nodes)))
+            budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
         else:
             takes_gpu_here(config)
         with _opened_folder(run, budget), machines_requested(config):

@@ -14,7 +14,7 @@ from launch.presets import PRESETS
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import ActorConfig, EnvironmentConfig, EvaluationConfig, NetworkConfig, OptimizerConfig, RunConfig
 
-prepare_tensorflow(1, gpu=False)
+prepare_tensorflow(gpu=False)
 # Ray runs its workers at niceness 15: other load on the machine would delay the tests that wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")
 

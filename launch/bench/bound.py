@@ -129,7 +129,7 @@ def _receive(process: Connection) -> Any:
 
 def _serve(connection: Connection, make: MakeMeter, config: RunConfig, spec: EnvironmentSpec) -> None:
     """Reply to requests with what the meter measures, until the other end of the pipe is closed."""
-    prepare_tensorflow(1, gpu=False)
+    prepare_tensorflow(gpu=False)
     try:
         meter = make(config, spec)
         connection.send(_READY)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from actors.environments import EnvironmentSpec
-from launch.machine import budget_for, usable_cores
 from launch.on_ray.actor_process import ActorProcess
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
@@ -44,9 +43,8 @@ def measure_learner(config: RunConfig, spec: EnvironmentSpec, seconds: float) ->
     measured: dict[str, Any] = {}
     try:
         connect(config, 1)
-        threads = budget_for(config, 1, usable_cores()).learner_threads
         process = ray.remote(num_cpus=0, **PROCESS_OPTIONS)(LearnerBenchProcess)
-        learner = process.remote(config, spec, threads)
+        learner = process.remote(config, spec)
         measured["parameters"] = ray.get(learner.parameters.remote())
         sums = ("sums", "shared_memory_sums") if config.learner.gradients_per_update > 1 else ()
         for way in ("shared_memory", "objects", *sums):
@@ -122,8 +120,8 @@ class SenderProcess(ActorProcess):
 class LearnerBenchProcess:
     """A learner with the coordinator's loop over a sender, in a Ray actor."""
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, threads: int) -> None:
-        prepare_tensorflow(threads, gpu=False)
+    def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
+        prepare_tensorflow(gpu=False)
         from actors.policy import Policy
 
         self._spec = spec

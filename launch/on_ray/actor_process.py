@@ -89,7 +89,7 @@ class ActorProcess(WorkerProcess):
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
         """Construct the actor, after TensorFlow's threads and device are set. Benchmarks override it."""
-        prepare_tensorflow(1, gpu=False)
+        prepare_tensorflow(gpu=False)
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id)
@@ -132,7 +132,7 @@ class EvaluatorProcess:
     """An `Evaluator` in a process of its own."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        prepare_tensorflow(1, gpu=False)
+        prepare_tensorflow(gpu=False)
         from actors.evaluator import Evaluator
 
         self._config, self._spec = config, spec

@@ -129,7 +129,7 @@ class LearnerProcess:
         # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
         early = None if start.resume else executor_from(0)
         try:
-            prepare_tensorflow(start.budget.learner_threads, gpu=start.gpu)
+            prepare_tensorflow(gpu=start.gpu)
             from launch.run.session import TrainingSession
 
             prometheus: OpenTracker = partial(RayMetrics, start.folder.name)

@@ -177,8 +177,8 @@ print(tensorflow.changes, before == dict(os.environ))
 @pytest.mark.parametrize(
     ("script", "variables", "printed"),
     [
-        ("prepare_tensorflow(1, gpu=False)" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
-        (_WITHOUT + "prepare_tensorflow(1, gpu=False)" + _BACKEND, {}, "tensorflow tensorflow"),
+        ("prepare_tensorflow(gpu=False)" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow tensorflow"),
+        (_WITHOUT + "prepare_tensorflow(gpu=False)" + _BACKEND, {}, "tensorflow tensorflow"),
         # A program of the user keeps its variable.
         ("share_tensorflow()" + _BACKEND, {"KERAS_BACKEND": "jax"}, "tensorflow jax"),
         (_REFUSED, {"KERAS_BACKEND": "torch"}, "ConfigurationError Keras has the backend torch in this process 0"),
