@@ -1,5 +1,6 @@
 """Graphs that are called a thousand times a second: traced once, with little overhead per call."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,8 @@ class Graph:
 
     A call of a `tf.function` with arrays takes about 190 µs before the graph starts, to match its arguments to a trace
     and to copy them, and twice that with cold caches. On the CPU this class calls the traced operation directly on the
-    arrays' memory: 10 µs. Writeable arrays that start at a multiple of 64 bytes, see `aligned`, are not copied; they
-    may change after the call. Calls are synchronous.
+    arrays' memory: 10 µs. Arrays that start at a multiple of 64 bytes, see `aligned`, are not copied; they may change
+    after the call. Calls are synchronous.
 
     `function` returns a tensor, a tuple of tensors, or None.
     """
@@ -71,11 +72,9 @@ class Graph:
         if (
             isinstance(array, np.ndarray)
             and array.nbytes >= _LEAST_SHARED_BYTES
-            and array.flags.writeable
             and array.flags.c_contiguous
             and array.ctypes.data % ALIGNMENT == 0
         ):
-            # NumPy does not export read-only arrays by DLPack; they are copied below.
             return tensor_on(array)
         return tf.convert_to_tensor(array)
 
@@ -95,7 +94,12 @@ def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
 
 
 def tensor_on(array: npt.NDArray[np.generic]) -> tf.Tensor:
-    """A tensor on the memory of an `aligned` array. Graphs see later writes."""
+    """A tensor on the memory of an `aligned` array, which it keeps alive. Graphs see later writes, and do not write."""
+    if not array.flags.writeable:
+        # As arrays of Ray's object store are. NumPy does not export them by DLPack.
+        memory: Any = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+        memory.owner = array
+        array = np.frombuffer(memory, array.dtype).reshape(array.shape)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())  # type: ignore[misc]
 
 

@@ -1,10 +1,12 @@
 """Graphs called on the memory of their arguments."""
 
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from shared.graph import ALIGNMENT, Graph, aligned, as_array, values_of
+from shared.graph import ALIGNMENT, Graph, aligned, as_array, tensor_on, values_of
 
 
 @pytest.fixture
@@ -34,7 +36,26 @@ def test_a_variable_keeps_what_it_was_given_when_the_memory_changes(
     np.testing.assert_array_equal(kept.numpy(), np.ones(2_000))
     array.flags.writeable = False
     keep(array)
+    array.flags.writeable = True
+    array[:] = 3.0
     np.testing.assert_array_equal(kept.numpy(), np.full(2_000, 2.0))
+
+
+class _Referable(np.ndarray):
+    """An array that can be weakly referenced."""
+
+
+def test_a_tensor_keeps_the_memory_of_a_read_only_array() -> None:
+    """As those of Ray's object store, which would give it to others."""
+    array = aligned((2_000,), "float32").view(_Referable)
+    array.flags.writeable = False
+    reference = weakref.ref(array)
+    tensor = tensor_on(array)
+    assert as_array(tensor).ctypes.data == array.ctypes.data
+    del array
+    assert reference() is not None
+    del tensor
+    assert reference() is None
 
 
 def test_it_returns_what_the_tf_function_returns_to_the_bit() -> None:
