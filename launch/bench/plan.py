@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from rich.console import Console
@@ -30,7 +30,7 @@ from launch.output import EXIT_DONE, print_line, provenance, write_json
 from launch.request import shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
-from shared.types import GradientReport, StageSeconds, WeightSnapshot
+from shared.types import Float32Array, GradientReport, StageSeconds, WeightSnapshot
 
 _MOST_ACTORS = 1024
 _MEASURED_SECONDS = 2.0
@@ -131,9 +131,14 @@ def _actor_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
     """Measures the seconds of each stage of an actor per agent step, without those in which it waits."""
     from actors.actor import Actor
     from actors.policy import Policy
+    from shared.graph import aligned
 
     actor = Actor(replace(config, checkpoint=replace(config.checkpoint, exact=False)), spec, 0)
-    weights = WeightSnapshot(0, Policy(config, spec).initial_parameters())
+    initial = Policy(config, spec).initial_parameters()
+    # As in a run.
+    parameters = cast(Float32Array, aligned(initial.shape, "float32"))
+    parameters[:] = initial
+    weights = WeightSnapshot(0, parameters)
     target = weights if config.method.uses_target_network else None
     agent_steps = config.actor.environments * config.actor.unroll_length
 

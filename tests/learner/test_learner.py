@@ -11,6 +11,7 @@ from learners import make_learner, q_learner, report, restored
 from learner.account import Account
 from learner.learner import Learner
 from shared.config import MethodConfig, OptimizerConfig, RunConfig
+from shared.graph import ALIGNMENT
 from shared.layout import ParameterLayout
 from shared.moments import Moments
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
@@ -136,6 +137,13 @@ def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path
         each.submit(report(6))
     np.testing.assert_array_equal(other.snapshot().parameters, learner.snapshot().parameters)
     assert other.submit(report(6)).dropped == "duplicate"
+
+
+def test_a_snapshot_does_not_change_and_is_read_in_place(cartpole: RunConfig) -> None:
+    learner = q_learner(cartpole)
+    for parameters in (learner.snapshot().parameters, learner.target_snapshot().parameters):
+        assert not parameters.flags.writeable
+        assert parameters.ctypes.data % ALIGNMENT == 0
 
 
 def test_a_snapshot_after_a_resume_is_of_the_time_of_its_update(cartpole: RunConfig, tmp_path: Path) -> None:
