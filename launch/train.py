@@ -328,7 +328,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             takes_gpu_here(config)
         with _opened_folder(run, budget), machines_requested(config):
             if config.learner.gradients_per_update > 1:
-                level, why = aggregation(config, placement, budget.actors)
+                level, why, _ = aggregation(config, placement, budget.actors)
                 listener.message(f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
             with listener.stop.training():

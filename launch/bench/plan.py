@@ -160,10 +160,10 @@ def agent_steps_per_gradient(config: RunConfig) -> float:
     return actor.environments * actor.unroll_length / actor.gradients_per_rollout
 
 
-def _sums_on_nodes(config: RunConfig, actors: int, nodes: int, node_cores: int) -> bool:
-    """Whether each node sends sums of K gradients, as `--aggregation` decides it."""
+def _gradients_together(config: RunConfig, actors: int, nodes: int, node_cores: int) -> int:
+    """Number of gradients in a sum that a node sends, as `--aggregation` decides it; 1 without sums."""
     at_work = [min(actors // nodes, node_cores)] * nodes
-    return aggregation_of(config, at_work, one_machine=nodes == 1).level == "node"
+    return aggregation_of(config, at_work, one_machine=nodes == 1).gradients
 
 
 def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int) -> tuple[float, float]:
@@ -173,9 +173,11 @@ def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, 
     alone, loaded = sum(costs.alone.values()), sum(costs.loaded.values())
     # On several machines most gradients come from another machine than the learner's.
     way = "shared_memory" if nodes == 1 else "objects"
-    if _sums_on_nodes(config, actors, nodes, node_cores):
+    together = _gradients_together(config, actors, nodes, node_cores)
+    if together > 1:
         way = "shared_memory_sums" if nodes == 1 else "sums"
-    learner = costs.learner[way]
+    # Sums of K were measured. A smaller one costs as much as one of K.
+    learner = costs.learner[way] * (config.learner.gradients_per_update / together if together > 1 else 1.0)
     return (alone + busy * (loaded - alone)) * agent_steps_per_gradient(config), learner
 
 
@@ -188,7 +190,7 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
     """
     actor, learner = _gradient_seconds(config, costs, actors, nodes, node_cores)
     calls, count = config.actor.calls_in_flight, config.learner.gradients_per_update
-    sums = _sums_on_nodes(config, actors, nodes, node_cores)
+    sums = _gradients_together(config, actors, nodes, node_cores) > 1
     aggregator = costs.learner["aggregator"] if sums else 0.0
     limits = {
         # A second call in flight hides the transfer.
@@ -220,7 +222,7 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
 def saturation_actors(config: RunConfig, costs: Costs, nodes: int, node_cores: int) -> float:
     """Number of actors at which the learner, or the process that adds on each node, is full, with all cores busy."""
     actor, learner = _gradient_seconds(config, costs, nodes * node_cores, nodes, node_cores)
-    sums = _sums_on_nodes(config, nodes * node_cores, nodes, node_cores)
+    sums = _gradients_together(config, nodes * node_cores, nodes, node_cores) > 1
     full = max(learner, costs.learner["aggregator"] / nodes if sums else 0.0)
     return (actor if config.actor.calls_in_flight > 1 else actor + learner) / full
 

@@ -128,14 +128,15 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
 
 
 class Aggregation(NamedTuple):
-    """Whether the K gradients of an update are summed on their node, and the reason in words."""
+    """Whether gradients are summed on their node, the reason in words, and the number of gradients in a sum."""
 
     level: Literal["none", "node"]
     why: str
+    gradients: int = 1
 
 
 def aggregation(config: RunConfig, placement: Placement | None, actors: int) -> Aggregation:
-    """Where a run of `actors` actors sums the K gradients of an update; None for `placement` is one machine."""
+    """Where a run of `actors` actors sums gradients; None for `placement` is one machine."""
     if placement is None:
         return aggregation_of(config, [min(actors, usable_cores())], one_machine=True)
     elsewhere = set(placement.actors) - {placement.learner.id}
@@ -144,20 +145,25 @@ def aggregation(config: RunConfig, placement: Placement | None, actors: int) -> 
 
 def aggregation_of(config: RunConfig, actors: Sequence[int], *, one_machine: bool) -> Aggregation:
     """The same for numbers of actors at work on each node. `one_machine`: all are the learner's."""
-    count = config.learner.gradients_per_update
+    count, fewest = config.learner.gradients_per_update, min(actors, default=0)
     if count < 2:
         return Aggregation("none", "each gradient is applied by itself")
-    if config.aggregation != "auto":
-        return Aggregation(config.aggregation, "as requested")
-    fewest = min(actors, default=0)
+    # A sum of more would wait for several rollouts of each actor of the smallest node, which adds lag. A rollout that
+    # gives several gradients gives two of them at nearly the same time.
+    most, together = fewest * min(config.actor.gradients_per_rollout, 2), count
+    while together > most and together % 2 == 0:
+        together //= 2
+    if config.aggregation == "node":
+        return Aggregation("node", "as requested", together if 1 < together <= most else count)
+    if config.aggregation == "none":
+        return Aggregation("none", "as requested")
     if one_machine and fewest < _FEWEST_ON_ONE_MACHINE:
         return Aggregation("none", "few actors, all on the learner's machine")
     if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
         return Aggregation("none", "not with a limit on policy lag, --lockstep or --record-arrivals")
-    if fewest < count:
-        # A sum of K from fewer actors waits for several rollouts of each of them: that adds lag.
-        return Aggregation("none", f"a node has {fewest} actors, fewer than the {count} gradients of an update")
-    return Aggregation("node", f"{count} gradients of a node make one message")
+    if not 1 < together <= most:
+        return Aggregation("none", f"a node has {fewest} actors, too few for the {count} gradients of an update")
+    return Aggregation("node", f"{together} gradients of a node make one message", together)
 
 
 def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:

@@ -75,8 +75,9 @@ class RunConfig:
     address: str = "local"
     """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
     aggregation: Literal["auto", "node", "none"] = "auto"
-    """node: sum the K gradients of an update on their node and send one message to the learner. none: send each
-    gradient by itself. auto: node where every node of a cluster has K actors, or one machine has 16 at work."""
+    """node: sum the K gradients of an update on their node and send one message to the learner; K is halved until the
+    smallest node gives as many at a time. none: send each gradient by itself. auto: node, except with K = 1, or on one
+    machine with fewer than 16 actors at work."""
     log_every_seconds: Annotated[float, Range(above=0)] = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points."""
     log_every_frames: Annotated[int | None, Range(1)] = None

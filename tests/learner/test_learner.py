@@ -226,6 +226,17 @@ def test_the_mean_is_of_all_gradients_where_some_waited_when_a_sum_came(cartpole
     np.testing.assert_allclose(before - learner.snapshot().parameters, 0.1 * (3 * 4 + 4) / 7, rtol=1e-5)
 
 
+def test_sums_of_fewer_gradients_than_k_complete_an_update_together(cartpole: RunConfig) -> None:
+    sgd = OptimizerConfig(name="sgd", learning_rate=0.1, schedule="constant", max_gradient_norm=None)
+    learner = make_learner(replace(cartpole, optimizer=sgd), gradients_per_update=4, accumulation="mean")
+    before = learner.snapshot().parameters
+    for sequence, gradient in ((1, np.full(5, 1.0, np.float32)), (2, np.full(5, 5.0, np.float32))):
+        outcomes = learner.submit_sum(aggregated([report(sequence, actor_id=i, gradient=gradient) for i in (0, 1)]))
+    assert [outcome.updated for outcome in outcomes] == [False, True]
+    assert (learner.version, learner.account.ledger.gradients_applied) == (1, 4)
+    np.testing.assert_allclose(before - learner.snapshot().parameters, 0.1 * (2 * 1.0 + 2 * 5.0) / 4, rtol=1e-5)
+
+
 def test_the_target_is_copied_before_a_sum_where_its_reports_crossed_the_interval(cartpole: RunConfig) -> None:
     """Reports of 10 agent steps, and an interval of 25: the third crosses it, before the update of the fourth."""
     learner = q_learner(cartpole, gradients_per_update=4)

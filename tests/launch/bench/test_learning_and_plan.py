@@ -193,7 +193,7 @@ def test_nodes_with_enough_actors_send_sums() -> None:
     assert found["policy_lag"] == pytest.approx(2.5)
     # Three of four further cores are busy: 0.1 + 0.05 * 3 / 4 s an actor's gradient, 0.01 the learner's.
     assert found["gradients_per_second"] == pytest.approx(8 / (0.1375 + 0.01))
-    assert predict(config(5), COSTS, 8, 2, 5)["policy_lag"] == pytest.approx(7 / 5), "a node has four"
+    assert predict(config(9), COSTS, 8, 2, 5)["policy_lag"] == pytest.approx(7 / 9), "9 are too many for a node of four"
 
 
 def test_one_machine_of_many_cores_adds_its_gradients_too() -> None:

@@ -22,6 +22,7 @@ from launch.on_ray import cluster
 from launch.on_ray.placement import (
     Node,
     aggregation,
+    aggregation_of,
     desired_actors,
     learner_node,
     next_node,
@@ -29,7 +30,7 @@ from launch.on_ray.placement import (
     placement_lines,
     slots_by_node,
 )
-from shared.config import LearnerConfig, RunConfig
+from shared.config import ActorConfig, LearnerConfig, RunConfig
 from shared.errors import ConfigurationError
 
 GIB = 2**30
@@ -107,7 +108,8 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
     [
         (1, "auto", None, "none", "applied by itself"),
         (4, "auto", None, "node", "make one message"),
-        (8, "auto", None, "none", "a node has 4 actors, fewer than the 8"),
+        (8, "auto", None, "node", "4 gradients of a node"),
+        (9, "auto", None, "none", "a node has 4 actors, too few for the 9"),
         (4, "auto", 10, "none", "policy lag"),
         (4, "none", None, "none", "as requested"),
         (8, "node", None, "node", "as requested"),
@@ -120,6 +122,17 @@ def test_where_gradients_are_summed(count: int, requested: str, limit: int | Non
     assert found.level == level
     assert why in found.why
     assert aggregation(replace(config, aggregation="auto"), None, 8).level == "none"
+
+
+@pytest.mark.parametrize(
+    ("actors", "epochs", "together"), [(63, 2, 32), (31, 1, 16), (31, 2, 32), (15, 2, 16), (7, 2, 8)]
+)
+def test_a_node_sums_no_more_than_its_actors_give_at_a_time(actors: int, epochs: int, together: int) -> None:
+    actor = ActorConfig(environments=1, unroll_length=32, epochs=epochs)
+    for requested in ("auto", "node"):
+        config = RunConfig(actor=actor, learner=LearnerConfig(gradients_per_update=32), aggregation=requested)
+        found = aggregation_of(config, [63, actors], one_machine=False)
+        assert (found.level, found.gradients) == ("node", together)
 
 
 @pytest.mark.parametrize(("cores", "level"), [(16, "node"), (15, "none")])
