@@ -82,9 +82,10 @@ class ThreadBudget:
     cores: int
     actors: int
 
-    def describe(self) -> str:
+    def describe(self, executor: str) -> str:
+        threads = "one thread each" if executor == "ray" else "in one thread"
         return (
-            f"{self.actors} actor{'s' * (self.actors > 1)} and the learner, one thread each, on {self.cores} "
+            f"{self.actors} actor{'s' * (self.actors > 1)} and the learner, {threads}, on {self.cores} "
             f"core{'s' * (self.cores > 1)}"
         )
 

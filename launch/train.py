@@ -327,8 +327,8 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
         else:
             takes_gpu_here(config)
         with _opened_folder(run, budget), machines_requested(config):
-            if config.learner.gradients_per_update > 1:
-                level, why, _ = aggregation(config, placement, budget.actors)
+            if config.learner.gradients_per_update > 1 or config.aggregation == "node":
+                level, why = aggregation(config, placement, budget.actors)
                 listener.message(f"aggregation:  {'none' if level == 'none' else f'by {level}'}: {why}")
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
             with listener.stop.training():
@@ -409,7 +409,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     """
     folder, config, first, listener = run.folder, run.config, run.first, run.listener
     if not run.resume:
-        made = manifest(config, run.spec, run.preset, budget.describe())
+        made = manifest(config, run.spec, run.preset, budget.describe(config.executor))
         if first is not None:
             made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
         folder.create(config, run.spec, made)
@@ -420,7 +420,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
         if first is not None:
             write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
         listener.message(f"run folder:   {folder.path}")
-        listener.message(f"threads:      {budget.describe()}")
+        listener.message(f"threads:      {budget.describe(config.executor)}")
         if first is not None:
             listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
         crowded = budget.warning() if config.executor == "ray" else None

@@ -141,7 +141,10 @@ class LearnerBenchProcess:
         learner = Learner(config, _layout(self._initial.size), self._initial)
         executor: RayExecutor
         if config.aggregation == "node":
-            executor = NodesExecutor(config, self._spec, 1, 0, None, SenderProcess, shared_memory=shared_memory)
+            count = config.learner.gradients_per_update
+            executor = NodesExecutor(
+                config, self._spec, 1, 0, None, SenderProcess, gradients=count, shared_memory=shared_memory
+            )
         else:
             executor = RayExecutor(config, self._spec, 1, actor_process=SenderProcess, shared_memory=shared_memory)
         try:

@@ -25,7 +25,7 @@ from launch.bench.throughput import print_rows, print_stages, progress
 from launch.checks import check_network
 from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
-from launch.on_ray.placement import aggregation_of
+from launch.on_ray.placement import aggregation_of, gradients_together
 from launch.output import EXIT_DONE, print_line, provenance, write_json
 from launch.request import shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
@@ -135,7 +135,7 @@ def _actor_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
 
     actor = Actor(replace(config, checkpoint=replace(config.checkpoint, exact=False)), spec, 0)
     initial = Policy(config, spec).initial_parameters()
-    # As in a run.
+    # Aligned, as those of a run are.
     parameters = cast(Float32Array, aligned(initial.shape, "float32"))
     parameters[:] = initial
     weights = WeightSnapshot(0, parameters)
@@ -162,8 +162,9 @@ def agent_steps_per_gradient(config: RunConfig) -> float:
 
 def _gradients_together(config: RunConfig, actors: int, nodes: int, node_cores: int) -> int:
     """Number of gradients in a sum that a node sends, as `--aggregation` decides it; 1 without sums."""
-    at_work = [min(actors // nodes, node_cores)] * nodes
-    return aggregation_of(config, at_work, one_machine=nodes == 1).gradients
+    at_work = min(actors // nodes, node_cores)
+    sums = aggregation_of(config, [at_work] * nodes, one_machine=nodes == 1).level == "node"
+    return gradients_together(config, at_work) if sums else 1
 
 
 def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores: int) -> tuple[float, float]:
@@ -185,12 +186,13 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
     """Rates, lag and memory of `actors` actors on `nodes` machines.
 
     Between the snapshot and the report of an actor every other outstanding gradient is applied once: a mean lag of
-    (N c - 1) / K updates. With sums on n nodes, an actor starts with the weights that came with its node's last sum:
-    N / K + n (c - 1 / K) - 1. A fresh gradient misses only those that are applied during its own part of a rollout.
+    (N c - 1) / K updates. With sums of S on n nodes, an actor starts with the weights that came with its node's last
+    sum: (N + n (c S - 1) - S) / K. A fresh gradient misses only those applied during its own part of a rollout.
     """
     actor, learner = _gradient_seconds(config, costs, actors, nodes, node_cores)
     calls, count = config.actor.calls_in_flight, config.learner.gradients_per_update
-    sums = _gradients_together(config, actors, nodes, node_cores) > 1
+    together = _gradients_together(config, actors, nodes, node_cores)
+    sums = together > 1
     aggregator = costs.learner["aggregator"] if sums else 0.0
     limits = {
         # A second call in flight hides the transfer.
@@ -204,7 +206,8 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
     agent_steps = rate * agent_steps_per_gradient(config)
     frames = agent_steps * config.frames_per_agent_step
     share = costs.alone["gradient"] / sum(costs.alone.values()) if config.actor.fresh_gradients else 1.0
-    lag = share * actors / count + nodes * (calls - 1 / count) - 1 if sums else share * (actors * calls - 1) / count
+    waiting = nodes * (calls * together - 1) - together if sums else 0
+    lag = (share * actors + waiting) / count if sums else share * (actors * calls - 1) / count
     return {
         "actors": actors,
         "nodes": nodes,

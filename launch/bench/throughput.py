@@ -70,7 +70,7 @@ def throughput_line(arguments: Sequence[str]) -> int:
     components = measure_bounds()
     if not bounded:
         progress(console, f"no bound: it is known for Atari games with the networks {', '.join(PLAIN_NETWORKS)}")
-    progress(console, f"the whole system, {budget.describe()} …")
+    progress(console, f"the whole system, {budget.describe(config.executor)} …")
     measured = steady_state(train_for(config, typed.seconds), typed.seconds)
     # Before and after the system, so that a slow minute of a shared machine is in both.
     components += measure_bounds()

@@ -16,7 +16,6 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -124,9 +123,7 @@ class LearnerProcess:
             cluster = None if start.node is None else ClusterView(start.node)
             actors = start.budget.actors
             if start.aggregation.level == "node":
-                # To its processes an update is a sum: the learner adds several sums where K is larger.
-                sums = replace(config.learner, gradients_per_update=start.aggregation.gradients)
-                return NodesExecutor(replace(config, learner=sums), spec, actors, first_actor_id, cluster)
+                return NodesExecutor(config, spec, actors, first_actor_id, cluster)
             return RayExecutor(config, spec, actors, first_actor_id, cluster=cluster)
 
         # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.

@@ -17,9 +17,11 @@ from typing import Any
 from actors.environments import EnvironmentSpec
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Completion, Heartbeat
+from launch.machine import usable_cores
 from launch.on_ray.actor_process import ActorProcess, WorkerProcess, one_line_errors
 from launch.on_ray.cluster import ClusterView
 from launch.on_ray.executor import RayExecutor
+from launch.on_ray.placement import gradients_together
 from launch.on_ray.transport import Answer
 from shared.config import RunConfig
 from shared.types import AggregatedReport, WeightSnapshot
@@ -33,6 +35,7 @@ class NodeAggregator(WorkerProcess):
 
     Args:
         actors: number of actors to start.
+        gradients: number of gradients in a sum.
         first_actor_id: ids count up from here.
         node: id of this process's node, for its actors; empty on a single machine.
         actor_process: class of the actors' processes.
@@ -43,6 +46,7 @@ class NodeAggregator(WorkerProcess):
         config: RunConfig,
         spec: EnvironmentSpec,
         actors: int,
+        gradients: int,
         first_actor_id: int,
         node: str,
         actor_process: type[ActorProcess],
@@ -50,7 +54,7 @@ class NodeAggregator(WorkerProcess):
         # The evaluator, and the target that needs one, are those of the learner's process.
         config = replace(config, stop_at_return=None, evaluation=replace(config.evaluation, every_frames=0))
         executor = RayExecutor(config, spec, actors, first_actor_id, actor_process, node=node)
-        self._aggregator = GradientAggregator(executor, config.learner.gradients_per_update, config.supervision)
+        self._aggregator = GradientAggregator(executor, gradients, config.supervision)
         self._weights: WeightSnapshot | None = None
 
     def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> Answer:
@@ -65,6 +69,9 @@ class NodesExecutor(RayExecutor):
     """An `Executor` whose actor ids are those of aggregators, one on each node.
 
     Without a cluster there is one aggregator, with `actors` actors. For the other arguments see `RayExecutor`.
+
+    Args:
+        gradients: number of gradients in a sum; None: as many as the actors of a node give at a time.
     """
 
     def __init__(
@@ -76,9 +83,11 @@ class NodesExecutor(RayExecutor):
         cluster: ClusterView | None,
         actor_process: type[ActorProcess] = ActorProcess,
         *,
+        gradients: int | None = None,
         shared_memory: bool = True,
     ) -> None:
         super().__init__(config, spec, 0, first_actor_id, actor_process, cluster, shared_memory=shared_memory)
+        self._gradients = gradients
         self._next_id = first_actor_id
         self._local_actors = actors
         # Aggregators whose last call ended without a sum: gradients may wait in them.
@@ -87,7 +96,7 @@ class NodesExecutor(RayExecutor):
             self.add()
 
     def rollouts_under_way(self, actor_id: int) -> int:
-        # One of each actor, but for the actor that completed the last sum. A sum of K is sent as soon as it is
+        # One of each actor, but for the actor that completed the last sum. A sum of at most K is sent as soon as it is
         # complete: an incomplete one holds up to K - 1 gradients that are finite, and seldom one that is not.
         rollouts = self._workers[actor_id].actors - 1
         if actor_id in self._unfinished or actor_id in self._calls.values():
@@ -108,7 +117,9 @@ class NodesExecutor(RayExecutor):
             node, actors = max(free.items(), key=lambda item: item[1])
         node_id, self._next_id = self._next_id, self._next_id + _IDS_PER_NODE
         # It takes no core from the actors' count: it adds a few vectors a rollout.
-        arguments = (actors, node_id + 1, node, self._actor_process)
+        at_work = actors if node else min(actors, usable_cores())
+        gradients = gradients_together(self._config, at_work) if self._gradients is None else self._gradients
+        arguments = (actors, gradients, node_id + 1, node, self._actor_process)
         self._workers[node_id] = self._start(NodeAggregator, 0, node, actors, *arguments)
         return node_id
 

@@ -128,11 +128,10 @@ def place(config: RunConfig, nodes: Sequence[Node]) -> Placement:
 
 
 class Aggregation(NamedTuple):
-    """Whether gradients are summed on their node, the reason in words, and the number of gradients in a sum."""
+    """Whether gradients are summed on their node, and the reason in words."""
 
     level: Literal["none", "node"]
     why: str
-    gradients: int = 1
 
 
 def aggregation(config: RunConfig, placement: Placement | None, actors: int) -> Aggregation:
@@ -145,25 +144,31 @@ def aggregation(config: RunConfig, placement: Placement | None, actors: int) -> 
 
 def aggregation_of(config: RunConfig, actors: Sequence[int], *, one_machine: bool) -> Aggregation:
     """The same for numbers of actors at work on each node. `one_machine`: all are the learner's."""
-    count, fewest = config.learner.gradients_per_update, min(actors, default=0)
-    if count < 2:
+    if config.learner.gradients_per_update < 2:
         return Aggregation("none", "each gradient is applied by itself")
-    # A sum of more would wait for several rollouts of each actor of the smallest node, which adds lag. A rollout that
-    # gives several gradients gives two of them at nearly the same time.
-    most, together = fewest * min(config.actor.gradients_per_rollout, 2), count
-    while together > most and together % 2 == 0:
-        together //= 2
-    if config.aggregation == "node":
-        return Aggregation("node", "as requested", together if 1 < together <= most else count)
+    sums = [gradients_together(config, count) for count in actors]
+    sizes = f"{min(sums)} to {max(sums)}" if min(sums) < max(sums) else str(max(sums))
     if config.aggregation == "none":
         return Aggregation("none", "as requested")
-    if one_machine and fewest < _FEWEST_ON_ONE_MACHINE:
+    if config.aggregation == "node":
+        return Aggregation("node", f"as requested, sums of {sizes}")
+    if one_machine and sum(actors) < _FEWEST_ON_ONE_MACHINE:
         return Aggregation("none", "few actors, all on the learner's machine")
     if config.learner.max_policy_lag is not None or config.lockstep or config.record_arrivals is not None:
         return Aggregation("none", "not with a limit on policy lag, --lockstep or --record-arrivals")
-    if not 1 < together <= most:
-        return Aggregation("none", f"a node has {fewest} actors, too few for the {count} gradients of an update")
-    return Aggregation("node", f"{together} gradients of a node make one message", together)
+    if max(sums) < 2:
+        return Aggregation("none", "no node has several actors")
+    return Aggregation("node", f"{sizes} gradients of a node make one message")
+
+
+def gradients_together(config: RunConfig, actors: int) -> int:
+    """Number of gradients in a sum of a node with this many actors: the largest part of K that they give at a time.
+
+    A sum of more would wait for several rollouts of each actor, which adds lag. A rollout that gives several gradients
+    gives two of them at nearly the same time.
+    """
+    count, most = config.learner.gradients_per_update, actors * min(config.actor.gradients_per_rollout, 2)
+    return max(part for part in range(1, max(most, 1) + 1) if count % part == 0)
 
 
 def placement_lines(placement: Placement, nodes: Sequence[Node]) -> list[str]:

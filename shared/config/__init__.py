@@ -75,9 +75,10 @@ class RunConfig:
     address: str = "local"
     """Ray cluster. local starts one for this run; auto finds a running one; or HOST:PORT."""
     aggregation: Literal["auto", "node", "none"] = "auto"
-    """node: sum the K gradients of an update on their node and send one message to the learner; K is halved until the
-    smallest node gives as many at a time. none: send each gradient by itself. auto: node, except with K = 1, or on one
-    machine with fewer than 16 actors at work."""
+    """node: sum gradients on their node, K or the largest part of K that its actors give at a time, and send one
+    message to the learner. none: send each gradient by itself. auto: node on a cluster, and on one machine with 16
+    actors or more at work, unless single gradients are needed (--lockstep, --record-arrivals,
+    --learner.max-policy-lag)."""
     log_every_seconds: Annotated[float, Range(above=0)] = 10.0
     """Seconds between rows of metrics.jsonl and TensorBoard points."""
     log_every_frames: Annotated[int | None, Range(1)] = None
@@ -175,11 +176,6 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         f"does not divide --actor.environments {actor.environments}: with a memory minibatches are of environments",
     )  # fmt: skip
     yield "replay_arrivals", replayed, replayed is not None and not inline, "needs --executor inline"
-    # Actors that share their steps in flight may get a larger K.
-    yield (
-        "aggregation", "node", sums and learner.gradients_per_update < 2 and actor.steps_in_flight is None,
-        "needs --learner.gradients-per-update of 2 or more: there is nothing to add",
-    )  # fmt: skip
     yield (
         "aggregation", "node", sums and learner.max_policy_lag is not None,
         "a gradient that is too old could not be taken out of a sum; leave --learner.max-policy-lag out",

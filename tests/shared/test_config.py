@@ -62,7 +62,6 @@ def test_a_number_out_of_its_range_is_refused_by_name(settings: Settings, proble
             {"network": NetworkConfig(recurrent="lstm"), "actor": ActorConfig(4, 6, minibatches=3)},
             "--actor.minibatches 3: does not divide --actor.environments 4: with a memory",
         ),
-        ({"aggregation": "node"}, "there is nothing to add"),
         (
             {"aggregation": "node", "learner": LearnerConfig(gradients_per_update=2, max_policy_lag=1)},
             "leave --learner.max-policy-lag out",

@@ -193,7 +193,15 @@ def test_nodes_with_enough_actors_send_sums() -> None:
     assert found["policy_lag"] == pytest.approx(2.5)
     # Three of four further cores are busy: 0.1 + 0.05 * 3 / 4 s an actor's gradient, 0.01 the learner's.
     assert found["gradients_per_second"] == pytest.approx(8 / (0.1375 + 0.01))
-    assert predict(config(9), COSTS, 8, 2, 5)["policy_lag"] == pytest.approx(7 / 9), "9 are too many for a node of four"
+    assert predict(config(11), COSTS, 8, 2, 5)["policy_lag"] == pytest.approx(7 / 11), "no part of 11 fits"
+
+
+def test_smaller_nodes_send_parts_of_an_update() -> None:
+    """8 actors of two epochs on 2 nodes, sums of 8 for K = 16: (8 + 2 (8 - 1) - 8) / 16 updates of lag."""
+    found = predict(config(16), COSTS, 8, 2, 5)
+    assert found["policy_lag"] == pytest.approx(14 / 16)
+    # A sum of 16 was measured with 0.01 s a gradient, and one of 8 costs as much.
+    assert (found["gradients_per_second"], found["held_back_by"]) == (pytest.approx(1 / 0.02), "learner")
 
 
 def test_one_machine_of_many_cores_adds_its_gradients_too() -> None:

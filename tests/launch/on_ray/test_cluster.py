@@ -24,6 +24,7 @@ from launch.on_ray.placement import (
     aggregation,
     aggregation_of,
     desired_actors,
+    gradients_together,
     learner_node,
     next_node,
     place,
@@ -109,10 +110,11 @@ def test_draining_nodes_take_nothing_and_lose_the_learner() -> None:
         (1, "auto", None, "none", "applied by itself"),
         (4, "auto", None, "node", "make one message"),
         (8, "auto", None, "node", "4 gradients of a node"),
-        (9, "auto", None, "none", "a node has 4 actors, too few for the 9"),
+        (9, "auto", None, "node", "3 gradients of a node"),
+        (7, "auto", None, "none", "no node has several actors"),
         (4, "auto", 10, "none", "policy lag"),
         (4, "none", None, "none", "as requested"),
-        (8, "node", None, "node", "as requested"),
+        (8, "node", None, "node", "as requested, sums of 4"),
     ],
 )
 def test_where_gradients_are_summed(count: int, requested: str, limit: int | None, level: str, why: str) -> None:
@@ -125,14 +127,16 @@ def test_where_gradients_are_summed(count: int, requested: str, limit: int | Non
 
 
 @pytest.mark.parametrize(
-    ("actors", "epochs", "together"), [(63, 2, 32), (31, 1, 16), (31, 2, 32), (15, 2, 16), (7, 2, 8)]
+    ("actors", "epochs", "together"),
+    [(63, 2, 32), (31, 1, 16), (31, 2, 32), (15, 2, 16), (7, 4, 8), (1, 1, 1)],
 )
 def test_a_node_sums_no_more_than_its_actors_give_at_a_time(actors: int, epochs: int, together: int) -> None:
     actor = ActorConfig(environments=1, unroll_length=32, epochs=epochs)
-    for requested in ("auto", "node"):
-        config = RunConfig(actor=actor, learner=LearnerConfig(gradients_per_update=32), aggregation=requested)
-        found = aggregation_of(config, [63, actors], one_machine=False)
-        assert (found.level, found.gradients) == ("node", together)
+    config = RunConfig(actor=actor, learner=LearnerConfig(gradients_per_update=32))
+    assert gradients_together(config, actors) == together
+    found = aggregation_of(config, [63, actors], one_machine=False)
+    assert found.level == "node", "each node has sums of its own size"
+    assert ("to" in found.why) is (together < 32)
 
 
 @pytest.mark.parametrize(("cores", "level"), [(16, "node"), (15, "none")])

@@ -197,12 +197,13 @@ def executor_over(config: RunConfig, *workers: str, actors: str = "auto") -> tup
 def started(ray: FakeRay) -> dict[str, tuple[int, int]]:
     """Number of actors and first actor id on each node."""
     assert {process.kind for process in ray.processes} == {NodeAggregator}
-    return {process.options["node"]: process.arguments[2:4] for process in ray.processes}
+    return {process.options["node"]: (process.arguments[2], process.arguments[4]) for process in ray.processes}
 
 
 def test_each_node_has_an_aggregator_with_ids_of_its_own(cartpole: RunConfig, ray: FakeRay) -> None:
     executor, cluster = executor_over(cartpole, "1", "2")
     assert started(ray) == {"1": (4, 6), "2": (4, 1_000_006), "learner": (1, 2_000_006)}
+    assert [process.arguments[3] for process in ray.processes] == [4, 4, 1], "what the actors give at a time"
     assert executor.actor_ids == [5, 1_000_005, 2_000_005]
     assert (executor.actors, executor.free_slots()) == (9, 0)
     cluster.there.append(Node("3", "10.0.0.3", 4.0, 2**36))

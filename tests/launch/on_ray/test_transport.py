@@ -273,7 +273,7 @@ def test_sums_of_a_node_have_the_named_weights(local_calls: list[int], monkeypat
     monkeypatch.setattr("launch.on_ray.executor.EvaluatorProcess", NoEvaluator)
     updates, size = 40, 50_000
     config = replace(PRESETS["cartpole"].config, learner=LearnerConfig(gradients_per_update=3), aggregation="node")
-    executor = NodesExecutor(config, SPEC, 2, 0, None, EchoProcess)
+    executor = NodesExecutor(config, SPEC, 2, 0, None, EchoProcess, gradients=3)
     (node,) = executor.actor_ids
     for version in range(1, updates + 1):
         executor.publish(WeightSnapshot(version, np.full(size, version, np.float32), 0))
