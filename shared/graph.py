@@ -17,7 +17,8 @@ class Graph:
     A call of a `tf.function` with arrays takes about 190 µs before the graph starts, to match its arguments to a trace
     and to copy them, and twice that with cold caches. On the CPU this class calls the traced operation directly on the
     arrays' memory: 10 µs. Arrays that start at a multiple of 64 bytes, see `aligned`, are not copied; they may change
-    after the call. Calls are synchronous.
+    after the call. A variable that is assigned from one shares its memory: it changes with it, and may be changed by
+    `assign` alone. Calls are synchronous.
 
     `function` returns a tensor, a tuple of tensors, or None.
     """
@@ -94,7 +95,7 @@ def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
 
 
 def tensor_on(array: npt.NDArray[np.generic]) -> tf.Tensor:
-    """A tensor on the memory of an `aligned` array, which it keeps alive. Graphs see later writes, and do not write."""
+    """A tensor on the memory of an `aligned` array, which it keeps alive. Graphs see later writes."""
     if not array.flags.writeable:
         # As arrays of Ray's object store are. NumPy does not export them by DLPack.
         memory: Any = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)

@@ -144,6 +144,11 @@ def test_a_snapshot_does_not_change_and_is_read_in_place(cartpole: RunConfig) ->
     for parameters in (learner.snapshot().parameters, learner.target_snapshot().parameters):
         assert not parameters.flags.writeable
         assert parameters.ctypes.data % ALIGNMENT == 0
+    parameters = learner.snapshot().parameters
+    before = parameters.copy()
+    learner.submit(report(1))
+    assert not np.array_equal(learner.snapshot().parameters, before)
+    np.testing.assert_array_equal(parameters, before)
 
 
 def test_a_snapshot_after_a_resume_is_of_the_time_of_its_update(cartpole: RunConfig, tmp_path: Path) -> None:

@@ -37,6 +37,18 @@ def test_n_pushes_equal_one_push_of_the_sum(accumulation: str, scale: float) -> 
     assert int(many.pending) == 0
 
 
+def test_the_sum_of_a_whole_update_is_equal_to_its_gradients_to_the_bit() -> None:
+    gradients = np.random.default_rng(1).normal(size=(4, len(START))).astype(np.float32)
+    single, whole = accumulator(4, accumulation="mean"), accumulator(4, accumulation="mean")
+    for gradient in gradients:
+        single.push(gradient, 0.1)
+    # It is not added: what the accumulator had stays there.
+    whole.accumulated.assign(np.full(len(START), 7.0, np.float32))
+    whole.push(((gradients[0] + gradients[1]) + gradients[2]) + gradients[3], 0.1, 4)
+    np.testing.assert_array_equal(whole.read(), single.read())
+    np.testing.assert_array_equal(whole.accumulated.numpy(), 7.0)
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_one_trace_after_many_submits(k: int) -> None:
     used = accumulator(k)

@@ -17,7 +17,7 @@ def kept() -> tf.Variable:
 @pytest.fixture
 def keep(kept: tf.Variable) -> Graph:
     def assign(x: tf.Tensor) -> None:
-        # Slices, as weights are set: they share the memory of the argument.
+        # A copy: a slice alone would share the memory of the argument.
         kept.assign(tf.concat([x[:1_008], x[1_008:]], axis=0))
 
     return Graph(assign, [tf.TensorSpec((2_000,), tf.float32)])
@@ -39,6 +39,14 @@ def test_a_variable_keeps_what_it_was_given_when_the_memory_changes(
     array.flags.writeable = True
     array[:] = 3.0
     np.testing.assert_array_equal(kept.numpy(), np.full(2_000, 2.0))
+
+
+@pytest.mark.parametrize("writeable", [True, False])
+def test_a_variable_that_is_assigned_an_argument_shares_its_memory(kept: tf.Variable, writeable: bool) -> None:
+    array = aligned((2_000,), "float32")
+    array.flags.writeable = writeable
+    Graph(kept.assign, [tf.TensorSpec((2_000,), tf.float32)])(array)
+    assert values_of(kept).ctypes.data == array.ctypes.data
 
 
 class _Referable(np.ndarray):
