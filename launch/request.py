@@ -217,7 +217,7 @@ def sharing_line(config: RunConfig, shared: RunConfig, actors: int) -> str:
     parts = f" in {actor.minibatches} parts" if actor.minibatches > 1 else ""
     update = f"the {shared.learner.accumulation} of {count} gradients" if count > 1 else "one gradient"
     known = config.actor.steps_in_flight or in_flight
-    beyond = f"; above {known:,} in flight further actors may add frames and no learning" if in_flight > known else ""
+    beyond = f"; above {known:,} in flight learning may take more agent steps" if in_flight > known else ""
     return (
         f"rollouts:     {actors:,} actors share {in_flight:,} agent steps in flight: each {rollout}"
         f"{parts}, an update {update} (--actor.steps-in-flight None: as set){beyond}"

@@ -134,7 +134,7 @@ def test_actors_of_a_cluster_share_the_steps_in_flight(tmp_path: Path, monkeypat
         assert config.learner.gradients_per_update == 16
     line = "rollouts:     65 actors share 1,040 agent steps in flight: each 1 x 16, an update the mean of 16 gradients"
     (found,) = (event.text for event in events if isinstance(event, Message) and event.text.startswith(line))
-    assert found.endswith("above 1,024 in flight further actors may add frames and no learning")
+    assert found.endswith("above 1,024 in flight learning may take more agent steps")
     earlier = tmp_path / "earlier"
     train(quick(total_frames=300), earlier, lambda _: None)
     train(on_nodes, earlier, lambda _: None, resume=True)

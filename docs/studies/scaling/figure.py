@@ -13,21 +13,23 @@ PICTURE = FOLDER.parents[1] / "pictures" / "scaling.svg"
 
 
 def main() -> None:
-    seeds: dict[str, dict[int, list[tuple[int, str]]]] = defaultdict(lambda: defaultdict(list))
+    seeds: dict[str, dict[int, list[tuple[int, str, bool]]]] = defaultdict(lambda: defaultdict(list))
     with (FOLDER / "rows.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["executor"] == "inline" and row["rules"] in _RULES and "evaluated" not in row["task"]:
                 task = f"{row['task']}, {row['mark']}"
-                marker = "^" if row["reached"] != "yes" else "o" if row["rules"] == "present" else "s"
-                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), marker))
+                present = row["rules"] == "present"
+                marker = "^" if row["reached"] != "yes" else "o" if present else "s"
+                seeds[task][int(row["workers"])].append((int(row["agent_steps"]), marker, present))
     with figure() as (drawn, (axes,)):
         for (task, by_workers), colour in zip(seeds.items(), COLOURS, strict=False):
-            present = {n: [steps for steps, marker in rows if marker == "o"] for n, rows in by_workers.items()}
-            counts = sorted(n for n, found in present.items() if found)
-            medians = [median(present[count]) for count in counts]
+            # One that was stopped counts with the agent steps that it had.
+            found = {n: [steps for steps, _, present in rows if present] for n, rows in by_workers.items()}
+            counts = sorted(n for n, steps in found.items() if steps)
+            medians = [median(found[count]) for count in counts]
             axes.plot(counts, medians, "-", color=colour, label=task)
             for count, rows in by_workers.items():
-                for steps, marker in rows:
+                for steps, marker, _ in rows:
                     axes.plot(count, steps, marker, color=colour, fillstyle="full" if marker == "o" else "none")
         axes.plot([], [], "s", color="black", fillstyle="none", label="with returns of acting")
         axes.plot([], [], "^", color="black", fillstyle="none", label="stopped there, not reached")
