@@ -21,7 +21,7 @@ In agent steps, at every moment: sampled = applied + pending + dropped.
 """
 
 import time
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +29,7 @@ import tensorflow as tf
 from learner.account import Account, DropReason
 from learner.update import GradientAccumulator
 from shared.config import RunConfig
-from shared.graph import aligned
+from shared.graph import aligned_copy
 from shared.layout import ParameterLayout
 from shared.moments import AdvantageMoments, Moments, with_newer
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
@@ -269,7 +269,6 @@ class Learner:
 
 def _read_only_copy(parameters: Float32Array) -> Float32Array:
     # Actors of this process take aligned ones in place: 0.1 to 0.3 ms in place of 2 for 0.7 M parameters.
-    values = cast(Float32Array, aligned(parameters.shape, "float32"))
-    values[:] = parameters
+    values = aligned_copy(parameters)
     values.flags.writeable = False
     return values

@@ -156,7 +156,7 @@ class GradientAccumulator:
         if self._mean:
             k, count = float(self._gradients_per_update), tf.cast(number, tf.float32)
             gradient *= 1.0 / k
-            # More than K are pending where a sum of K arrives at single gradients of a checkpoint.
+            # More than K are pending where a sum arrives at others: sums of nodes differ in size.
             gradient = tf.cond(count > k, lambda: gradient * (k / count), lambda: gradient)
         norm = global_norm(gradient)
         # Finite gradients may have a sum that is not, which would stay in the optimizer's running means.

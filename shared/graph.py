@@ -94,6 +94,12 @@ def aligned(shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
+def aligned_copy(array: Float32Array) -> Float32Array:
+    copy = aligned(array.shape, "float32")
+    copy[...] = array
+    return copy  # type: ignore[return-value]
+
+
 def tensor_on(array: npt.NDArray[np.generic]) -> tf.Tensor:
     """A tensor on the memory of an `aligned` array, which it keeps alive. Graphs see later writes."""
     if not array.flags.writeable:

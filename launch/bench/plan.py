@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -30,7 +30,7 @@ from launch.output import EXIT_DONE, print_line, provenance, write_json
 from launch.request import shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
-from shared.types import Float32Array, GradientReport, StageSeconds, WeightSnapshot
+from shared.types import GradientReport, StageSeconds, WeightSnapshot
 
 _MOST_ACTORS = 1024
 _MEASURED_SECONDS = 2.0
@@ -131,14 +131,11 @@ def _actor_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
     """Measures the seconds of each stage of an actor per agent step, without those in which it waits."""
     from actors.actor import Actor
     from actors.policy import Policy
-    from shared.graph import aligned
+    from shared.graph import aligned_copy
 
     actor = Actor(replace(config, checkpoint=replace(config.checkpoint, exact=False)), spec, 0)
-    initial = Policy(config, spec).initial_parameters()
     # Aligned, as those of a run are.
-    parameters = cast(Float32Array, aligned(initial.shape, "float32"))
-    parameters[:] = initial
-    weights = WeightSnapshot(0, parameters)
+    weights = WeightSnapshot(0, aligned_copy(Policy(config, spec).initial_parameters()))
     target = weights if config.method.uses_target_network else None
     agent_steps = config.actor.environments * config.actor.unroll_length
 
@@ -175,10 +172,11 @@ def _gradient_seconds(config: RunConfig, costs: Costs, actors: int, nodes: int, 
     # On several machines most gradients come from another machine than the learner's.
     way = "shared_memory" if nodes == 1 else "objects"
     together = _gradients_together(config, actors, nodes, node_cores)
+    learner = costs.learner[way]
     if together > 1:
-        way = "shared_memory_sums" if nodes == 1 else "sums"
-    # Sums of K were measured. A smaller one costs as much as one of K.
-    learner = costs.learner[way] * (config.learner.gradients_per_update / together if together > 1 else 1.0)
+        # Sums of K were measured. A smaller one costs as much as one of K.
+        sum_of_k = costs.learner["shared_memory_sums" if nodes == 1 else "sums"]
+        learner = sum_of_k * config.learner.gradients_per_update / together
     return (alone + busy * (loaded - alone)) * agent_steps_per_gradient(config), learner
 
 
@@ -206,8 +204,7 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
     agent_steps = rate * agent_steps_per_gradient(config)
     frames = agent_steps * config.frames_per_agent_step
     share = costs.alone["gradient"] / sum(costs.alone.values()) if config.actor.fresh_gradients else 1.0
-    waiting = nodes * (calls * together - 1) - together if sums else 0
-    lag = (share * actors + waiting) / count if sums else share * (actors * calls - 1) / count
+    others = share * actors + nodes * (calls * together - 1) - together if sums else share * (actors * calls - 1)
     return {
         "actors": actors,
         "nodes": nodes,
@@ -216,7 +213,7 @@ def predict(config: RunConfig, costs: Costs, actors: int, nodes: int, node_cores
         "agent_steps_per_second": agent_steps,
         "frames_per_second": frames,
         **{f"minutes_to_{millions}m_frames": millions * 1e6 / frames / 60 for millions in _MILLIONS_OF_FRAMES},
-        "policy_lag": max(0.0, lag),
+        "policy_lag": max(0.0, others / count),
         "learner_utilisation": rate * learner,
         "held_back_by": held_back_by,
     }

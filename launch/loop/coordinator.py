@@ -39,7 +39,7 @@ class Coordinator:
 
     Attributes:
         evaluations_under_way: evaluations that were requested and have not ended.
-        messages: number of messages that the learner took in; a sum of K gradients is one.
+        messages: number of messages that the learner took in; a sum of gradients is one.
         began: `time.monotonic()` at which the first rollout began, by its actor's own account; None before its report.
     """
 

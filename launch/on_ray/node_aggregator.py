@@ -1,4 +1,4 @@
-"""Summation of gradients on their node, so that an update needs one message to the learner in place of K.
+"""Summation of gradients on their node, so that an update needs one message to the learner, or a few, in place of K.
 
     node                                                     node of the learner
     actor ─┐  shared memory
