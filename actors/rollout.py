@@ -6,7 +6,7 @@ import numpy.typing as npt
 from actors.environments import NonFinite, StepResult
 from shared.config import RunConfig
 from shared.graph import aligned
-from shared.moments import Moments
+from shared.moments import Moments, factor_of_rewards
 from shared.types import ActionSpec, EpisodeStats, Float32Array, Rollout
 
 _MOST_NORMALISED_REWARD = 10.0
@@ -20,7 +20,9 @@ class RolloutBuilder:
     Its numbers are always finite: rewards that are not become 0, as observations have before. `non_finite` names the
     first of these that the rollout needs. The last observation of a terminated episode is needed by nothing.
 
-    Training sees rewards scaled and clipped, or, normalised, times `reward_factor`; episode returns are neither.
+    Training sees rewards scaled and clipped, or, normalised, times `reward_factor`; episode returns are neither. While
+    that is None, the builder divides by the deviation of the discounted returns that it has seen itself: rewards as
+    they are would fill the first gradients with the error of the values.
     """
 
     def __init__(
@@ -40,10 +42,11 @@ class RolloutBuilder:
         self._normalises_rewards = settings.normalise_rewards
         most_normalised = _MOST_NORMALISED_REWARD if settings.normalise_rewards else None
         self._most_reward = 1.0 if settings.clip_rewards else most_normalised
-        self.reward_factor = 1.0
+        self.reward_factor: float | None = None
         # G ← γG + r of each environment, and all G of a rollout.
         self._discounted_return = np.zeros(environments, np.float64)
         self._discounted_returns = np.zeros(shape, np.float64)
+        self._returns_seen = Moments.zero(1)
         # Discount 0 where a life was lost, without ending the episode.
         self._terminal_on_life_loss = settings.terminal_on_life_loss
         self._t = 0
@@ -90,11 +93,10 @@ class RolloutBuilder:
             self._slots[t + 1][...] = result.observations
         self._actions[t] = actions
         unscaled = result.rewards
-        rewards = unscaled * np.float32(self._reward_scale * self.reward_factor)
+        rewards = unscaled * np.float32(self._reward_scale)
         if not np.isfinite(rewards).all():
             rewards, unscaled = self._without_non_finite(rewards, unscaled, live)
-        most = self._most_reward
-        self._rewards[t] = rewards if most is None else np.clip(rewards, -most, most)
+        self._rewards[t] = rewards
         terminal = result.terminated
         if self._terminal_on_life_loss:
             terminal = terminal | (result.lost_life & live)
@@ -157,9 +159,20 @@ class RolloutBuilder:
         if next_actions is None:
             next_actions = self.no_actions
         return Rollout(
-            self._observations, self._actions, self._rewards, self._discounts, self._mask, next_actions, first_state,
-            last_state,
+            self._observations, self._actions, self._training_rewards(), self._discounts, self._mask, next_actions,
+            first_state, last_state,
         )  # fmt: skip
+
+    def _training_rewards(self) -> Float32Array:
+        rewards, factor = self._rewards, self.reward_factor
+        returns = self.return_moments
+        if returns is not None:
+            if factor is None:
+                self._returns_seen = self._returns_seen.merge(returns)
+                factor = factor_of_rewards(self._returns_seen)
+            rewards = rewards * np.float32(factor)
+        most = self._most_reward
+        return rewards if most is None else np.clip(rewards, -most, most)
 
     @property
     def unfinished_environments(self) -> int:

@@ -36,9 +36,10 @@ _SHARED = ("actor.environments", "actor.unroll_length", "actor.minibatches", "le
 _LEAST_STEPS = 16
 # A prototype of 64 actors learned Pong with 1 environment x 64 steps, and not with 4 x 16: one seed each.
 _LONG_UNROLL = 64
-# Consecutive steps of one environment are alike: LunarLander was learned sooner by updates from half the steps of four
-# rollouts than from all steps of two (docs/studies/scaling.md).
-_ENVIRONMENTS_OF_AN_UPDATE = 4
+# Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
+# epochs, was learned the sooner the more environments an update of 256 agent steps came from (docs/studies/scaling.md).
+_LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
+_ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH = 2
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     gradient's weights and those that it meets (docs/scaling.md). So `actor.steps_in_flight` is divided among the
     actors: few environments and long unrolls, since many environments with short unrolls learned least at the same
     number. An update keeps its agent steps, and with them the learning rate stays right: fewer minibatches, then the
-    mean of several gradients, from at least four environments together.
+    mean of several gradients, together from at least four environments, and two for each epoch.
     """
     actor, learner = config.actor, config.learner
     steps = actor.environments * actor.unroll_length
@@ -168,7 +169,8 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     environments, unroll_length = _rollout_within(actor.steps_in_flight // actors, config)
     rollout = environments * unroll_length
     per_update = steps * learner.gradients_per_update // actor.minibatches
-    together = min(_ENVIRONMENTS_OF_AN_UPDATE, actor.environments * learner.gradients_per_update)
+    environments_wanted = max(_LEAST_ENVIRONMENTS_OF_AN_UPDATE, _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH * actor.epochs)
+    together = min(environments_wanted, actor.environments * learner.gradients_per_update)
     gradients = max(1, -(-together // environments), round(per_update / rollout))
     # With a memory a minibatch is drawn from environments.
     drawable = environments if config.network.recurrent != "none" else rollout

@@ -31,7 +31,7 @@ from learner.update import GradientAccumulator
 from shared.config import RunConfig
 from shared.graph import aligned_copy
 from shared.layout import ParameterLayout
-from shared.moments import AdvantageMoments, Moments, with_newer
+from shared.moments import AdvantageMoments, Moments, factor_of_rewards, with_newer
 from shared.networks import RUNNING_MEAN, RUNNING_VARIANCE
 from shared.schedules import crossed_multiple
 from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
@@ -191,13 +191,11 @@ class Learner:
             else:
                 self._write_observation_moments()
             moments = self._return_moments
-            # 1 before the first report. The constant guards returns without variance: rewards of 0, or clipped ones.
-            reward_factor = float((moments.variance[0] + 1e-8) ** -0.5) if moments.number else 1.0
             self._snapshot = WeightSnapshot(
                 self.version,
                 _read_only_copy(self._accumulator.read()),
                 frames,
-                reward_factor,
+                factor_of_rewards(moments) if moments.number else None,
                 AdvantageMoments(*self._advantage_moments.tolist()),
             )
         return self._snapshot

@@ -71,3 +71,11 @@ class Moments(NamedTuple):
     def from_json(cls, values: Sequence) -> "Moments":
         number, mean, squares = values
         return cls(int(number), np.array(mean, np.float64), np.array(squares, np.float64))
+
+
+def factor_of_rewards(discounted_returns: Moments) -> float:
+    """What rewards are multiplied by, from the `Moments` of one number; 1 before the first return."""
+    if not discounted_returns.number:
+        return 1.0
+    # The constant guards returns without variance: rewards of 0, or clipped ones.
+    return float((discounted_returns.variance[0] + 1e-8) ** -0.5)

@@ -76,14 +76,14 @@ class WeightSnapshot(NamedTuple):
     """The weights after `version` applied updates: `parameters` is float32 [P] and read-only.
 
     `frames` are the global frames when it was made; schedules of exploration follow them. `reward_factor` is what
-    rewards are multiplied by where they are normalised. `advantage_moments` are those of the last advantages of all
-    actors, where `actor.fresh_gradients` standardises by them.
+    rewards are multiplied by where they are normalised, None before the first report. `advantage_moments` are those of
+    the last advantages of all actors, where `actor.fresh_gradients` standardises by them.
     """
 
     version: int
     parameters: Float32Array
     frames: int = 0
-    reward_factor: float = 1.0
+    reward_factor: float | None = None
     advantage_moments: AdvantageMoments = AdvantageMoments()
 
 

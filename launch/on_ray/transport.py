@@ -66,7 +66,7 @@ class Weights(NamedTuple):
     version: int
     parameters: VectorAddress
     frames: int
-    reward_factor: float
+    reward_factor: float | None
     advantage_moments: AdvantageMoments
 
 

@@ -104,6 +104,19 @@ def test_rewards_are_normalised_by_the_factor_of_the_weights_and_the_discounted_
     assert builder(1).return_moments is None
 
 
+def test_before_the_first_report_rewards_are_divided_by_the_deviation_of_the_returns_that_the_actor_has_seen() -> None:
+    rollouts = builder(2, clip_rewards=False, normalise_rewards=True)
+    first = fill(rollouts, step((100.0,)), step((-50.0,)))
+    returns = [100.0, 0.9 * 100.0 - 50.0]
+    np.testing.assert_allclose(first.rewards[:, 0], np.array([100.0, -50.0]) / np.std(returns), rtol=1e-5)
+    # A second rollout at the same weights, such as one that is played ahead, counts for its own rewards, too.
+    second = fill(rollouts, step((0.0,)), step((7.0,)))
+    returns += [0.9 * returns[1], 0.9**2 * returns[1] + 7.0]
+    np.testing.assert_allclose(second.rewards[:, 0], np.array([0.0, 7.0]) / np.std(returns), rtol=1e-5)
+    rollouts.reward_factor = 0.5
+    np.testing.assert_array_equal(fill(rollouts, step((6.0,)), step((-30.0,))).rewards[:, 0], [3.0, -10.0])
+
+
 def test_numbers_of_the_environment_are_those_of_the_steps_that_end_an_episode() -> None:
     rollouts = builder(3)
     nothing, one, two = ({"success": np.array([value])} for value in (np.nan, 1.0, 2.0))

@@ -246,7 +246,8 @@ def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_ste
         shared = shared_by(config, actors)
         rollout = shared.actor.environments * shared.actor.unroll_length
         assert rollout * shared.learner.gradients_per_update == update * shared.actor.minibatches
-        assert shared.actor.environments * shared.learner.gradients_per_update >= 4
+        least = min(max(4, 2 * actor.epochs), actor.environments)
+        assert shared == config or shared.actor.environments * shared.learner.gradients_per_update >= least
         assert actors * rollout <= actor.steps_in_flight or rollout == 16
         if shared != config:
             assert (shared.actor.fresh_gradients, shared.learner.accumulation) == (True, "mean")
@@ -268,7 +269,8 @@ def test_environments_are_shared_out_before_rollouts_are_shortened() -> None:
         ("pong", 63): (1, 32, 1, 8),
         ("pong", 256): (1, 16, 1, 16),
         ("cartpole", 8): (2, 64, 1, 2),
-        ("lunarlander", 32): (2, 128, 2, 2),
+        ("lunarlander", 32): (2, 128, 8, 8),
+        ("lunarlander", 64): (1, 128, 8, 16),
     }
     found = {(preset, actors): shared_by(PRESETS[preset].config, actors) for preset, actors in expected}
     shares = {

@@ -115,7 +115,7 @@ def test_what_rewards_are_divided_by_is_the_deviation_of_all_returns_that_were_a
     cartpole: RunConfig, tmp_path: Path
 ) -> None:
     learner, returns = make_learner(cartpole), np.random.default_rng(0).normal(7.0, 4.0, (60, 1))
-    assert learner.snapshot().reward_factor == 1.0
+    assert learner.snapshot().reward_factor is None
     for sequence, part in enumerate((returns[:10], returns[10:]), start=1):
         learner.submit(report(sequence, version=learner.version, return_moments=Moments.of(part)))
     assert learner.submit(report(3, version=9, return_moments=Moments.of(returns + 1e6))).dropped == "unknown_version"
