@@ -21,8 +21,8 @@ class RolloutBuilder:
     first of these that the rollout needs. The last observation of a terminated episode is needed by nothing.
 
     Training sees rewards scaled and clipped, or, normalised, times `reward_factor`; episode returns are neither. While
-    that is None, the builder divides by the deviation of the discounted returns that it has seen itself: rewards as
-    they are would fill the first gradients with the error of the values.
+    that is None, the builder divides by the deviation of the discounted returns that it has seen itself: from rewards
+    as they are the first gradients would be nearly all the values'.
     """
 
     def __init__(
@@ -164,15 +164,19 @@ class RolloutBuilder:
         )  # fmt: skip
 
     def _training_rewards(self) -> Float32Array:
-        rewards, factor = self._rewards, self.reward_factor
-        returns = self.return_moments
-        if returns is not None:
-            if factor is None:
-                self._returns_seen = self._returns_seen.merge(returns)
-                factor = factor_of_rewards(self._returns_seen)
-            rewards = rewards * np.float32(factor)
-        most = self._most_reward
+        rewards, most = self._rewards, self._most_reward
+        if self._normalises_rewards:
+            factor = self._own_factor() if self.reward_factor is None else self.reward_factor
+            with np.errstate(over="ignore"):
+                rewards = rewards * np.float32(factor)
         return rewards if most is None else np.clip(rewards, -most, most)
+
+    def _own_factor(self) -> float:
+        returns = self.return_moments
+        if returns is not None and not self.non_finite:
+            self._returns_seen = self._returns_seen.merge(returns)
+        # Of a few equal returns nothing is known: the rewards of a single step would all be clipped.
+        return factor_of_rewards(self._returns_seen) if self._returns_seen.squares[0] > 0.0 else 1.0
 
     @property
     def unfinished_environments(self) -> int:

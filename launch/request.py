@@ -37,7 +37,7 @@ _LEAST_STEPS = 16
 # A prototype of 64 actors learned Pong with 1 environment x 64 steps, and not with 4 x 16: one seed each.
 _LONG_UNROLL = 64
 # Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
-# epochs, was learned the sooner the more environments an update of 256 agent steps came from (docs/studies/scaling.md).
+# epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/scaling.md).
 _LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
 _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH = 2
 
@@ -159,7 +159,8 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     gradient's weights and those that it meets (docs/scaling.md). So `actor.steps_in_flight` is divided among the
     actors: few environments and long unrolls, since many environments with short unrolls learned least at the same
     number. An update keeps its agent steps, and with them the learning rate stays right: fewer minibatches, then the
-    mean of several gradients, together from at least four environments, and two for each epoch.
+    mean of several gradients. It is from at least four environments, and two for each epoch, where the rollout can be
+    divided into as many minibatches.
     """
     actor, learner = config.actor, config.learner
     steps = actor.environments * actor.unroll_length
@@ -171,11 +172,12 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     per_update = steps * learner.gradients_per_update // actor.minibatches
     environments_wanted = max(_LEAST_ENVIRONMENTS_OF_AN_UPDATE, _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH * actor.epochs)
     together = min(environments_wanted, actor.environments * learner.gradients_per_update)
-    gradients = max(1, -(-together // environments), round(per_update / rollout))
+    wanted = max(1, -(-together // environments)) * rollout
     # With a memory a minibatch is drawn from environments.
     drawable = environments if config.network.recurrent != "none" else rollout
-    most = max(1, min(actor.minibatches, rollout * gradients // per_update))
-    minibatches = max(m for m in range(1, most + 1) if drawable % m == 0)
+    possible = [m for m in range(1, actor.minibatches + 1) if drawable % m == 0]
+    minibatches = next((m for m in possible if m * per_update >= wanted), possible[-1])
+    gradients = max(1, minibatches * per_update // rollout)
     return replace(
         config,
         actor=replace(

@@ -113,6 +113,10 @@ def test_before_the_first_report_rewards_are_divided_by_the_deviation_of_the_ret
     second = fill(rollouts, step((0.0,)), step((7.0,)))
     returns += [0.9 * returns[1], 0.9**2 * returns[1] + 7.0]
     np.testing.assert_allclose(second.rewards[:, 0], np.array([0.0, 7.0]) / np.std(returns), rtol=1e-5)
+    # One step, or equal ones, have no deviation.
+    np.testing.assert_array_equal(
+        fill(builder(1, clip_rewards=False, normalise_rewards=True), step((0.01,))).rewards, [[np.float32(0.01)]]
+    )
     rollouts.reward_factor = 0.5
     np.testing.assert_array_equal(fill(rollouts, step((6.0,)), step((-30.0,))).rewards[:, 0], [3.0, -10.0])
 
@@ -152,6 +156,18 @@ def test_an_actor_reports_its_steps_episodes_and_sequence(cartpole: RunConfig) -
         assert 160 - len(report.episodes.returns) <= report.agent_steps <= 160 - len(report.episodes.returns) + 4
         assert min(report.stage_seconds) >= 0.0
     assert reports[0].episodes.returns.size > 0
+
+
+def test_an_actor_takes_the_factor_of_rewards_from_the_weights(cartpole: RunConfig) -> None:
+    environment = replace(cartpole.environment, clip_rewards=False, normalise_rewards=True)
+    config = replace(cartpole, environment=environment)
+    weights = make_policy(config).initial_parameters()
+    norms = [
+        float(np.linalg.norm(make_actor(config).run(WeightSnapshot(0, weights, 0, factor)).gradient))
+        for factor in (None, 0.01, 1.0)
+    ]
+    assert norms[1] < norms[2]
+    assert norms[0] != pytest.approx(norms[2], rel=0.01), "by the deviation of its own returns"
 
 
 def evaluate(config: RunConfig, weight: float = 1.0) -> EvaluationResult:

@@ -255,6 +255,20 @@ def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_ste
         assert shared_by(shared, actors) == shared, "nothing is left to share on a resume"
 
 
+@pytest.mark.parametrize("preset", ["lunarlander", "acrobot", "pong"])
+@pytest.mark.parametrize("changed", [{"network.recurrent": "lstm"}, {"actor.epochs": 3}, {"actor.epochs": 5}])
+def test_with_a_memory_or_other_epochs_an_update_keeps_its_agent_steps_too(preset: str, changed: dict) -> None:
+    config = with_settings(PRESETS[preset].config, changed)
+    actor = config.actor
+    update = actor.environments * actor.unroll_length // actor.minibatches
+    for actors in (3, 8, 12, 16, 32, 64, 128, 256, 1024):
+        shared = shared_by(config, actors)
+        rollout = shared.actor.environments * shared.actor.unroll_length
+        assert rollout * shared.learner.gradients_per_update == update * shared.actor.minibatches
+        together = shared.actor.environments * shared.learner.gradients_per_update
+        assert config.network.recurrent == "lstm" or together >= min(max(4, 2 * actor.epochs), actor.environments)
+
+
 def test_sums_on_nodes_can_be_asked_for_where_sharing_decides_on_k() -> None:
     config = replace(PRESETS["pong"].config, aggregation="node")
     assert aggregation_of(shared_by(config, 64), [64], one_machine=True).level == "node"

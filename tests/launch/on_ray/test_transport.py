@@ -177,7 +177,8 @@ class EchoRunner:
         # Written out: the processes of Ray do not find the tests' helpers.
         episodes, seconds = EpisodeStats(np.empty(0), np.empty(0, np.int64)), StageSeconds(0.0, 0.0, 0.0, 0.0, 0.0)
         return GradientReport(
-            self._actor_id, self._sequence, snapshot.version, "", gradient, 1, 1, episodes, seconds, {},
+            self._actor_id, self._sequence, snapshot.version, "", gradient, 1, 1, episodes, seconds,
+            {"reward_factor": snapshot.reward_factor},
             advantage_moments=snapshot.advantage_moments,
         )  # fmt: skip
 
@@ -213,7 +214,8 @@ def test_each_rollout_gets_the_weights_of_its_dispatch(shared_memory: bool, loca
     def dispatch(actor_id: int, version: int) -> None:
         moments = (1024.0, float(version), 0.5)
         weights = np.full(size, version, np.float32)
-        executor.publish(WeightSnapshot(version, weights, 0, advantage_moments=moments))
+        factor = 1.0 / version if version > 1 else None
+        executor.publish(WeightSnapshot(version, weights, 0, factor, moments))
         executor.dispatch(actor_id)
         expected[actor_id].append(version)
 
@@ -229,6 +231,8 @@ def test_each_rollout_gets_the_weights_of_its_dispatch(shared_memory: bool, loca
         assert report.version == expected[report.actor_id].pop(0)
         np.testing.assert_array_equal(report.gradient, np.full(size, report.version, np.float32))
         assert report.advantage_moments == (1024.0, report.version, 0.5)
+        factor = 1.0 / report.version if report.version > 1 else None
+        assert report.statistics == {"reward_factor": factor}
         if version < versions:
             dispatch(report.actor_id, version := version + 1)
     assert received == versions
