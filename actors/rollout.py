@@ -21,8 +21,8 @@ class RolloutBuilder:
     first of these that the rollout needs. The last observation of a terminated episode is needed by nothing.
 
     Training sees rewards scaled and clipped, or, normalised, times `reward_factor`; episode returns are neither. While
-    that is None, the builder divides by the deviation of the discounted returns that it has seen itself: from rewards
-    as they are the first gradients would be nearly all the values'.
+    that is None, the builder divides by the deviation of the discounted returns that it has seen itself: with unscaled
+    rewards the value loss would be nearly all of the first gradients.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class RolloutBuilder:
         returns = self.return_moments
         if returns is not None and not self.non_finite:
             self._returns_seen = self._returns_seen.merge(returns)
-        # Of a few equal returns nothing is known: the rewards of a single step would all be clipped.
+        # Equal returns have no deviation, and the factor 1e4 would clip every reward.
         return factor_of_rewards(self._returns_seen) if self._returns_seen.squares[0] > 0.0 else 1.0
 
     @property

@@ -74,6 +74,6 @@ class Moments(NamedTuple):
 
 
 def factor_of_rewards(discounted_returns: Moments) -> float:
-    """What rewards are multiplied by, from the `Moments` of one number; 1 before the first return."""
+    """What rewards are multiplied by, from the `Moments` of discounted returns."""
     # The constant guards returns without variance: rewards of 0, or clipped ones.
     return float((discounted_returns.variance[0] + 1e-8) ** -0.5)
