@@ -100,11 +100,13 @@ class Actor:
         self._moments: tuple[Moments | None, Moments | None] = (None, None)
         # Environments cannot be saved, but their actions can be replayed.
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
+        # Rollouts that the first call plays ahead.
+        self._ahead = 0
         if self._fresh:
             # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they
             # show one phase of the game at a time, until these have drifted apart (arXiv 2511.21011).
             most = _MOST_AHEAD // (actor.environments * actor.unroll_length)
-            self._play_ahead(int(np.random.default_rng(seeds.actions).integers(1 + most)))
+            self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + most))
 
     def state(self) -> ActorState:
         """The state to resume from. Needs `checkpoint.exact`."""
@@ -163,6 +165,8 @@ class Actor:
         With `actor.fresh_gradients` the call that acts returns None, and its first gradient is that of the next call:
         a call is what brings new weights, so that these are the newest, and nothing else has to travel.
         """
+        if self._ahead:
+            self._play_ahead(snapshot)
         started = time.perf_counter()
         self._take_exploration()
         self._policy.assign(snapshot.parameters, snapshot.frames)
@@ -246,11 +250,13 @@ class Actor:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
-    def _play_ahead(self, rollouts: int) -> None:
-        """Play rollouts with the first weights. No gradient and no count has their agent steps."""
+    def _play_ahead(self, snapshot: WeightSnapshot) -> None:
+        """Play rollouts with the weights of `snapshot`. No gradient and no count has their agent steps."""
         self._take_exploration()
-        for _ in range(rollouts):
+        self._policy.assign(snapshot.parameters, snapshot.frames)
+        for _ in range(self._ahead):
             self._play()
+        self._ahead = 0
         self._builder.forget_episodes()
         self._finished_at = time.perf_counter()
 

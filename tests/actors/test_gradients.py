@@ -12,6 +12,7 @@ import actors.actor
 from actors.actor import Actor
 from actors.environments import VectorEnvironment, environment_spec
 from actors.gradient import RolloutGradient
+from actors.policy import Policy
 from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
@@ -205,22 +206,30 @@ def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(
 ) -> None:
     config = replace(CARTPOLE, actor=ActorConfig(2, 32, fresh_gradients=True))
     old, new = snapshots(config)
-    # Which environments' episodes end at each step.
-    steps, step = [], VectorEnvironment.step
+    # Which environments' episodes end at each step, and the weights that chose its actions.
+    steps, step, weights, assign = [], VectorEnvironment.step, [], Policy.assign
 
     def counted(*arguments):
         result = step(*arguments)
         steps.append(result.terminated | result.truncated)
+        assert weights[-1] is old.parameters
         return result
 
+    def noted(policy, parameters, *more):
+        weights.append(parameters)
+        assign(policy, parameters, *more)
+
     monkeypatch.setattr(VectorEnvironment, "step", counted)
+    monkeypatch.setattr(Policy, "assign", noted)
     first, ahead = make_actor(config), set()
     for actor_id in range(12):
         steps.clear()
+        weights.clear()
         actor = make_actor(config, actor_id, first)
-        ahead.add(len(steps) / 32)
-        assert 2 * len(steps) <= 1024
+        assert not steps, "an actor that replaces another one has no weights before its first call"
         assert run(actor, config, old) is None
+        ahead.add(len(steps) / 32 - 1)
+        assert 2 * (len(steps) - 32) <= 1024
         # Episodes that ended before the first rollout are not reported; the one under way is reported whole.
         again = reported(actor, new, config)
         assert again.agent_steps <= 64
