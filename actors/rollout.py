@@ -175,8 +175,7 @@ class RolloutBuilder:
         returns = self.return_moments
         if returns is not None and not self.non_finite:
             self._returns_seen = self._returns_seen.merge(returns)
-        # Equal returns have no deviation, and the factor 1e4 would clip every reward.
-        return factor_of_rewards(self._returns_seen) if self._returns_seen.squares[0] > 0.0 else 1.0
+        return factor_of_rewards(self._returns_seen) or 1.0
 
     @property
     def unfinished_environments(self) -> int:

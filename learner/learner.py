@@ -190,12 +190,11 @@ class Learner:
                 frames, self._restored_snapshot_frames = self._restored_snapshot_frames, None
             else:
                 self._write_observation_moments()
-            moments = self._return_moments
             self._snapshot = WeightSnapshot(
                 self.version,
                 _read_only_copy(self._accumulator.read()),
                 frames,
-                factor_of_rewards(moments) if moments.number else None,
+                factor_of_rewards(self._return_moments),
                 AdvantageMoments(*self._advantage_moments.tolist()),
             )
         return self._snapshot

@@ -73,7 +73,9 @@ class Moments(NamedTuple):
         return cls(int(number), np.array(mean, np.float64), np.array(squares, np.float64))
 
 
-def factor_of_rewards(discounted_returns: Moments) -> float:
-    """What rewards are multiplied by, from the `Moments` of discounted returns."""
-    # The constant guards returns without variance: rewards of 0, or clipped ones.
+def factor_of_rewards(discounted_returns: Moments) -> float | None:
+    """What rewards are multiplied by, from the `Moments` of discounted returns; None while all of these are equal."""
+    if not discounted_returns.squares[0] > 0.0:
+        return None
+    # The constant guards returns of almost no variance.
     return float((discounted_returns.variance[0] + 1e-8) ** -0.5)
