@@ -113,9 +113,12 @@ class InlineExecutor:
         self._calls.append(_Call(actor_id, self._snapshot, self._target, ends=self._end_of_call(actor_id)))
 
     def _end_of_call(self, actor_id: int) -> float:
-        """The simulated end of a call that begins now. Without fresh gradients 0: first in, first out."""
+        """The simulated end of a call that begins now.
+
+        0, which is first in, first out, without fresh gradients, and in lockstep, where processes take turns, too.
+        """
         actor = self._config.actor
-        if not actor.fresh_gradients:
+        if not actor.fresh_gradients or self._config.lockstep:
             return 0.0
         length = self._lengths.uniform(_SHORTEST, _LONGEST)
         if not self._actors[actor_id].plays_next:

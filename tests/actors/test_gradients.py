@@ -17,7 +17,7 @@ from shared import losses, registry
 from shared.config import ActorConfig, EnvironmentConfig, ExplorationConfig, MethodConfig, NetworkConfig, RunConfig
 from shared.distributions import categorical_entropy, categorical_log_prob
 from shared.methods.actor_critic import ActorCritic
-from shared.moments import with_newer
+from shared.moments import AdvantageMoments, with_newer
 from shared.registry import MethodEntry
 from shared.types import GradientReport, WeightSnapshot
 
@@ -351,8 +351,12 @@ def test_advantages_are_standardised_by_the_moments_that_came_with_the_weights(m
     (old, new), policy_loss = snapshots(config), {}
     first = make_actor(config)
     for mean in (0.0, 50.0):
-        moments = (1000.0, 1000.0 * mean, 1000.0 * (mean**2 + 1.0))
-        of_weights = [snapshot._replace(advantage_moments=moments) for snapshot in (old, new)]
+        moments = [AdvantageMoments(1000.0, 1000.0 * m, 1000.0 * (m**2 + 1.0)) for m in (mean, 1e4)]
+        # A whole rollout takes those of the call of its gradient, one in parts those of the call that acted.
+        of_weights = [
+            snapshot._replace(advantage_moments=moments[(call == 0) == (minibatches == 1)])
+            for call, snapshot in enumerate((old, new))
+        ]
         actor = make_actor(config, 0, first)
         assert run(actor, config, of_weights[0]) is None
         reports = [run(actor, config, of_weights[1]) for _ in range(2 * minibatches)]

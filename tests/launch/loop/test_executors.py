@@ -175,16 +175,18 @@ def test_an_exact_checkpoint_without_hashed_seeds_goes_on(cartpole: RunConfig, m
     assert not np.array_equal(gradients(InlineExecutor(config, spec, 1), parameters, 2), first)
 
 
+@pytest.mark.parametrize("minibatches", [1, 5])
 def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(
-    cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
+    minibatches: int, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time.
 
-    Their order changes, as that of processes does.
+    Each of five over a fifth of a rollout takes a fifth of that. Their order changes, as that of processes does.
     """
     # All are at work from the start.
     monkeypatch.setattr(actors.actor, "_MOST_AHEAD", 0)
-    config = replace(cartpole, executor="inline", actor=replace(cartpole.actor, fresh_gradients=True))
+    actor = replace(cartpole.actor, minibatches=minibatches, fresh_gradients=True)
+    config = replace(cartpole, executor="inline", actor=actor)
     spec = environment_spec(config.environment)
     parameters, version, lags, order = Policy(config, spec).initial_parameters(), 0, [], []
     executor = InlineExecutor(config, spec, 10)

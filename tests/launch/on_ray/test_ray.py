@@ -63,9 +63,10 @@ def train(arguments: str, run: Path) -> dict:
 
 
 @pytest.mark.slow
-def test_in_lockstep_processes_compute_what_the_inline_executor_does(tmp_path: Path) -> None:
-    settings = f"{SMALL} --actors 2 --total-frames 5k --actor.calls-in-flight 2"
-    train(f"{settings} --lockstep", tmp_path / "ray")
+@pytest.mark.parametrize("more", ["--actor.calls-in-flight 2", "--actor.epochs 2 --actor.fresh-gradients"])
+def test_in_lockstep_processes_compute_what_the_inline_executor_does(more: str, tmp_path: Path) -> None:
+    settings = f"{SMALL} --actors 2 --total-frames 5k {more} --lockstep"
+    train(settings, tmp_path / "ray")
     train(f"{settings} --executor inline", tmp_path / "inline")
     np.testing.assert_array_equal(parameters_of(tmp_path / "ray"), parameters_of(tmp_path / "inline"))
 
