@@ -30,8 +30,15 @@ _ID = re.compile(r"-v\d+$|[:/]")
 # A part of the name of a folder.
 _NAME = re.compile(r"\w[\w.-]*")
 
-# The settings that `shared_by` changes.
-_SHARED = ("actor.environments", "actor.unroll_length", "actor.minibatches", "learner.gradients_per_update")
+# The settings that `shared_by` changes, and the other one that decides on agent steps in flight.
+_SHARED = (
+    "actor.environments",
+    "actor.unroll_length",
+    "actor.minibatches",
+    "actor.calls_in_flight",
+    "learner.gradients_per_update",
+    "learner.accumulation",
+)
 # A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
 _LEAST_STEPS = 16
 # A prototype of 64 actors learned Pong with 1 environment x 64 steps, and not with 4 x 16: one seed each.
@@ -135,6 +142,8 @@ def complete(request: TrainRequest) -> ResolvedRun:
     # What is typed takes precedence over the file.
     for chosen in (request.settings, base.chosen_in_file):
         by_hand = [name for name in _SHARED if name in chosen]
+        if "actor.fresh_gradients" in chosen and not config.actor.fresh_gradients:
+            by_hand.append("actor.fresh_gradients")
         steps = config.actor.steps_in_flight if "actor.steps_in_flight" in chosen else None
         if by_hand and steps is not None:
             option = f"--{by_hand[0].replace('_', '-')}"
@@ -186,8 +195,6 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
             unroll_length=unroll_length,
             minibatches=minibatches,
             fresh_gradients=True,
-            # The settings of a resumed run are these.
-            steps_in_flight=None,
         ),
         learner=replace(
             learner, gradients_per_update=gradients, accumulation="sum" if config.method.reduction == "sum" else "mean"
@@ -220,11 +227,9 @@ def sharing_line(config: RunConfig, shared: RunConfig, actors: int) -> str:
     rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
     parts = f" in {actor.minibatches} parts" if actor.minibatches > 1 else ""
     update = f"the {shared.learner.accumulation} of {count} gradients" if count > 1 else "one gradient"
-    known = config.actor.steps_in_flight or in_flight
-    beyond = f"; above {known:,} in flight learning may take more agent steps" if in_flight > known else ""
     return (
         f"rollouts:     {actors:,} actors share {in_flight:,} agent steps in flight: each {rollout}"
-        f"{parts}, an update {update} (--actor.steps-in-flight None: as set){beyond}"
+        f"{parts}, an update {update} (--actor.steps-in-flight None: as set)"
     )
 
 

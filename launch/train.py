@@ -233,9 +233,9 @@ def _spec_of(run: _Run) -> "EnvironmentSpec":
 
 def _shared_by_actors(config: RunConfig, actors: int, listener: _Listener) -> RunConfig:
     shared = shared_by(config, actors)
-    line = sharing_line(config, shared, actors)
-    if line:
-        listener.message(line)
+    for line in (sharing_line(config, shared, actors), shared.actor.crowding(actors)):
+        if line:
+            listener.message(line)
     return shared
 
 
@@ -275,7 +275,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
             except KeyboardInterrupt:
                 # A constructor that hangs is not waited for.
                 stop.interrupted = True
-                raise
+                raise StoppedBeforeTrainingError from None
             with run.listener.stop.training():
                 _start(run, budget)
                 result = thread.submit(session.run)
@@ -321,7 +321,8 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
                 listener.message(line)
             if not run.resume:
                 # Actors that join later take the same rollouts: what learns must not change with the nodes.
-                config = _shared_by_actors(config, placement.total_actors, listener)
+                most = config.actor_range[1] or 0
+                config = _shared_by_actors(config, max(most, placement.total_actors), listener)
                 run = run._replace(config=config)
             budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
         else:

@@ -75,9 +75,9 @@ def plan_line(arguments: Sequence[str]) -> int:
     config = shared_by(typed.config, sharing)
     spec = environment_spec(config.environment)
     check_network(config, spec)
-    line = sharing_line(typed.config, config, sharing)
-    if line:
-        print_line(console, line)
+    for line in (sharing_line(typed.config, config, sharing), config.actor.crowding(sharing)):
+        if line:
+            print_line(console, line)
     costs = measure_costs(config, spec, console)
     counts = {2**i for i in range(int(math.log2(_MOST_ACTORS)) + 1)} | {per_node}
     counts |= set() if asked is None else {asked}

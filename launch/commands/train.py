@@ -101,6 +101,9 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
                 )
         except StoppedBeforeTrainingError:
             print_line(console, "stopped before training began: there is nothing to save")
+            if interrupts.interrupted:
+                # The interpreter would wait for the thread that starts actors.
+                os._exit(EXIT_INTERRUPTED)
             return EXIT_INTERRUPTED
         except KeyboardInterrupt:
             if interrupts.interrupted:

@@ -160,6 +160,7 @@ class TrainingSession:
         self._weights_requested = False
         # True after a resume of a run that has logged it.
         self._non_finite_return_logged = self.learner.account.non_finite_returns > 0
+        self._crowding_logged = False
 
     @property
     def elapsed_seconds(self) -> float:
@@ -284,6 +285,10 @@ class TrainingSession:
                 self._take_evaluation(event)
             case Failed() | Replaced() | Joined() | Drained():
                 self.log(change_message(event))
+                crowding = self._config.actor.crowding(self._executor.actors)
+                if isinstance(event, Joined) and crowding and not self._crowding_logged:
+                    self._crowding_logged = True
+                    self.log(crowding)
                 if isinstance(event, Replaced) and event.replacement_id is None:
                     self._evaluations.evaluator_died(self.learner.account.episodes)
 

@@ -154,7 +154,8 @@ class ActorConfig:
     steps_in_flight: Annotated[int | None, Range(1)] = None
     """Agent steps of the rollouts of all actors together at which learning is known to work. More actors than fit share
     them: smaller rollouts, as many agent steps an update as before, and fresh gradients. None, or an explicit
-    --actor.environments, unroll-length, minibatches or --learner.gradients-per-update: no such change."""
+    --actor.environments, unroll-length, minibatches, calls-in-flight, no-fresh-gradients,
+    --learner.gradients-per-update or accumulation: no such change."""
     calls_in_flight: Annotated[int, Range(1, 2)] = 1
     """Number of gradient calls that are under way at one actor. 2 hides the learner's latency, and adds one version of
     policy lag."""
@@ -177,6 +178,16 @@ class ActorConfig:
     def agent_steps_in_flight(self) -> int:
         """Agent steps of the rollouts that are under way at one actor."""
         return self.environments * self.unroll_length * self.calls_in_flight
+
+    def crowding(self, actors: int) -> str:
+        """A warning if the rollouts of this number of actors are more than `steps_in_flight`; else empty."""
+        known, in_flight = self.steps_in_flight, actors * self.agent_steps_in_flight
+        if known is None or in_flight <= known:
+            return ""
+        return (
+            f"warning: {actors:,} actors have {in_flight:,} agent steps in flight; above {known:,} learning may take "
+            "more agent steps"
+        )
 
     @property
     def corrects(self) -> bool:

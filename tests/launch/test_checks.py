@@ -269,6 +269,19 @@ def test_with_a_memory_or_other_epochs_an_update_keeps_its_agent_steps_too(prese
         assert config.network.recurrent == "lstm" or together >= min(max(4, 2 * actor.epochs), actor.environments)
 
 
+def test_summed_losses_stay_sums_and_runs_that_are_repeated_to_the_bit_stay_as_set() -> None:
+    config = PRESETS["pong"].config
+    summed = with_settings(config, {"method.reduction": "sum"})
+    assert shared_by(summed, 64).learner.accumulation == "sum"
+    inline = replace(config, executor="inline")
+    for changes in ({"checkpoint.exact": True}, {"record_arrivals": "trace"}, {"replay_arrivals": "trace"}):
+        repeated = with_settings(inline, changes)
+        assert shared_by(repeated, 64) == repeated
+        assert repeated.actor.crowding(64).startswith(
+            "warning: 64 actors have 65,536 agent steps in flight; above 2,048"
+        )
+
+
 def test_sums_on_nodes_can_be_asked_for_where_sharing_decides_on_k() -> None:
     config = replace(PRESETS["pong"].config, aggregation="node")
     assert aggregation_of(shared_by(config, 64), [64], one_machine=True).level == "node"
@@ -338,6 +351,15 @@ def test_rollouts_that_are_chosen_by_hand_are_left_alone(tmp_path: Path) -> None
     # As in the preset: a choice all the same.
     as_it_is = complete(TrainRequest("pong", {"actor.environments": 32})).config
     assert shared_by(as_it_is, 64) == as_it_is
+    for changes in (
+        {"actor.fresh_gradients": False},
+        {"learner.accumulation": "sum"},
+        {"actor.calls_in_flight": 2},
+        {"learner.gradients_per_update": 4},
+        {"actor.minibatches": 2},
+    ):
+        assert shared_by(asked := complete(TrainRequest("pong", changes)).config, 64) == asked
+    assert shared_by(complete(TrainRequest("pong", {"actor.fresh_gradients": True})).config, 64) != as_it_is
     both = TrainRequest("pong", {"actor.environments": 32, "actor.steps_in_flight": 512})
     with pytest.raises(ConfigurationError, match=r"--actor\.steps-in-flight 512: chooses --actor\.environments by the"):
         complete(both)

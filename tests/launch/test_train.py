@@ -17,7 +17,7 @@ from sessions import quick
 
 from launch.cli import main
 from launch.driver import train_in_process
-from launch.interrupts import Interrupts, StopRequest, blocked
+from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopRequest, blocked
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.placement import Node
 from launch.presets.settings_files import with_settings
@@ -124,6 +124,7 @@ def test_actors_of_a_cluster_share_the_steps_in_flight(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(cluster, "check_nodes", lambda: None)
     monkeypatch.setattr(cluster, "cluster_nodes", lambda: nodes)
+    monkeypatch.setattr(cluster, "machines_requested", nullcontext)
     monkeypatch.setattr(learner_process, "run_learners", run_learners)
     on_nodes = quick(executor="ray", address="10.0.0.1:6379", actors="auto")
     events: list[Event] = []
@@ -133,12 +134,31 @@ def test_actors_of_a_cluster_share_the_steps_in_flight(tmp_path: Path, monkeypat
         assert (config.actor.environments, config.actor.unroll_length) == (1, 16)
         assert config.learner.gradients_per_update == 16
     line = "rollouts:     65 actors share 1,040 agent steps in flight: each 1 x 16, an update the mean of 16 gradients"
-    (found,) = (event.text for event in events if isinstance(event, Message) and event.text.startswith(line))
-    assert found.endswith("above 1,024 in flight learning may take more agent steps")
+    messages = [event.text for event in events if isinstance(event, Message)]
+    (found,) = (index for index, text in enumerate(messages) if text.startswith(line))
+    warning = "warning: 65 actors have 1,040 agent steps in flight; above 1,024 learning may take more agent steps"
+    assert messages[found + 1] == warning
     earlier = tmp_path / "earlier"
     train(quick(total_frames=300), earlier, lambda _: None)
     train(on_nodes, earlier, lambda _: None, resume=True)
     assert trained[1].actor == on_nodes.actor
+    # Those that may join are counted from the start.
+    for actors, rollout in (("2:64", (1, 16)), ("1:8", (2, 64))):
+        nodes[:] = [Node("a", "10.0.0.1", 2, 2**38, head=True)]
+        growing = quick(executor="ray", address="10.0.0.1:6379", actors=actors)
+        train(growing, tmp_path / actors, lambda _: None)
+        assert (trained[-1].actor.environments, trained[-1].actor.unroll_length) == rollout
+
+
+def test_an_interrupt_while_actors_start_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.run.session.TrainingSession", interrupted)
+    with Interrupts() as interrupts, pytest.raises(StoppedBeforeTrainingError):
+        train(quick(), tmp_path / "run", lambda _: None, stop=interrupts)
+    assert interrupts.interrupted, "the process leaves without waiting for the thread"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("option", ["--resume", "--start-from"])

@@ -14,6 +14,7 @@ import tensorflow as tf
 from sessions import messages_of, session
 
 from actors.environments import EnvironmentSpec, StepResult, VectorEnvironment
+from launch.loop import worker_pool
 from launch.loop.executor import Completion
 from launch.loop.inline import InlineExecutor
 from launch.run.events import Message, Saved
@@ -74,6 +75,28 @@ def test_non_finite_returns_warn_once(cartpole: RunConfig, tmp_path: Path, monke
     resumed = session(replace(config, total_frames=600), tmp_path, resume=True)
     assert resumed.run()["non_finite_returns"] > summary["non_finite_returns"]
     assert not [message for message in messages_of(resumed) if "non_finite_returns" in message]
+
+
+def test_actors_that_join_beyond_the_steps_in_flight_warn_once(
+    cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Growing(InlineExecutor):
+        def free_slots(self) -> int:
+            return 4 - self.actors
+
+    monkeypatch.setattr(worker_pool, "_CHECK_SECONDS", 0.0)
+    rollout = cartpole.actor.agent_steps_in_flight
+    config = replace(cartpole, total_frames=700, actor=replace(cartpole.actor, steps_in_flight=2 * rollout))
+    run = session(config, tmp_path, executor=Growing)
+    run.run()
+    lines = [message for message in messages_of(run) if "join" in message or "in flight" in message]
+    assert [line for line in lines if "joins" in line] == [f"actor {actor_id} joins" for actor_id in (1, 2, 3)]
+    # All three slots are filled before the first of them is reported.
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["agent_steps_in_flight"] == 4 * rollout
+    (warning,) = (line for line in lines if "joins" not in line)
+    assert re.fullmatch(
+        rf"warning: [34] actors have \d+ agent steps in flight; above {2 * rollout} learning .*", warning
+    )
 
 
 def test_a_resumed_run_keeps_its_last_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
