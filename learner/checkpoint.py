@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from shared.errors import ConfigurationError, one_line
+from shared.errors import ConfigurationError, one_line, setting_error
 from shared.layout import ParameterLayout
 from shared.types import Float32Array
 
@@ -138,11 +138,14 @@ def _remove_damaged_list(folder: Path) -> None:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first, by the numbers in their names: TensorFlow's list may be damaged."""
-    versions = [
-        found for file in folder.glob("update-*.index") if (found := file.stem.removeprefix("update-")).isdigit()
-    ]
-    return [folder / f"update-{version}" for version in sorted(map(int, versions), reverse=True)]
+    """The checkpoints in a folder, newest first."""
+    return [folder / f"update-{version}" for version in _versions(folder)]
+
+
+def _versions(folder: Path) -> list[int]:
+    """The updates of the checkpoints, newest first, by the numbers in their names: TensorFlow's list may be damaged."""
+    names = [file.stem.removeprefix("update-") for file in folder.glob("update-*.index")]
+    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
 
 
 def _verify(path: Path) -> None:
@@ -154,14 +157,17 @@ def _verify(path: Path) -> None:
             json.loads(value)
 
 
-def read_checkpoint(folder: Path, layout: ParameterLayout) -> tuple[int, Float32Array]:
-    """The version and parameters float32 [P] of the newest readable checkpoint in `folder`.
+def read_checkpoint(folder: Path, layout: ParameterLayout, update: int | None = None) -> tuple[int, Float32Array]:
+    """The version and parameters float32 [P] of the newest readable checkpoint in `folder`, or of that of `update`.
 
     Raises:
-        ConfigurationError: no checkpoint is readable, or it is of another network.
+        ConfigurationError: no checkpoint is readable, or it is of another network, or there is none of `update`.
     """
-    errors = []
-    for path in checkpoint_paths(folder):
+    errors, versions = [], _versions(folder)
+    if update is not None and update not in versions and versions:
+        nearest = " and ".join(map(str, sorted(sorted(versions, key=lambda version: abs(version - update))[:2])))
+        raise setting_error("weights", update, f"no checkpoint is of this update; the nearest are of {nearest}")
+    for path in (folder / f"update-{version}" for version in versions if update in (None, version)):
         try:
             state, parameters = _read(folder, path, _PARAMETERS_KEY)
             fingerprint, version, size = state["layout_fingerprint"], int(state["ledger"]["updates"]), parameters.size

@@ -200,7 +200,8 @@ def print_help(
     rows += [(place, texts[name]) for name, place in places.items() if texts[name]]
     for name, kind in own.items():
         name = "config_file" if name == "config" else name
-        choices = f" {'|'.join(get_args(kind))}" if get_origin(kind) is Literal else ""
+        words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
+        choices = f" {'|'.join([*words, *['N'] * (int in get_args(kind))])}" if words else ""
         default = defaults[name]
         # Flags are off by default, and None has no text.
         value = f" ({shown(default)})" if isinstance(default, str | int | float) and default is not False else ""

@@ -58,7 +58,7 @@ class PlayArguments:
     """Sample actions from the policy, or take the most probable ones. as-trained: as in the run's evaluations."""
     weights: WeightsName = "auto"
     """best: those of the best evaluation, or of the best training return in a run without evaluations. latest: those of
-    the last checkpoint. auto: best if there is one."""
+    the last checkpoint. A number: those of the checkpoint of this update. auto: best if there is one."""
     seed: int | None = None
     """Seed of the episodes. Default: the run's."""
     trust_imports: bool = False

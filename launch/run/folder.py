@@ -38,7 +38,8 @@ from shared.types import WeightSnapshot
 if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
 
-WeightsName = Literal["auto", "best", "latest"]
+# A number is that of a checkpoint's updates.
+WeightsName = int | Literal["auto", "best", "latest"]
 
 LOCK_FILE = ".lock"
 # In the folder of several seeds.
@@ -315,8 +316,11 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
 
     if which == "best" and not folder.best_weights.is_file():
         raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
-    if which == "latest" and folder.ships:
-        raise setting_error("weights", "latest", f"{folder.name} has its best weights only; leave --weights out")
+    if which not in ("auto", "best") and folder.ships:
+        raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
+    if isinstance(which, int):
+        version, parameters = read_checkpoint(folder.checkpoints, layout, which)
+        return WeightSnapshot(version, parameters), f"the checkpoint of update {version}"
     if which == "latest" or not folder.best_weights.is_file():
         version, parameters = read_checkpoint(folder.checkpoints, layout)
         return WeightSnapshot(version, parameters), f"the last checkpoint (update {version})"

@@ -76,6 +76,8 @@ MISTAKES = {
     "train --start-from nowhere": "nowhere: there is no such folder",
     "train --resume zoo:pong": "start a new run from them: --start-from zoo:pong",
     "evaluate zoo:cartpole --weights latest": "leave --weights out",
+    "evaluate zoo:cartpole --weights 300": "leave --weights out",
+    "evaluate zoo:cartpole --weights newest": "must be auto, best or latest",
     "evaluate zoo:cartpole --protocol noop": "is for Atari",
     "record zoo:cartpole --output nowhere/film.mp4": "in a folder that exists",
     "plot .": "is not the folder of a run, and holds none",

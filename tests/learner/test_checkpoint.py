@@ -76,6 +76,15 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
     assert read_checkpoint(saved, LAYOUT)[0] == 10
 
 
+def test_a_checkpoint_is_read_by_its_updates(saved: Path) -> None:
+    version, parameters = read_checkpoint(saved, LAYOUT, 10)
+    assert version == 10
+    np.testing.assert_array_equal(parameters, np.full(40, 10.0))
+    line = "--weights 60: no checkpoint is of this update; the nearest are of 10 and 100"
+    with pytest.raises(ConfigurationError, match=f"^{line}$"):
+        read_checkpoint(saved, LAYOUT, 60)
+
+
 def test_a_damaged_list_of_checkpoints_does_not_matter(saved: Path) -> None:
     (saved / "checkpoint").write_bytes(b"\xff\x00nothing")
     run = Run(saved)
