@@ -1,4 +1,5 @@
-"""Draw docs/pictures/scaling.svg: agent steps to the mark over workers, from rows.csv. Run it in the project folder."""
+"""Draw docs/pictures/scaling.svg from rows.csv: agent steps to the target return over workers. Run it in the project
+folder."""
 
 import csv
 from collections import defaultdict
@@ -31,9 +32,13 @@ def main() -> None:
             for count, rows in by_workers.items():
                 for steps, marker, _ in rows:
                     axes.plot(count, steps, marker, color=colour, fillstyle="full" if marker == "o" else "none")
-        axes.plot([], [], "s", color="black", fillstyle="none", label="with returns of acting")
+        axes.plot([], [], "s", color="black", fillstyle="none", label="before, with returns of acting")
         axes.plot([], [], "^", color="black", fillstyle="none", label="stopped there, not reached")
-        axes.set(xlabel="workers", ylabel="agent steps to the mark", title="Simulated; points: seeds, lines: medians")
+        axes.set(
+            xlabel="workers",
+            ylabel="agent steps to the target return",
+            title="Simulated; points: seeds, lines: medians",
+        )
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_ylim(bottom=1.2e4)
