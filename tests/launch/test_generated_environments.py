@@ -271,6 +271,12 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
     assert 0 <= steps - sampled <= (most if plan.settings["actor.minibatches"] > 1 else unreported)
 
 
+@pytest.fixture
+def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the agent steps before the first rollouts, which are in no account."""
+    monkeypatch.setattr("actors.actor._MOST_AHEAD", 0)
+
+
 # Without shrinking: each smaller example is a run, too.
 common = settings(
     derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck),
@@ -278,7 +284,7 @@ common = settings(
 )  # fmt: skip
 
 
-@pytest.mark.usefixtures("short_random_play")
+@pytest.mark.usefixtures("short_random_play", "none_ahead")
 @settings(common, max_examples=8)
 @given(plans())
 def test_some_generated_environments_are_trained_or_refused(plan: Plan) -> None:
@@ -287,7 +293,7 @@ def test_some_generated_environments_are_trained_or_refused(plan: Plan) -> None:
 
 # In parts, of which several run at a time.
 @pytest.mark.slow
-@pytest.mark.usefixtures("short_random_play")
+@pytest.mark.usefixtures("short_random_play", "none_ahead")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("part", range(8))
 def test_generated_environments_are_trained_or_refused(part: int) -> None:
