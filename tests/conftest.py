@@ -38,6 +38,12 @@ def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Actors with fresh gradients play no agent steps before their first rollouts: those are in no account."""
+    monkeypatch.setattr("actors.actor._MOST_AHEAD", 0)
+
+
+@pytest.fixture
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path

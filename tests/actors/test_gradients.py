@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from rollouts import METHODS, first_weights, make_actor, make_policy, recording, run
 
-import actors.actor
 from actors.actor import Actor
 from actors.environments import VectorEnvironment, environment_spec
 from actors.gradient import RolloutGradient
@@ -193,12 +192,6 @@ PENDULUM = replace(
     exploration=ExplorationConfig(noise="state_dependent"),
 )
 Q_LEARNING = replace(CARTPOLE, method=MethodConfig(name="q_learning"))
-
-
-@pytest.fixture
-def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For comparisons with actors that begin with their first episodes."""
-    monkeypatch.setattr(actors.actor, "_MOST_AHEAD", 0)
 
 
 def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(

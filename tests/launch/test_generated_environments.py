@@ -271,12 +271,6 @@ def check_trained(plan: Plan, agent_steps: int) -> None:
     assert 0 <= steps - sampled <= (most if plan.settings["actor.minibatches"] > 1 else unreported)
 
 
-@pytest.fixture
-def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the agent steps before the first rollouts, which are in no account."""
-    monkeypatch.setattr("actors.actor._MOST_AHEAD", 0)
-
-
 # Without shrinking: each smaller example is a run, too.
 common = settings(
     derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck),

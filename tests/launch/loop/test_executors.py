@@ -10,7 +10,6 @@ import pytest
 from hand_driven import HandDrivenExecutor
 from learners import gradient_report
 
-import actors.actor
 from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
@@ -176,15 +175,12 @@ def test_an_exact_checkpoint_without_hashed_seeds_goes_on(cartpole: RunConfig, m
 
 
 @pytest.mark.parametrize("minibatches", [1, 5])
-def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(
-    minibatches: int, cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("none_ahead")
+def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(minibatches: int, cartpole: RunConfig) -> None:
     """A gradient takes a fifth of an actor's cycle, so that two of 10 actors compute theirs at the same time.
 
     Each of five over a fifth of a rollout takes a fifth of that. Their order changes, as that of processes does.
     """
-    # All are at work from the start.
-    monkeypatch.setattr(actors.actor, "_MOST_AHEAD", 0)
     actor = replace(cartpole.actor, minibatches=minibatches, fresh_gradients=True)
     config = replace(cartpole, executor="inline", actor=actor)
     spec = environment_spec(config.environment)

@@ -91,8 +91,8 @@ def test_actors_that_join_beyond_the_steps_in_flight_warn_once(
     run.run()
     lines = [message for message in messages_of(run) if "join" in message or "in flight" in message]
     assert [line for line in lines if "joins" in line] == [f"actor {actor_id} joins" for actor_id in (1, 2, 3)]
-    # All three slots are filled before the first of them is reported.
     assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["agent_steps_in_flight"] == 4 * rollout
+    # All three may have joined before the first of them is logged.
     (warning,) = (line for line in lines if "joins" not in line)
     assert re.fullmatch(
         rf"warning: [34] actors have \d+ agent steps in flight; above {2 * rollout} learning .*", warning
