@@ -14,7 +14,7 @@ from shared.config import RunConfig
 from shared.methods.method import make_explorer
 from shared.moments import Moments
 from shared.seeds import SeedRule, actor_seeds
-from shared.types import Float32Array, GradientReport, Rollout, StageSeconds, WeightSnapshot
+from shared.types import Float32Array, GradientReport, Played, Rollout, StageSeconds, WeightSnapshot
 
 # Agent steps that an actor with fresh gradients plays at most before its first rollout: in no gradient and no count.
 _MOST_AHEAD = 1024
@@ -100,7 +100,7 @@ class Actor:
         self._moments: tuple[Moments | None, Moments | None] = (None, None)
         # Environments cannot be saved, but their actions can be replayed.
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
-        # Rollouts that the first call plays ahead.
+        # Rollouts that are still to be played ahead, one in a call: a run that stops waits for calls under way.
         self._ahead = 0
         if self._fresh:
             # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they
@@ -156,17 +156,19 @@ class Actor:
             # The first actions of the next rollout are part of the last one too.
             self._gradients.restore(builder.finish(state.next_actions), state.gradients)
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | None:
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | Played:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
 
         If a rollout gives several gradients, only its first call acts. Each later call reports the next gradient of the
         same rollout at the weights of `snapshot`. `target` has the weights of the target network, for methods with one.
 
-        With `actor.fresh_gradients` the call that acts returns None, and its first gradient is that of the next call:
-        a call is what brings new weights, so that these are the newest, and nothing else has to travel.
+        With `actor.fresh_gradients` the call that acts returns `Played`, and its first gradient is that of the next
+        call: a call is what brings new weights, so that these are the newest, and nothing else has to travel. Before
+        its first rollout the actor plays up to 1,024 agent steps that are in no gradient, a rollout in each call.
         """
         if self._ahead:
             self._play_ahead(snapshot)
+            return Played(gradient_follows=False)
         started = time.perf_counter()
         self._take_exploration()
         self._policy.assign(snapshot.parameters, snapshot.frames)
@@ -195,7 +197,7 @@ class Actor:
                 if self._fresh:
                     self._finished_at = time.perf_counter()
                     self._seconds = seconds._replace(gradient=self._finished_at - before)
-                    return None
+                    return Played()
         if part is None:
             part = self._gradients.next()
             non_finite = _non_finite_part(part)
@@ -230,6 +232,11 @@ class Actor:
     def plays_next(self) -> bool:
         return self._gradients.rollout_is_done
 
+    @property
+    def plays_ahead(self) -> bool:
+        """Whether the next call plays a rollout that is in no gradient."""
+        return self._ahead > 0
+
     def _take_exploration(self) -> None:
         """Give the policy this actor's exploration, and keep that of the actor that has used it before."""
         before = self._sampling[0]
@@ -251,12 +258,11 @@ class Actor:
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
     def _play_ahead(self, snapshot: WeightSnapshot) -> None:
-        """Play rollouts with the weights of `snapshot`. No gradient and no count has their agent steps."""
+        """Play a rollout with the weights of `snapshot`. No gradient and no count has its agent steps."""
         self._take_exploration()
         self._policy.assign(snapshot.parameters, snapshot.frames)
-        for _ in range(self._ahead):
-            self._play()
-        self._ahead = 0
+        self._play()
+        self._ahead -= 1
         self._builder.forget_episodes()
         self._finished_at = time.perf_counter()
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from shared.errors import ConfigurationError, one_line, setting_error
+from shared.errors import ConfigurationError, one_line
 from shared.layout import ParameterLayout
 from shared.types import Float32Array
 
@@ -139,10 +139,10 @@ def _remove_damaged_list(folder: Path) -> None:
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder, newest first."""
-    return [folder / f"update-{version}" for version in _versions(folder)]
+    return [folder / f"update-{version}" for version in checkpoint_updates(folder)]
 
 
-def _versions(folder: Path) -> list[int]:
+def checkpoint_updates(folder: Path) -> list[int]:
     """The updates of the checkpoints, newest first, by the numbers in their names: TensorFlow's list may be damaged."""
     names = [file.stem.removeprefix("update-") for file in folder.glob("update-*.index")]
     return sorted((int(name) for name in names if name.isdigit()), reverse=True)
@@ -163,10 +163,7 @@ def read_checkpoint(folder: Path, layout: ParameterLayout, update: int | None = 
     Raises:
         ConfigurationError: no checkpoint is readable, or it is of another network, or there is none of `update`.
     """
-    errors, versions = [], _versions(folder)
-    if update is not None and update not in versions and versions:
-        nearest = " and ".join(map(str, sorted(sorted(versions, key=lambda version: abs(version - update))[:2])))
-        raise setting_error("weights", update, f"no checkpoint is of this update; the nearest are of {nearest}")
+    errors, versions = [], checkpoint_updates(folder)
     for path in (folder / f"update-{version}" for version in versions if update in (None, version)):
         try:
             state, parameters = _read(folder, path, _PARAMETERS_KEY)

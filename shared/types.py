@@ -154,6 +154,16 @@ class GradientReport(NamedTuple):
     non_finite: str = ""
 
 
+class Played(NamedTuple):
+    """The result of an actor's call that has played a rollout and takes no gradient of it yet.
+
+    `gradient_follows`: the next call does. Otherwise the rollout was played ahead of the first one, and is in no
+    gradient and no count.
+    """
+
+    gradient_follows: bool = True
+
+
 class AggregatedReport(NamedTuple):
     """The reports of several actors of one node, without gradients, and the sum of their gradients float32 [P].
 

@@ -30,7 +30,7 @@ from launch.output import EXIT_DONE, print_line, provenance, write_json
 from launch.request import shared_by, sharing_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
-from shared.types import GradientReport, StageSeconds, WeightSnapshot
+from shared.types import GradientReport, Played, StageSeconds, WeightSnapshot
 
 _MOST_ACTORS = 1024
 _MEASURED_SECONDS = 2.0
@@ -142,9 +142,9 @@ def _actor_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
     def rollout() -> Any:
         reports: list[GradientReport] = []
         while len(reports) < config.actor.gradients_per_rollout:
-            # None after acting, with fresh gradients: the next report has the seconds of both calls.
-            report = actor.run(weights, target)
-            reports += [] if report is None else [report]
+            # With fresh gradients the report has the seconds of the call before it, which played, too.
+            result = actor.run(weights, target)
+            reports += [] if isinstance(result, Played) else [result]
         return np.sum([report.stage_seconds[:-1] for report in reports], axis=0) / agent_steps
 
     rollout()

@@ -57,7 +57,8 @@ class Display:
                 self.message(text)
             case Started(actors=actors, config=config):
                 self._trust = trust_option(config)
-                self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}…")
+                first = ", after up to 1,024 agent steps each in no count" if config.actor.fresh_gradients else ""
+                self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}{first}…")
             case Progressed(progress):
                 self.update(progress)
             case Stopped():

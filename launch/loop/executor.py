@@ -57,9 +57,10 @@ class ChildEvent(NamedTuple):
 
 class Heartbeat(NamedTuple):
     """A call ended without a report, and the next one goes on: an actor has played a rollout of which it takes the
-    gradients at newer weights, or a node's aggregator is alive and its sum is not complete yet.
+    gradients at newer weights, or one before its first; or a node's aggregator is alive and its sum is not complete.
 
-    `expects_report`: work is under way. Otherwise the node has no actor, and a sum may take any time.
+    `expects_report`: work is under way that ends in a report. Otherwise a run that stops need not wait for this actor,
+    or the node has no actor, and a sum may take any time.
     """
 
     actor_id: int

@@ -20,7 +20,7 @@ from launch.loop.executor import Completion, Failed, Heartbeat
 from launch.loop.trace import TraceEvent, TraceReader
 from launch.loop.worker_pool import TrainingStoppedError
 from shared.config import RunConfig
-from shared.types import EvaluationPolicy, WeightSnapshot
+from shared.types import EvaluationPolicy, Played, WeightSnapshot
 
 # The reasons of failures are not in a trace.
 _LOST = "lost, as in the run that is replayed"
@@ -116,10 +116,13 @@ class InlineExecutor:
         """The simulated end of a call that begins now.
 
         0, which is first in, first out, without fresh gradients, and in lockstep, where processes take turns, too.
+        What is played ahead takes no time, so that all actors begin with the same weights.
         """
         actor = self._config.actor
         if not actor.fresh_gradients or self._config.lockstep:
             return 0.0
+        if self._actors[actor_id].plays_ahead:
+            return self._now
         length = self._lengths.uniform(_SHORTEST, _LONGEST)
         if not self._actors[actor_id].plays_next:
             return self._now + length * _GRADIENT_TIME / actor.minibatches
@@ -141,7 +144,8 @@ class InlineExecutor:
 
     def _run(self, call: _Call) -> Completion | None:
         if call.actor_id is not None:
-            return self._actors[call.actor_id].run(call.snapshot, call.target) or Heartbeat(call.actor_id)
+            ran = self._actors[call.actor_id].run(call.snapshot, call.target)
+            return Heartbeat(call.actor_id, ran.gradient_follows) if isinstance(ran, Played) else ran
         evaluator = self._started_evaluator()
         before = evaluator.exploration_state()
         result = evaluator.run(call.snapshot, call.policy, on_wait=self._log, stops=self._stops)

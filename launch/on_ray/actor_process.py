@@ -17,7 +17,7 @@ from launch.on_ray.transport import Answer, ChannelAddress, LocalEndpoint, open_
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, place, typed_line
-from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import EvaluationPolicy, EvaluationResult, GradientReport, Played, WeightSnapshot
 
 
 class Reply(NamedTuple):
@@ -59,7 +59,7 @@ class WorkerProcess:
 class Runner(Protocol):
     """An `Actor`, or its replacement in a benchmark."""
 
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None: ...
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | Played: ...
 
 
 class CallFailedError(Exception):
@@ -94,7 +94,7 @@ class ActorProcess(WorkerProcess):
 
         return Actor(config, spec, actor_id)
 
-    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None:
+    def answer(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | Played:
         """Run one rollout, see `Actor.run`.
 
         Raises:

@@ -25,7 +25,7 @@ from launch.on_ray.placement import desired_actors, next_node
 from launch.on_ray.transport import LocalCall, LocalConnection, LocalTransport, ended_calls
 from shared.config import RunConfig
 from shared.errors import last_line
-from shared.types import EvaluationPolicy, WeightSnapshot
+from shared.types import EvaluationPolicy, Played, WeightSnapshot
 
 _POLL_SECONDS = 0.5
 # With local calls and Ray's calls in flight at once: Ray's references cannot be waited for beside file descriptors, so
@@ -261,7 +261,7 @@ class RayExecutor:
         if isinstance(result, Reply):
             self._answered_through_ray(self._workers[actor_id], result.accepted)
             result = result.result
-        return Heartbeat(actor_id) if result is None else result
+        return Heartbeat(actor_id, result.gradient_follows) if isinstance(result, Played) else result
 
     def _answered_through_ray(self, worker: WorkerHandle, accepted: bool) -> None:
         if worker.connection is None or worker.serving is not None:

@@ -32,14 +32,14 @@ import numpy as np
 from launch.loop.executor import ChildEvent, Heartbeat
 from launch.machine import PROCESSES, machine_id
 from shared.moments import AdvantageMoments
-from shared.types import AggregatedReport, Float32Array, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, Float32Array, GradientReport, Played, WeightSnapshot
 
 _MEMORY_NAME = "tributary"
 _ELEMENT_BYTES = 4
 _NO_GRADIENT = np.empty(0, np.float32)
 
-# What a call gives: a report, None for a rollout that was only played, or a node's aggregator's news.
-Answer = GradientReport | AggregatedReport | ChildEvent | Heartbeat | None
+# What a call gives: a report, a rollout without one, or a node's aggregator's news.
+Answer = GradientReport | AggregatedReport | ChildEvent | Heartbeat | Played
 
 
 class VectorAddress(NamedTuple):

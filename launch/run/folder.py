@@ -312,13 +312,17 @@ def load_weights(folder: RunFolder, which: WeightsName, layout: ParameterLayout)
     Raises:
         ConfigurationError: the run has none, or they are damaged or belong to another network.
     """
-    from learner.checkpoint import read_checkpoint
+    from learner.checkpoint import checkpoint_updates, read_checkpoint
 
     if which == "best" and not folder.best_weights.is_file():
         raise setting_error("weights", "best", f"{folder.path} has no best weights; use --weights latest")
     if which not in ("auto", "best") and folder.ships:
         raise setting_error("weights", which, f"{folder.name} has its best weights only; leave --weights out")
     if isinstance(which, int):
+        updates = checkpoint_updates(folder.checkpoints)
+        if updates and which not in updates:
+            nearest = " and ".join(map(str, sorted(sorted(updates, key=lambda update: abs(update - which))[:2])))
+            raise setting_error("weights", which, f"no checkpoint is of this update; the nearest are of {nearest}")
         version, parameters = read_checkpoint(folder.checkpoints, layout, which)
         return WeightSnapshot(version, parameters), f"the checkpoint of update {version}"
     if which == "latest" or not folder.best_weights.is_file():

@@ -223,8 +223,8 @@ class SupervisionConfig:
     """An actor counts as hung after 20 times its longest rollout so far, but never before this many seconds, nor before
     three times the duration of its first rollout."""
     start_seconds: Annotated[float, Range(above=0)] = 180.0
-    """Seconds from the start of an actor to its first report, after which it counts as hung. With
-    --actor.fresh-gradients up to 1,024 further agent steps come before that report."""
+    """An actor that has not reported yet counts as hung after this many seconds without the end of a call, its start
+    included."""
     max_non_finite: Annotated[int, Range(1)] = 20
     """Number of consecutive rollouts that are not finite. One more ends the run after a checkpoint."""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from launch.run.folder import RunFolder, load_weights
 from learner.checkpoint import CheckpointError, Checkpoints, checkpoint_paths, read_checkpoint, read_state
 from shared.errors import ConfigurationError
 from shared.layout import ParameterLayout
@@ -80,9 +81,11 @@ def test_a_checkpoint_is_read_by_its_updates(saved: Path) -> None:
     version, parameters = read_checkpoint(saved, LAYOUT, 10)
     assert version == 10
     np.testing.assert_array_equal(parameters, np.full(40, 10.0))
+    (run := saved.parent / "run").mkdir()
+    saved.rename(run / "checkpoints")
     line = "--weights 60: no checkpoint is of this update; the nearest are of 10 and 100"
     with pytest.raises(ConfigurationError, match=f"^{line}$"):
-        read_checkpoint(saved, LAYOUT, 60)
+        load_weights(RunFolder(run), 60, LAYOUT)
 
 
 def test_a_damaged_list_of_checkpoints_does_not_matter(saved: Path) -> None:

@@ -204,11 +204,19 @@ def test_80_columns_show_whole_numbers_and_fewer_break_values_first(columns: int
     assert [part for part in parts if part not in text] == []
 
 
-@pytest.mark.parametrize(("actors", "words"), [(1, "starting 1 actor…"), (2, "starting 2 actors…")])
-def test_no_table_of_zeros_before_the_actors_report(actors: int, words: str, cartpole: RunConfig) -> None:
+@pytest.mark.parametrize(
+    ("actors", "fresh", "words"),
+    [
+        (1, False, "starting 1 actor…"),
+        (2, False, "starting 2 actors…"),
+        (64, True, "starting 64 actors, after up to 1,024 agent steps each in no count…"),
+    ],
+)
+def test_no_table_of_zeros_before_the_actors_report(actors: int, fresh: bool, words: str, cartpole: RunConfig) -> None:
     console = screen()
-    with Display(cartpole, console) as display:
-        display.show(Started("run", cartpole, actors))
+    config = replace(cartpole, actor=replace(cartpole.actor, fresh_gradients=fresh))
+    with Display(config, console) as display:
+        display.show(Started("run", config, actors))
         display.update(Progress())
         # A resumed run has what was played before.
         display.update(Progress(frames=500, agent_steps=125))

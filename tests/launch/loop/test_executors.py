@@ -174,6 +174,28 @@ def test_an_exact_checkpoint_without_hashed_seeds_goes_on(cartpole: RunConfig, m
     assert not np.array_equal(gradients(InlineExecutor(config, spec, 1), parameters, 2), first)
 
 
+def test_actors_play_ahead_before_all_rollouts_and_one_rollout_a_call(cartpole: RunConfig) -> None:
+    """So that a run of many actors that is stopped meanwhile ends after one rollout of each."""
+    config = replace(cartpole, executor="inline", actor=replace(cartpole.actor, fresh_gradients=True))
+    executor = InlineExecutor(config, environment_spec(config.environment), 6)
+    executor.publish(WeightSnapshot(0, Policy(config, environment_spec(config.environment)).initial_parameters()))
+    for actor_id in executor.actor_ids:
+        executor.dispatch(actor_id)
+    turns, first = [], None
+    while first is None:
+        completion = executor.next_completion()
+        assert isinstance(completion, Heartbeat)
+        if completion.expects_report:
+            first = completion
+        else:
+            turns.append(completion.actor_id)
+            executor.dispatch(completion.actor_id)
+    rollouts = 1024 // (config.actor.environments * config.actor.unroll_length)
+    assert 6 < len(turns) <= 6 * rollouts
+    assert turns[:6] == list(range(6))
+    assert not any(actor.plays_ahead for actor in executor._actors.values())
+
+
 @pytest.mark.parametrize("minibatches", [1, 5])
 @pytest.mark.usefixtures("none_ahead")
 def test_with_fresh_gradients_few_gradients_meet_while_one_is_computed(minibatches: int, cartpole: RunConfig) -> None:

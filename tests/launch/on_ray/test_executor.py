@@ -137,7 +137,7 @@ class EngineError(Exception):
 
 
 class Stalls:
-    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport | None:  # noqa: ARG002
+    def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> GradientReport:  # noqa: ARG002
         raise EngineError(17, "engine stalled")
 
 
