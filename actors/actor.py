@@ -16,9 +16,6 @@ from shared.moments import Moments
 from shared.seeds import SeedRule, actor_seeds
 from shared.types import Float32Array, GradientReport, Played, Rollout, StageSeconds, WeightSnapshot
 
-# Agent steps that an actor with fresh gradients plays at most before its first rollout: in no gradient and no count.
-_MOST_AHEAD = 1024
-
 
 class ActorState(NamedTuple):
     """The state from which an actor resumes to the bit. `actions` [N, B(, D)] are all actions of its environments.
@@ -102,11 +99,10 @@ class Actor:
         self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
         # Rollouts that are still to be played ahead, one in a call: a run that stops waits for calls under way.
         self._ahead = 0
-        if self._fresh:
+        if actor.most_rollouts_ahead:
             # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they
             # show one phase of the game at a time, until these have drifted apart (arXiv 2511.21011).
-            most = _MOST_AHEAD // (actor.environments * actor.unroll_length)
-            self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + most))
+            self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + actor.most_rollouts_ahead))
 
     def state(self) -> ActorState:
         """The state to resume from. Needs `checkpoint.exact`."""
@@ -167,7 +163,7 @@ class Actor:
         its first rollout the actor plays up to 1,024 agent steps that are in no gradient, a rollout in each call.
         """
         if self._ahead:
-            self._play_ahead(snapshot)
+            self._play_ahead(snapshot, target)
             return Played(gradient_follows=False)
         started = time.perf_counter()
         self._take_exploration()
@@ -257,10 +253,13 @@ class Actor:
             observations = observations[~replaced]
         return Moments.of(observations if parts is None else parts.vectors(cast(npt.NDArray[np.uint8], observations)))
 
-    def _play_ahead(self, snapshot: WeightSnapshot) -> None:
+    def _play_ahead(self, snapshot: WeightSnapshot, target: WeightSnapshot | None) -> None:
         """Play a rollout with the weights of `snapshot`. No gradient and no count has its agent steps."""
         self._take_exploration()
         self._policy.assign(snapshot.parameters, snapshot.frames)
+        if target is not None:
+            # It may not be sent again.
+            self._gradients.assign_target(target)
         self._play()
         self._ahead -= 1
         self._builder.forget_episodes()

@@ -40,7 +40,7 @@ def short_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def none_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Actors with fresh gradients play no agent steps before their first rollouts: those are in no account."""
-    monkeypatch.setattr("actors.actor._MOST_AHEAD", 0)
+    monkeypatch.setattr("shared.config.training._MOST_STEPS_AHEAD", 0)
 
 
 @pytest.fixture

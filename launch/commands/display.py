@@ -57,8 +57,11 @@ class Display:
                 self.message(text)
             case Started(actors=actors, config=config):
                 self._trust = trust_option(config)
-                first = ", after up to 1,024 agent steps each in no count" if config.actor.fresh_gradients else ""
-                self.wait_for(f"starting {actors} actor{'s' * (actors > 1)}{first}…")
+                text, first = f"starting {actors} actor{'s' * (actors > 1)}", config.actor.most_rollouts_ahead
+                if first:
+                    steps = first * config.actor.environments * config.actor.unroll_length
+                    text += f"; each first plays up to {steps:,} agent steps, which are not counted"
+                self.wait_for(f"{text}…")
             case Progressed(progress):
                 self.update(progress)
             case Stopped():

@@ -48,6 +48,8 @@ class GradientAggregator:
         self._version: int | None = None
         # Actors that have reported and wait for a dispatch.
         self._idle: list[int] = []
+        # Those that have only played rollouts before their first one: nothing is lost if these get no next call.
+        self._ahead: set[int] = set()
         self._events: deque[ChildEvent] = deque()
         self._reports: list[GradientReport] = []
         self._finite: list[bool] = []
@@ -80,13 +82,17 @@ class GradientAggregator:
             if isinstance(completion, GradientReport):
                 self._add(completion)
             elif isinstance(completion, Heartbeat):
+                if completion.expects_report:
+                    self._ahead.discard(completion.actor_id)
+                else:
+                    self._ahead.add(completion.actor_id)
                 self._pool.on_heartbeat(completion)
             elif isinstance(completion, Failed):
                 self._record(self._pool.on_failure(completion))
             self._record(*self._pool.supervise())
             if not self._events and not self._is_complete() and self._clock() - began >= self._patience:
                 # The call must end: Ray cannot say of a process whether it is alive and slow, or hangs.
-                return Heartbeat(0, expects_report=bool(self._executor.actor_ids))
+                return Heartbeat(0, expects_report=self._sum_is_under_way())
         if self._events:
             return self._events.popleft()
         assert self._sum is not None
@@ -99,6 +105,9 @@ class GradientAggregator:
         for change in changes:
             self._events.append(ChildEvent(0, change, self._pool.rollouts_lost))
             self._pool.rollouts_lost = 0
+
+    def _sum_is_under_way(self) -> bool:
+        return bool(self._reports or set(self._executor.actor_ids) - self._ahead)
 
     def _is_complete(self) -> bool:
         # Too many non-finite gradients in a row end the run: the learner must receive them without waiting for K.

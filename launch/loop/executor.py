@@ -36,7 +36,7 @@ class Joined(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """An actor on a draining node made its last report and was ended."""
+    """An actor on a draining node has no call in flight any more and was ended."""
 
     actor_id: int
 

@@ -116,7 +116,7 @@ class InlineExecutor:
         """The simulated end of a call that begins now.
 
         0, which is first in, first out, without fresh gradients, and in lockstep, where processes take turns, too.
-        What is played ahead takes no time, so that all actors begin with the same weights.
+        Otherwise what is played ahead takes no time, so that all actors begin with the same weights.
         """
         actor = self._config.actor
         if not actor.fresh_gradients or self._config.lockstep:

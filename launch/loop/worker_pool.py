@@ -5,7 +5,7 @@ The life of an actor:
                  add()                   first report
     free slot ─────────► starting ─────────────────────► working ◄──┐
                             │                            │  │  │    │ report, next dispatch
-                            │ no report for              │  │  └────┘
+                            │ no call ended for          │  │  └────┘
                             │ start_seconds              │  │
                             │             no report for  │  │ node drains: no further dispatch
                             │             hang_seconds*  │  │
@@ -128,8 +128,9 @@ class WorkerPool:
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
         """Record that an actor or aggregator is alive, and dispatch to it again.
 
-        A rollout that was played, or a sum that actors are working on, is completed even while the run stops or the
-        node drains: its agent steps are paid for. So the end of a run waits for at most K gradients of each node.
+        A rollout that was played (not ahead of the first one), or a sum that actors are working on, is completed even
+        while the run stops or the node drains: its agent steps are paid for. So the end of a run waits for at most K
+        gradients of each node.
         """
         self._watchdog.heard_from(heartbeat.actor_id, self._clock())
         dispatch = self._dispatch if heartbeat.expects_report else self.dispatch
@@ -200,7 +201,7 @@ class WorkerPool:
         # Usually an error in the environment's code, which no backoff repairs.
         if failed.raised and self._restarts.hopeless:
             raise TrainingStoppedError(
-                f"no rollout was completed, and every replacement failed, too; the last, actor {failed.actor_id}: "
+                f"no rollout was reported, and every replacement failed, too; the last, actor {failed.actor_id}: "
                 f"{failed.reason}"
             )
         return wait

@@ -393,7 +393,7 @@ def change_message(change: Change) -> str:
         case Joined(actor_id):
             return f"actor {actor_id} joins"
         case Drained(actor_id):
-            return f"actor {actor_id}: its node is draining; it made its last report"
+            return f"actor {actor_id}: its node is draining; it has ended"
 
 
 # ---- Files that grow

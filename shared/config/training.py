@@ -11,6 +11,7 @@ _ACTOR_CRITIC = For("method.name", "actor_critic")
 _Q_LEARNING = For("method.name", "q_learning", "sarsa")
 _GAUSSIAN = For("environment.id", "continuous actions")
 _RMSPROP = For("optimizer.name", "rmsprop")
+_MOST_STEPS_AHEAD = 1024
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,14 @@ class ActorConfig:
     def agent_steps_in_flight(self) -> int:
         """Agent steps of the rollouts that are under way at one actor."""
         return self.environments * self.unroll_length * self.calls_in_flight
+
+    @property
+    def most_rollouts_ahead(self) -> int:
+        """Rollouts that an actor with fresh gradients plays at most before its first one, in no gradient and no count.
+
+        They are at most 1,024 agent steps.
+        """
+        return _MOST_STEPS_AHEAD // (self.environments * self.unroll_length) if self.fresh_gradients else 0
 
     def crowding(self, actors: int) -> str:
         """A warning if the rollouts of this number of actors are more than `steps_in_flight`; else empty."""

@@ -221,10 +221,13 @@ def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(
         actor = make_actor(config, actor_id, first)
         assert not steps, "an actor that replaces another one has no weights before its first call"
         calls = 1
-        while run(actor, config, old) == Played(gradient_follows=False):
+        while actor.plays_ahead:
+            assert run(actor, config, old) == Played(gradient_follows=False)
             # One rollout in a call: a run that stops waits for calls under way.
             assert len(steps) == 32 * calls
             calls += 1
+        assert run(actor, config, old) == Played()
+        assert len(steps) == 32 * calls
         ahead.add(len(steps) / 32 - 1)
         assert 2 * (len(steps) - 32) <= 1024
         # Episodes that ended before the first rollout are not reported; the one under way is reported whole.
@@ -235,6 +238,21 @@ def test_actors_with_fresh_gradients_begin_at_different_times_of_their_episodes(
         assert again.unfinished_environments == (~ended.any(axis=0)).sum()
         np.testing.assert_array_equal(again.episodes.returns, again.episodes.lengths)
     assert len(ahead) > 5
+
+
+def test_a_target_network_that_comes_while_an_actor_plays_ahead_is_kept() -> None:
+    config = replace(Q_LEARNING, actor=ActorConfig(2, 32, fresh_gradients=True))
+    old, new = snapshots(config)
+    first = make_actor(config)
+    once, always = (make_actor(config, 1, first), make_actor(config, 1))
+    assert once.plays_ahead
+    found, target = [], new
+    for actor, later in ((once, None), (always, new)):
+        result = actor.run(old, target)
+        while isinstance(result, Played):
+            result = actor.run(old, later)
+        found.append(result.gradient)
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-8)
 
 
 def snapshots(config: RunConfig) -> tuple[WeightSnapshot, WeightSnapshot]:

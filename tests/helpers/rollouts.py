@@ -1,6 +1,7 @@
 """Methods, actors, the weights that they act by, and the rollouts that they differentiate."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from actors.rollout import RolloutBuilder
 from shared.config import MethodConfig, RunConfig
-from shared.types import Float32Array, GradientReport, Rollout, WeightSnapshot
+from shared.types import Float32Array, Rollout, WeightSnapshot
 
 METHODS = {
     "actor_critic": MethodConfig(return_lambda=0.9),
@@ -34,10 +35,8 @@ def first_weights(config: RunConfig, spread: float = 0.0) -> Float32Array:
     return (initial + np.random.default_rng(1).normal(0.0, spread, initial.shape)).astype(np.float32)
 
 
-def run(
-    actor: Actor, config: RunConfig, snapshot: WeightSnapshot, target: WeightSnapshot | None = None
-) -> GradientReport:
-    """The next report, with a target network where the method has one: that of the snapshot without a `target`."""
+def run(actor: Actor, config: RunConfig, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> Any:
+    """The result of a call, with a target network where the method has one: that of the snapshot without a `target`."""
     return actor.run(snapshot, (target or snapshot) if config.method.uses_target_network else None)
 
 

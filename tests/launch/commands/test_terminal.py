@@ -209,7 +209,7 @@ def test_80_columns_show_whole_numbers_and_fewer_break_values_first(columns: int
     [
         (1, False, "starting 1 actor…"),
         (2, False, "starting 2 actors…"),
-        (64, True, "starting 64 actors, after up to 1,024 agent steps each in no count…"),
+        (64, True, "starting 64 actors; each first plays up to 1,020 agent steps,"),
     ],
 )
 def test_no_table_of_zeros_before_the_actors_report(actors: int, fresh: bool, words: str, cartpole: RunConfig) -> None:

@@ -115,6 +115,14 @@ def test_a_slow_sum_is_kept_and_a_heartbeat_comes_instead() -> None:
     assert [r.actor_id for r in summed.reports] == [1, 2]
 
 
+def test_a_node_whose_actors_only_play_ahead_needs_no_further_call() -> None:
+    node = Node(actors=2, k=2, start_seconds=60.0, hang_seconds=20.0)
+    ahead = [Heartbeat(actor_id, expects_report=False) for actor_id in (1, 2)]
+    assert node.collect(ahead[0], 6.0) == Heartbeat(0, expects_report=True)
+    assert node.collect(*ahead, 6.0) == Heartbeat(0, expects_report=False)
+    assert node.collect(Heartbeat(2), 6.0) == Heartbeat(0, expects_report=True)
+
+
 def test_a_non_finite_gradient_is_in_no_sum_and_counted() -> None:
     node = Node(actors=2, k=2)
     summed = node.collect(

@@ -92,7 +92,7 @@ def test_errors_from_the_first_rollout_on_stop_the_run_early(reported: bool, car
     if reported:
         assert isinstance(next(events), Failed)
         return
-    with pytest.raises(TrainingStoppedError, match=r"no rollout was completed.*actor 3: its rollout raised: no such"):
+    with pytest.raises(TrainingStoppedError, match=r"no rollout was reported.*actor 3: its rollout raised: no such"):
         next(events)
 
 

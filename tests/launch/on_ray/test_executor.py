@@ -20,7 +20,7 @@ from launch.on_ray.executor import RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodeAggregator, NodesExecutor
 from launch.on_ray.placement import Node
 from shared.config import EvaluationConfig, LearnerConfig, RunConfig
-from shared.types import AggregatedReport, EpisodeStats, EvaluationResult, GradientReport, WeightSnapshot
+from shared.types import AggregatedReport, EpisodeStats, EvaluationResult, GradientReport, Played, WeightSnapshot
 
 EVALUATED = EvaluationResult(1, 1, EpisodeStats(np.ones(1), np.ones(1, np.int64)), 1.0)
 
@@ -221,6 +221,16 @@ def test_the_most_actors_hold_over_all_nodes(cartpole: RunConfig, ray: FakeRay) 
     assert sum(actors for actors, _ in started(ray).values()) == 6
     cluster.there.append(Node("4", "10.0.0.4", 4.0, 2**36))
     assert executor.free_slots() == 0
+
+
+@pytest.mark.parametrize("gradient_follows", [False, True])
+def test_a_rollout_without_a_report_says_whether_one_follows(
+    gradient_follows: bool, cartpole: RunConfig, ray: FakeRay
+) -> None:
+    executor = made(cartpole, 1)
+    executor.dispatch(0)
+    ray.end(ray.calls[-1], Reply(Played(gradient_follows), accepted=False))
+    assert executor.next_completion() == Heartbeat(0, expects_report=gradient_follows)
 
 
 @pytest.mark.parametrize(
