@@ -54,6 +54,9 @@ _LEARNER_RESOURCE = "learner"
 # Enough for a process that imports TensorFlow on a busy machine.
 _PROBE_SECONDS = 120.0
 
+# While `ray.init` runs, in which Ray's processes are forked.
+_ray_starts = threading.Event()
+
 
 class _ProjectFirst(JobConfig):
     """Makes workers look for modules in the project's folder before the driver's working directory.
@@ -100,7 +103,7 @@ def start_here(cores: int) -> None:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         quiet["_temp_dir"] = folder
     try:
-        with _sigterm_after_start():
+        with _sigterm_after_start(), _processes_apart():
             ray.init("local", num_cpus=cores, object_store_memory=memory, job_config=_ProjectFirst(), **quiet)
     except Exception as error:
         # Ray raises a bare Exception for it.
@@ -160,6 +163,16 @@ def join(address: str) -> None:
 
 
 @contextmanager
+def _processes_apart() -> Iterator[None]:
+    """Give processes that are forked meanwhile a session of their own, see `_in_child`."""
+    _ray_starts.set()
+    try:
+        yield
+    finally:
+        _ray_starts.clear()
+
+
+@contextmanager
 def _sigterm_after_start() -> Iterator[None]:
     """Hold SIGTERM back during `ray.init`, and give it to this process's own handler afterwards.
 
@@ -194,8 +207,16 @@ def _sigterm_after_start() -> Iterator[None]:
             raise StoppedBeforeTrainingError from None
 
 
-# Ray starts its processes with a `preexec_fn`, for which Python runs this.
-os.register_at_fork(after_in_child=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}))
+def _in_child() -> None:
+    """Ray starts its processes with a `preexec_fn`, for which Python runs this."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    if _ray_starts.is_set():
+        # `timeout` and `kill -- -GROUP` signal a whole process group: Ray would end before the run is saved. It ends
+        # with this process in any case.
+        os.setsid()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _leave_if_stuck(started: threading.Event) -> None:

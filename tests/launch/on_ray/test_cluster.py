@@ -182,6 +182,23 @@ def test_a_termination_while_ray_starts_reaches_no_handler_of_rays(monkeypatch: 
     assert codes == [-signal.SIGTERM]
 
 
+def test_a_signal_to_the_process_group_does_not_reach_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions: list[int] = []
+
+    def start(*_: object, **__: object) -> None:
+        # As Ray starts processes.
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, preexec_fn=lambda: None) as process:
+            sessions.append(os.getsid(process.pid))
+
+    monkeypatch.setattr(cluster.ray, "init", start)
+    cluster.start_here(1)
+    # Processes that others start stay where they are.
+    start()
+    theirs, others = sessions
+    assert theirs != os.getsid(0)
+    assert others == os.getsid(0)
+
+
 def test_a_ray_that_starts_too_late(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
