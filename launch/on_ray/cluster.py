@@ -211,8 +211,8 @@ def _in_child() -> None:
     """Ray starts its processes with a `preexec_fn`, for which Python runs this."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     if _ray_starts.is_set():
-        # `timeout` and `kill -- -GROUP` signal a whole process group: Ray would end before the run is saved. It ends
-        # with this process in any case.
+        # `timeout` and `kill -- -GROUP` signal a whole process group: Ray would end before the run is saved. Without
+        # this process the raylet and the workers end at once, and the raylet's agents within about a minute.
         os.setsid()
 
 

@@ -83,6 +83,7 @@ def test_a_run_is_killed_at_interrupted_repeated_from_its_trace_and_resumed(tmp_
     wait_until(lambda: rows(run) and rows(run)[-1]["updates"] > 1, process)
     # While one stands still, the other reports several times in a row: not as if they took turns.
     halted = actor_processes(process.pid)[0]
+    assert os.getsid(halted) != os.getsid(process.pid), "a signal for the driver's process group would end Ray, too"
     os.kill(halted, signal.SIGSTOP)
     at_halt = rows(run)[-1]["updates"]
     wait_until(lambda: rows(run)[-1]["updates"] > at_halt + 20, process)
