@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from launch.machine import ACTOR_BYTES, machine_bytes, usable_cores
 from launch.output import source_digest, versions
+from launch.tensorflow_setup import kernels
 from shared.errors import ConfigurationError, typed_line
 
 _LEAST_PYTHON = (3, 11)
@@ -23,13 +24,14 @@ def reference() -> dict[str, Any]:
 
 
 def quick_probe() -> dict[str, Any]:
-    """Versions and capacity of this machine."""
+    """Versions, capacity and kernels of this machine."""
     import ale_py.roms
 
     return {
         **reference(),
         "host": socket.gethostname(),
         "games": len(ale_py.roms.get_all_rom_ids()),
+        "kernels": kernels(),
         "cores": usable_cores(),
         "memory_bytes": machine_bytes(),
         "shared_memory_bytes": shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None,

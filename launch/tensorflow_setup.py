@@ -5,11 +5,13 @@ import gc
 import importlib.abc
 import importlib.machinery
 import os
+import platform
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,10 @@ _NOTICES = re.compile(
     rb"I\d{4} |WARNING: All log messages before absl|E\d{4} .*(cuInit|cuFFT|cuDNN|cuBLAS)|"
     rb"To enable the following instructions"
 )
+
+# Whether TensorFlow computes with oneDNN. By itself it does so only on CPUs with AVX-512 VNNI or AMX.
+_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+_CPU_INFO = Path("/proc/cpuinfo")
 
 # Constants of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -73,6 +79,7 @@ def share_tensorflow() -> None:
 def _import_tensorflow() -> Any:
     """TensorFlow, with Keras on it, also where the user's programs choose another backend for Keras."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    _enable_onednn()
     if not {"keras", "tensorflow"} & sys.modules.keys():
         users = os.environ.get("KERAS_BACKEND")
         os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -90,6 +97,41 @@ def _import_tensorflow() -> Any:
             f"KERAS_BACKEND=tensorflow"
         )
     return importlib.import_module("tensorflow")
+
+
+def _enable_onednn() -> None:
+    """Select oneDNN before the import of TensorFlow, which reads the variable once; the user's own value stays.
+
+    Not on ARM, where it was not measured.
+    """
+    if "tensorflow" not in sys.modules and _on_x86_linux():
+        os.environ.setdefault(_ONEDNN, "1")
+
+
+def _on_x86_linux() -> bool:
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+def kernels(*, in_this_process: bool = True) -> str:
+    """The library of TensorFlow's convolutions and matrix products, with the vector instructions of this CPU.
+
+    Args:
+        in_this_process: the computation is done here, not in processes that import TensorFlow themselves.
+    """
+    if not _on_x86_linux():
+        return "TensorFlow's default kernels"
+    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines() if _CPU_INFO.is_file() else []
+    flags = set(next((line.split() for line in lines if line.startswith("flags")), []))
+    enabled = {"0": False, "false": False, "1": True, "true": True}.get(os.environ.get(_ONEDNN, "").lower())
+    if enabled is None:
+        # The rule of TensorFlow, for a program that imported it before us and for values that it does not understand.
+        ours = not (in_this_process and "tensorflow" in sys.modules) and _ONEDNN not in os.environ
+        enabled = ours or bool(flags & {"avx512_vnni", "avx512_bf16", "amx_tile"})
+    if not enabled:
+        return "Eigen"
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper()
+    avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags and limit.startswith(("ALL", "AVX512", "AVX10"))
+    return f"oneDNN ({'AVX-512' if avx512 else 'AVX2' if 'avx2' in flags else 'SSE4.1'})"
 
 
 @contextmanager
@@ -135,8 +177,9 @@ class _TensorflowImport(importlib.abc.MetaPathFinder):
 
 
 def filter_tensorflow_notices() -> None:
-    """From now on, an import of TensorFlow in this process prints no notices."""
+    """From now on, an import of TensorFlow in this process prints no notices. Modules of the user may import it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    _enable_onednn()
     if not any(isinstance(finder, _TensorflowImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _TensorflowImport())
 

@@ -26,7 +26,7 @@ from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.status import reached_limit, why_it_goes_on
 from launch.run.trackers import check_trackers
-from launch.tensorflow_setup import prepare_tensorflow
+from launch.tensorflow_setup import kernels, prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error
 
@@ -409,8 +409,9 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     new one that cannot start leaves no folder.
     """
     folder, config, first, listener = run.folder, run.config, run.first, run.listener
+    threads = f"{budget.describe(config.executor)}; kernels: {kernels(in_this_process=config.executor == 'inline')}"
     if not run.resume:
-        made = manifest(config, run.spec, run.preset, budget.describe(config.executor))
+        made = manifest(config, run.spec, run.preset, threads)
         if first is not None:
             made["started_from"] = {"run": first.run, "weights": first.source, "agent_steps": first.agent_steps}
         folder.create(config, run.spec, made)
@@ -421,7 +422,7 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
         if first is not None:
             write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
         listener.message(f"run folder:   {folder.path}")
-        listener.message(f"threads:      {budget.describe(config.executor)}")
+        listener.message(f"threads:      {threads}")
         if first is not None:
             listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
         crowded = budget.warning() if config.executor == "ray" else None

@@ -45,8 +45,8 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
     packages = ", ".join(f"{name} {here['versions'][name]}" for name in shown)
     console.print(f"here: Python {here['python']}, {packages}, revision {here['revision']}", highlight=False)
     table = Table(box=None, pad_edge=False)
-    for heading in ("node", "as here", "cores", "GiB", "shm GiB", "step µs", "graph µs"):
-        table.add_column(heading, justify="left" if heading == "node" else "right", no_wrap=True)
+    for heading in ("node", "as here", "cores", "GiB", "shm GiB", "step µs", "graph µs", "kernels"):
+        table.add_column(heading, justify="left" if heading in ("node", "kernels") else "right", no_wrap=True)
     for report in reports:
         if "error" in report:
             table.add_row(report["node"], "no")
@@ -60,6 +60,7 @@ def _show(console: Console, reports: Sequence[dict[str, Any]], findings: Sequenc
             "-" if shared is None else f"{shared / 2**30:.1f}",
             f"{report['environment_microseconds']:.0f}" if "environment_microseconds" in report else "fails",
             f"{report['graph_microseconds']:.0f}" if "graph_microseconds" in report else "fails",
+            report["kernels"],
         )
     console.print(table, highlight=False)
     for finding in findings:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from namesakes import write_namesakes
 
-from launch import machine, output
+from launch import machine, output, tensorflow_setup
 from launch.cli import main
 from launch.doctor import check_reports, find, quick_probe, reference
 from launch.machine import machine_id
@@ -201,6 +202,80 @@ def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, cap
     run_python(script, shell=f"2> {tmp_path}/stderr", environment=fakes)
     assert (tmp_path / "stderr").read_text() == "W0000 a warning\n"
     assert not capfd.readouterr().err
+
+
+# Each kind of process that computes, up to its import of TensorFlow.
+_COMPUTES = {
+    "actor": "from launch.on_ray.actor_process import ActorProcess; ActorProcess(None, None, 0)",
+    "evaluator": "from launch.on_ray.actor_process import EvaluatorProcess; EvaluatorProcess(None, None)",
+    "learner": """
+from types import SimpleNamespace
+from launch.on_ray.learner_process import LearnerProcess
+LearnerProcess(SimpleNamespace(folder=None, sent=None, config=None, spec=None, resume=True, gpu=False))
+""",
+    "inline": "from launch.cli import main; main('train cartpole --executor inline'.split())",
+    "export": "from launch.cli import main; main(['export', 'zoo:cartpole'])",
+    "evaluate": "from launch.cli import main; main(['evaluate', 'zoo:cartpole'])",
+    "load": "from tributary_rl import load; load('zoo:cartpole')",
+    "bound": """
+from contextlib import suppress
+from launch.bench.bound import measuring_processes
+# The process that computes has ended.
+with suppress(Exception), measuring_processes(None, None, None, 1): pass
+""",
+    "a command whose module of the user imports TensorFlow": """
+from launch.output import exit_code
+exit_code(lambda: __import__("tensorflow"))
+""",
+}
+
+
+@pytest.mark.parametrize("kind", _COMPUTES)
+def test_a_process_that_computes_enables_onednn_and_keeps_what_the_user_set(
+    kind: str, fakes: dict[str, str], working_folder: Path
+) -> None:
+    seen = working_folder / "seen"
+    ends = f"import os\nopen({str(seen)!r}, 'w').write(os.environ['TF_ENABLE_ONEDNN_OPTS'])\nos._exit(0)\n"
+    (working_folder / "tensorflow.py").write_text(ends)
+    for value, expected in ((None, "1"), ("0", "0")):
+        chosen = {} if value is None else {"TF_ENABLE_ONEDNN_OPTS": value}
+        run_python(_COMPUTES[kind], environment=fakes | {"HOME": str(working_folder)} | chosen)
+        assert seen.read_text() == expected
+        seen.unlink()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is selected on x86 only")
+@pytest.mark.parametrize(
+    ("flags", "variables", "named"),
+    [
+        ("avx2 avx512f avx512bw avx512vl avx512dq avx512_vnni", {}, "oneDNN (AVX-512)"),
+        ("avx2 avx512f avx512bw avx512vl avx512dq avx512_vnni", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "oneDNN (AVX2)"),
+        ("sse4_1 avx2", {}, "oneDNN (AVX2)"),
+        ("sse4_1 avx2", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "oneDNN (AVX2)"),
+        ("avx2 avx512_vnni", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "Eigen"),
+        ("avx2 avx512_vnni", {"TF_ENABLE_ONEDNN_OPTS": "False"}, "Eigen"),
+    ],
+)
+def test_the_kernels_are_named(
+    flags: str, variables: dict[str, str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags}\n")
+    monkeypatch.setattr(tensorflow_setup, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert tensorflow_setup.kernels(in_this_process=False) == named
+
+
+def test_a_program_that_imported_tensorflow_has_its_default_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_setup, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
+    (tmp_path / "cpuinfo").write_text("flags : avx2\n")
+    assert tensorflow_setup.kernels() == "Eigen"
+    assert tensorflow_setup.kernels(in_this_process=False) == "oneDNN (AVX2)"
 
 
 @pytest.mark.parametrize("home", ["/no/such/folder", "~"])
