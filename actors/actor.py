@@ -1,7 +1,7 @@
 """An actor: weights in, one gradient out."""
 
 import time
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,27 +13,8 @@ from actors.rollout import RolloutBuilder
 from shared.config import RunConfig
 from shared.methods.method import make_explorer
 from shared.moments import Moments
-from shared.seeds import SeedRule, actor_seeds
+from shared.seeds import actor_seeds
 from shared.types import Float32Array, GradientReport, Played, Rollout, StageSeconds, WeightSnapshot
-
-
-class ActorState(NamedTuple):
-    """The state from which an actor resumes to the bit. `actions` [N, B(, D)] are all actions of its environments.
-
-    `next_actions` are the first actions of the next rollout, if they are chosen already. `gradients` is the progress of
-    the last rollout, see `Gradients.state`, with values and log π of the next actions; None if each rollout gives
-    one gradient. `memory` has the network's states by number: the state before the next rollout, then, with
-    `next_actions`, the state after them. `seed_rule` is the derivation of the environments' seeds.
-    """
-
-    sequence: int
-    actions: npt.NDArray[np.generic]
-    next_actions: npt.NDArray[np.generic] | None
-    exploration: dict[str, npt.NDArray[np.generic]]
-    gradients: dict[str, npt.NDArray[np.generic]] | None = None
-    memory: dict[str, npt.NDArray[np.generic]] | None = None
-    # Checkpoints without it are older than the hashed rule.
-    seed_rule: SeedRule = "blocks"
 
 
 class Actor:
@@ -54,15 +35,13 @@ class Actor:
         config: RunConfig,
         spec: EnvironmentSpec,
         actor_id: int,
-        seed_rule: SeedRule = "hashed",
         first: "Actor | None" = None,
     ) -> None:
         self.actor_id = actor_id
         self._sequence = 0
         actor = config.actor
         self._environments = VectorEnvironment(config.environment, actor.environments)
-        self.seed_rule: SeedRule = seed_rule
-        seeds = actor_seeds(config.seed, actor_id, actor.environments, seed_rule)
+        seeds = actor_seeds(config.seed, actor_id, actor.environments)
         self._gradients: Gradients
         self._policy: Policy
         # The actor whose exploration the policy has, in a list that all actors of the policy share.
@@ -95,62 +74,12 @@ class Actor:
         # of returns.
         self._seconds = StageSeconds()
         self._moments: tuple[Moments | None, Moments | None] = (None, None)
-        # Environments cannot be saved, but their actions can be replayed.
-        self._taken: list[npt.NDArray[np.generic]] | None = [] if config.checkpoint.exact else None
         # Rollouts that are still to be played ahead, one in a call: a run that stops waits for calls under way.
         self._ahead = 0
         if actor.most_rollouts_ahead:
             # The rollouts of many actors are a few consecutive steps of each. With episodes that began together they
             # show one phase of the game at a time, until these have drifted apart (arXiv 2511.21011).
             self._ahead = int(np.random.default_rng(seeds.actions).integers(1 + actor.most_rollouts_ahead))
-
-    def state(self) -> ActorState:
-        """The state to resume from. Needs `checkpoint.exact`."""
-        assert self._taken is not None, "actions are kept with --checkpoint.exact only"
-        self._take_exploration()
-        actions = np.concatenate([self._builder.no_actions[None][:0], *self._taken])
-        acted = self._next_acted
-        memory = (*self._memory, *(() if acted is None else acted.state))
-        gradients = self._gradients.state()
-        if gradients is not None and acted is not None:
-            named = {"next_values": acted.values, "next_log_probs": acted.log_probs}
-            gradients |= {name: array for name, array in named.items() if array is not None}
-        return ActorState(
-            self._sequence,
-            actions,
-            None if acted is None else acted.actions,
-            self._policy.exploration_state(),
-            gradients,
-            {str(i): part for i, part in enumerate(memory)},
-            self.seed_rule,
-        )
-
-    def restore(self, state: ActorState) -> None:
-        """Resume from a saved state: replay all its actions. Call it before the first `run`."""
-        assert self._taken is not None, "actions are kept with --checkpoint.exact only"
-        builder = self._builder
-        for start in range(0, len(state.actions), self._unroll_length):
-            rollout = state.actions[start : start + self._unroll_length]
-            self._begin_rollout()
-            for actions in rollout:
-                builder.add(actions, self._environments.step(actions, builder.next_observations))
-            builder.take_episodes()
-            self._taken.append(rollout)
-        self._sequence = state.sequence
-        parts = len(self._memory)
-        memory = tuple(part.astype(np.float32) for part in (state.memory or {}).values())
-        self._memory = memory[:parts]
-        if state.next_actions is not None:
-            found = state.gradients or {}
-            values, log_probs = (
-                found[name].astype(np.float32) if name in found else None for name in ("next_values", "next_log_probs")
-            )
-            self._next_acted = Acted(state.next_actions, values, log_probs, memory[parts:])
-        self._take_exploration()
-        self._policy.restore_exploration(state.exploration)
-        if state.gradients is not None and len(state.actions):
-            # The first actions of the next rollout are part of the last one too.
-            self._gradients.restore(builder.finish(state.next_actions), state.gradients)
 
     def run(self, snapshot: WeightSnapshot, target: WeightSnapshot | None = None) -> GradientReport | Played:
         """Act for T steps with the weights of `snapshot`, and report the gradient over them.
@@ -276,12 +205,10 @@ class Actor:
         for t in range(self._unroll_length):
             if next_acted is None:
                 acted = self._policy.act(builder.observations, self._memory, t)
-                self._gradients.keep(t, acted)
             else:
+                # Its value and log π come from the weights that chose it.
                 acted, next_acted = next_acted, None
-                # Its value and log π come from the weights that chose it. Exact checkpoints from before 0.2 lack them.
-                if acted.values is not None:
-                    self._gradients.keep(t, acted)
+            self._gradients.keep(t, acted)
             self._memory = carried(acted.state, builder.resets)
             chosen = clock()
             builder.add(acted.actions, self._environments.step(acted.actions, builder.next_observations))
@@ -295,8 +222,6 @@ class Actor:
             acting += clock() - before
         next_actions = None if self._next_acted is None else self._next_acted.actions
         rollout = builder.finish(next_actions, first_state, self._memory)
-        if self._taken is not None:
-            self._taken.append(rollout.actions.copy())
         return rollout, environment, acting
 
     @property

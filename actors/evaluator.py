@@ -110,12 +110,6 @@ class Evaluator:
         episodes = EpisodeStats.joined(ended)
         return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=policy, games=played)
 
-    def exploration_state(self) -> dict[str, npt.NDArray[np.generic]]:
-        return self._policy.exploration_state()
-
-    def restore_exploration(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        self._policy.restore_exploration(state)
-
     def close(self) -> None:
         self._environments.close()
 

@@ -1,9 +1,9 @@
 """From a rollout to flat gradients of the method's loss: one of it all, or several over parts of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -92,13 +92,6 @@ class Gradients(ABC):
         """Drop what is left of the rollout. Returns its number of agent steps that are in no gradient yet."""
         return 0
 
-    def state(self) -> dict[str, npt.NDArray[np.generic]] | None:
-        return None
-
-    def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:  # noqa: ARG002
-        """Resume from a saved state, whose last rollout may have gradients left."""
-        raise AssertionError("a rollout of one gradient is never half done")
-
     def _differentiated(self, tape: tf.GradientTape, loss: MethodLoss) -> tuple[tf.Tensor, tf.Tensor]:
         by_variable = tape.gradient(loss.total, self._policy.network.trainable_variables)
         # A weight that the loss does not depend on has gradient 0. So have running moments, the last in the layout,
@@ -161,8 +154,7 @@ class Minibatches(Gradients):
     7) to the behaviour policy, which corrects for all updates in between, those of other actors included.
 
     If the network has a memory, a minibatch consists of random environments with all their times, from the state that
-    acting had at time 0. `seed` and the numbers of the rollout and the epoch determine the order of agent steps, so
-    that no random state has to be saved.
+    acting had at time 0. `seed` and the numbers of the rollout and the epoch determine the order of agent steps.
     """
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, policy: Policy, seed: int) -> None:
@@ -251,26 +243,6 @@ class Minibatches(Gradients):
             return 0
         left = np.split(self._order, self._minibatches)[self._reported :]
         return self._samples(rollout, np.concatenate(left))
-
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        return {
-            "rollouts": np.array(self._rollouts),
-            "reported": np.array(0 if self._rollout is None else self._reported),
-            "log_probs": self._log_probs.copy(),
-            "returns": self._returns,
-            "advantages": self._advantages,
-            **({} if self._rollout is None else _numbered(self._rollout.first_state)),
-        }
-
-    def restore(self, rollout: Rollout, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        self._rollout = None
-        self._rollouts, self._reported = int(state["rollouts"]), int(state["reported"])
-        self._log_probs[...] = state["log_probs"]
-        self._returns, self._advantages = (state[name].astype(np.float32) for name in ("returns", "advantages"))
-        if self._reported:
-            first_state = (state[name] for name in _numbered(self._policy.network.state_units))
-            self._rollout = rollout._replace(first_state=tuple(part.astype(np.float32) for part in first_state))
-            self._order = self._order_of(self._reported // self._minibatches)
 
     def _samples(self, rollout: Rollout, indices: npt.NDArray[np.int32]) -> int:
         """Number of agent steps of a rollout at these indices, without those that are masked."""
@@ -400,7 +372,3 @@ def rollout_tensors(arrays: Sequence[tf.Tensor]) -> RolloutTensors:
     return RolloutTensors(*tensors[:count])._replace(
         first_state=tuple(states[:middle]), last_state=tuple(states[middle:])
     )
-
-
-def _numbered(state: Iterable[object]) -> dict[str, Any]:
-    return {f"first_state_{i}": part for i, part in enumerate(state)}

@@ -194,14 +194,10 @@ _OF_TASK = (
     "environment.fire_on_reset",
     "environment.max_episode_frames",
 )
-# An actor's rollout under way has this shape.
-_OF_ROLLOUTS = ("actor.environments", "actor.unroll_length", "actor.epochs", "actor.minibatches")
 
 
-def check_checkpoint(
-    config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder, budget: ThreadBudget | None
-) -> None:
-    """Check that the newest checkpoint fits the task, network, method, optimizer and actors that the settings make."""
+def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFolder) -> None:
+    """Check that the newest checkpoint fits the task, network, method and optimizer that the settings make."""
     before = folder.read_settings()
 
     def check_unchanged(settings: Sequence[str], owner: str, advice: str) -> None:
@@ -217,14 +213,6 @@ def check_checkpoint(
     check_unchanged(FIXED_SETTINGS, f"the checkpoint in {folder.path} was made with", "; start a new run")
     prepare_tensorflow(gpu=False)
     from actors.policy import Policy
-    from learner.checkpoint import read_checkpoint, read_state
+    from learner.checkpoint import read_checkpoint
 
     read_checkpoint(folder.checkpoints, Policy(config, spec).layout)
-    saved = read_state(folder.checkpoints).get("executor") if config.checkpoint.exact else None
-    if saved is None or budget is None:
-        return
-    exact, advice = "an exact resume goes on with", "; leave it as it was, or give --checkpoint.no-exact"
-    check_unchanged(_OF_ROLLOUTS, exact, advice)
-    # More actors than before may join.
-    if budget.actors < len(saved["actors"]):
-        raise setting_error("actors", budget.actors, f"{exact} {len(saved['actors'])}{advice}")

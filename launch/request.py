@@ -173,7 +173,7 @@ def shared_by(config: RunConfig, actors: int) -> RunConfig:
     """
     actor, learner = config.actor, config.learner
     steps = actor.environments * actor.unroll_length
-    ordered = config.checkpoint.exact or config.record_arrivals is not None or config.replay_arrivals is not None
+    ordered = config.record_arrivals is not None or config.replay_arrivals is not None
     if actor.steps_in_flight is None or actors * steps <= actor.steps_in_flight or ordered:
         return config
     environments, unroll_length = _rollout_within(actor.steps_in_flight // actors, config)

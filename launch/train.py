@@ -205,7 +205,7 @@ def _prepare(
     first: FirstWeights | None = None
     if resume:
         spec = folder.with_observation_mean(config, spec)
-        check_checkpoint(config, spec, folder, budget)
+        check_checkpoint(config, spec, folder)
         summary = read_summary(folder)
         reached, ended = reached_limit(config, summary), why_it_goes_on(config, summary)
         if reached is not None:

@@ -15,7 +15,7 @@ from shared.schedules import linear_anneal
 class RandomStream(ABC):
     """Samples actions. It has a random stream, and may have other variables, such as ε or noise that persists.
 
-    `state` and `restore` are for checkpoints, and for other actors that sample by the same graphs.
+    `state` and `restore` are for other actors that sample by the same graphs.
     """
 
     def __init__(self, seed: int) -> None:

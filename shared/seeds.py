@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 Purpose = Literal["training_evaluation", "training_video", "evaluation", "recording"]
-SeedRule = Literal["blocks", "hashed"]
-"""How the seeds of an actor are derived; `blocks` is the rule of exact checkpoints of before version 0.2."""
 
 SEEDS_ARE = (
     "numpy.random.SeedSequence([seed, *purpose.encode()]).generate_state(1 + environments) // 2: the first of the "
@@ -34,14 +32,9 @@ def episode_seeds(run_seed: int, purpose: Purpose, environments: int) -> Episode
     return _hashed([run_seed, *purpose.encode()], environments)
 
 
-def actor_seeds(run_seed: int, actor_id: int, environments: int, rule: SeedRule = "hashed") -> EpisodeSeeds:
+def actor_seeds(run_seed: int, actor_id: int, environments: int) -> EpisodeSeeds:
     """Seeds of one actor: independent of those of other actors, nodes and runs."""
-    if rule == "hashed":
-        return _hashed([run_seed, actor_id], environments)
-    # Blocks of consecutive seeds. They coincide where nodes sum their gradients and number their actors from multiples
-    # of 1,000,000 on: with 32 environments an actor of run 1 on the second node is an actor of run 33 on the first.
-    first = (run_seed * 1_000_003 + actor_id * environments) % 2**31
-    return EpisodeSeeds(first, first + np.arange(environments, dtype=np.int64))
+    return _hashed([run_seed, actor_id], environments)
 
 
 def _hashed(entropy: list[int], environments: int) -> EpisodeSeeds:

@@ -73,7 +73,6 @@ def _bench_config(config: RunConfig) -> RunConfig:
         learner=replace(config.learner, max_policy_lag=None),
         actor=replace(config.actor, fresh_gradients=False),
         evaluation=replace(config.evaluation, every_frames=0),
-        checkpoint=replace(config.checkpoint, exact=False),
     )
 
 

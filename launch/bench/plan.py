@@ -133,7 +133,7 @@ def _actor_meter(config: RunConfig, spec: EnvironmentSpec) -> Meter:
     from actors.policy import Policy
     from shared.graph import aligned_copy
 
-    actor = Actor(replace(config, checkpoint=replace(config.checkpoint, exact=False)), spec, 0)
+    actor = Actor(config, spec, 0)
     # Aligned, as those of a run are.
     weights = WeightSnapshot(0, aligned_copy(Policy(config, spec).initial_parameters()))
     target = weights if config.method.uses_target_network else None

@@ -76,10 +76,6 @@ class Coordinator:
         """Upper bound of the rollouts that were lost with ended actors."""
         return self._pool.rollouts_lost
 
-    def resume(self, actor_ids: Sequence[int]) -> None:
-        """Supervise rollouts that are in flight before `run`, by their actors' ids."""
-        self._pool.resume(actor_ids)
-
     def stop(self) -> None:
         """Dispatch no further rollouts. `run` takes in what is in flight, and ends."""
         self._pool.stopping = True

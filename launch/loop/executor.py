@@ -1,7 +1,7 @@
 """The protocol between the asynchronous loop and the executor that runs rollouts, and its events. No TensorFlow."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport, WeightSnapshot
 
@@ -75,7 +75,7 @@ class Executor(Protocol):
 
     `publish` precedes the first `dispatch`. Every dispatched call is completed exactly once by `next_completion`, and
     the calls of one actor in the order of their dispatch. An executor never retries a call: a rollout that ran twice
-    would be counted twice. After `close` only `state` may be called.
+    would be counted twice.
 
     An actor id usually stands for one actor. Where gradients are summed on their node, it stands for the node's
     aggregator and all actors there; its calls are completed by an `AggregatedReport`, `ChildEvent` or `Heartbeat`.
@@ -152,14 +152,6 @@ class Executor(Protocol):
 
     def replace_evaluator(self) -> None:
         """End the evaluator, dead or alive, and forget its calls. The next `evaluate` starts another one."""
-        ...
-
-    def state(self) -> dict[str, Any] | None:
-        """Actors and calls in flight as JSON values, for a bit-exact resume; None for processes: they have no order."""
-        ...
-
-    def restore(self, state: dict[str, Any]) -> Sequence[int]:
-        """Inverse of `state`, with actors of the same ids. Returns the ids of rollouts in flight, oldest first."""
         ...
 
     def close(self) -> None:

@@ -1,19 +1,17 @@
 """Executors in one process and one thread: `InlineExecutor`, and `ReplayExecutor` for a recorded event trace.
 
-Both are deterministic for a seed. They serve tests, debugging, small tasks, bit-exact resumes and replays. The second
-is not in `launch.loop.trace`: a trace is checked before TensorFlow is set up, and this module imports it.
+Both are deterministic for a seed. They serve tests, debugging, small tasks and replays. The second is not in
+`launch.loop.trace`: a trace is checked before TensorFlow is set up, and this module imports it.
 """
 
 import itertools
-from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from actors.actor import Actor, ActorState
+from actors.actor import Actor
 from actors.environments import EnvironmentSpec
 from actors.evaluator import Evaluator
 from launch.loop.executor import Completion, Failed, Heartbeat
@@ -146,42 +144,9 @@ class InlineExecutor:
         if call.actor_id is not None:
             ran = self._actors[call.actor_id].run(call.snapshot, call.target)
             return Heartbeat(call.actor_id, ran.gradient_follows) if isinstance(ran, Played) else ran
-        evaluator = self._started_evaluator()
-        before = evaluator.exploration_state()
-        result = evaluator.run(call.snapshot, call.policy, on_wait=self._log, stops=self._stops)
-        if result is None:
-            # It is under way until it is dropped, or saved with an exact checkpoint.
-            evaluator.restore_exploration(before)
-            self._calls.appendleft(call)
-        return result
-
-    def state(self) -> dict[str, Any]:
-        """See `Executor.state`. With the evaluator's exploration, once there is one."""
-        return {
-            "actors": {str(actor_id): _to_json(actor.state()._asdict()) for actor_id, actor in self._actors.items()},
-            "calls": [
-                [call.actor_id, *(None if s is None else _to_json(s._asdict()) for s in call[1:3]), call.policy]
-                for call in self._calls
-            ],
-            "evaluator": None if self._evaluator is None else _to_json(self._evaluator.exploration_state()),
-        }
-
-    def restore(self, state: dict[str, Any]) -> list[int]:
-        """See `Executor.restore`."""
-        if state.get("evaluator") is not None:
-            self._started_evaluator().restore_exploration(_from_json(state["evaluator"]))
-        for actor_id, saved in ((int(actor_id), saved) for actor_id, saved in state["actors"].items()):
-            actor_state = ActorState(**_from_json(saved))
-            if actor_state.seed_rule != self._actors[actor_id].seed_rule:
-                # Its environments were reset with other seeds: the saved actions would play other episodes.
-                self._actors[actor_id].close()
-                self._actors[actor_id] = Actor(self._config, self._spec, actor_id, actor_state.seed_rule, self._first)
-            self._actors[actor_id].restore(actor_state)
-        for actor_id, snapshot, target, *policy in state["calls"]:
-            weights = [None if w is None else _snapshot(w) for w in (snapshot, target)]
-            assert weights[0] is not None
-            self._calls.append(_Call(actor_id, weights[0], weights[1], *policy))
-        return [actor_id for actor_id, *_ in state["calls"] if actor_id is not None]
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self._config, self._spec, self._config.evaluation)
+        return self._evaluator.run(call.snapshot, call.policy, on_wait=self._log, stops=self._stops)
 
     def has_completed(self, actor_id: int) -> bool:  # noqa: ARG002
         # Calls run within `next_completion`: none can hang while this process goes on.
@@ -215,11 +180,6 @@ class InlineExecutor:
             actor.close()
         if self._evaluator is not None:
             self._evaluator.close()
-
-    def _started_evaluator(self) -> Evaluator:
-        if self._evaluator is None:
-            self._evaluator = Evaluator(self._config, self._spec, self._config.evaluation)
-        return self._evaluator
 
 
 class ReplayExecutor(InlineExecutor):
@@ -297,27 +257,3 @@ class ReplayExecutor(InlineExecutor):
             f"--replay-arrivals {self._config.replay_arrivals}: line {line} is {str(event)!r}, which nothing under "
             f"way fits: it is the order of a run with other settings"
         )
-
-
-def _to_json(value: Any) -> Any:
-    """Encode arrays bit-exactly as dtype, shape and base64, also within dictionaries."""
-    if isinstance(value, dict):
-        return {name: _to_json(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.name, "shape": value.shape, "base64": b64encode(value.tobytes()).decode()}
-    return value
-
-
-def _snapshot(saved: dict[str, Any]) -> WeightSnapshot:
-    # Checkpoints of before version 0.2 have a further field, which was empty in one process.
-    return WeightSnapshot(**{name: _from_json(saved[name]) for name in WeightSnapshot._fields if name in saved})
-
-
-def _from_json(value: Any) -> Any:
-    """Inverse of `_to_json`."""
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"dtype", "shape", "base64"}:
-        array: npt.NDArray[np.generic] = np.frombuffer(b64decode(value["base64"]), value["dtype"])
-        return array.reshape(value["shape"]).copy()
-    return {name: _from_json(part) for name, part in value.items()}

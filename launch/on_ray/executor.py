@@ -243,12 +243,6 @@ class RayExecutor:
             ray.kill(self._evaluator, no_restart=True)
         self._evaluator = None
 
-    def state(self) -> None:
-        return None
-
-    def restore(self, state: dict[str, Any]) -> Sequence[int]:  # noqa: ARG002
-        raise AssertionError("processes have no fixed order, and so no state for a bit-exact resume")
-
     def close(self) -> None:
         for worker in self._workers.values():
             self._end(worker)

@@ -38,6 +38,7 @@ _KIND_NAMES = {int: "a whole number", float: "a number", bool: "True or False", 
 
 REMOVED_IN = "0.2"
 REMOVED_SETTINGS: dict[str, Any] = {
+    "checkpoint.exact": False,
     "learner.shards": 1,
     "learner.staleness": "none",
     "learner.staleness_versions": 64,

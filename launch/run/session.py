@@ -5,7 +5,7 @@ Each pass of the loop takes one event of the coordinator, which is None when not
     record the event in the trace   before anything can fail because of it
     take the event                  metrics, returns, evaluation results, messages about actors
     request an evaluation           if the weights cross the target, or a regular one is due
-    save a checkpoint               if one is due; an exact one contains the evaluation requested above
+    save a checkpoint               if one is due
     write a row                     if one is due; its readers find the checkpoints that were due before it
     stop                            if a rule holds; actors then finish their rollouts, and the loop drains them
 """
@@ -93,8 +93,6 @@ class TrainingSession:
     ) -> None:
         self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
         self._config = config
-        # An exact checkpoint contains the executor's state and the calls under way.
-        self._exact = config.checkpoint.exact
         self._resumed = resume
         self._folder = RunFolder(folder)
         self._messages = Messages(self._folder.log)
@@ -107,7 +105,6 @@ class TrainingSession:
             initial = policy.initial_parameters()
         self.learner = Learner(config, policy.layout, initial)
         self._earlier = RunCounts()
-        self._saved_executor: dict[str, Any] | None = None
         goal = config.stop_at_return
         self._target = None if goal is None else ReturnTarget(goal, config.stop_measure)
         self._stopping = StoppingRules(config, self._target)
@@ -127,11 +124,8 @@ class TrainingSession:
                 self.log(f"dropped {dropped} gradients of an unfinished update, which no longer fit the settings")
         if after is not None:
             self._account_for(after)
-        # An exact resume keeps the ids of the actors, and with them their seeds.
-        saved = self._saved_executor
-        first_id = self.learner.next_actor_id if saved is None else min(map(int, saved["actors"]))
         # First of all that takes time below: the learner's graphs are built while the actors' processes start.
-        self._executor = make_executor(first_id)
+        self._executor = make_executor(self.learner.next_actor_id)
         self._coordinator = Coordinator(
             self.learner,
             self._executor,
@@ -144,8 +138,6 @@ class TrainingSession:
         self._first_logged = False
         if self._awaited is not None:
             self.log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
-        if saved is not None:
-            self._coordinator.resume(self._executor.restore(saved))
         self._metrics = Metrics(self.learner, self._evaluations.last, config.actor)
         openers = tracker_openers(folder, config) | dict(trackers or {})
         self._trackers = Trackers(openers, self.log)
@@ -257,10 +249,6 @@ class TrainingSession:
         if self._stopping.interrupted and not self._coordinator.messages and self._config.executor == "ray":
             # The actors may still start, which takes a minute on a busy machine.
             return True
-        if self._exact and not self._stopping.running:
-            # The checkpoint contains the calls under way. Waiting for them here would leave their actors idle, and the
-            # resumed run would differ from one that was not interrupted.
-            return True
         if not self._replays:
             return False
         # The end of a trace can leave no actor to wait for, and an interrupted replay needs none of its next events.
@@ -273,8 +261,7 @@ class TrainingSession:
             self._metrics.drains = True
             if self._coordinator.evaluations_under_way and self._config.executor == "ray":
                 self.log("waiting for the evaluation under way; Ctrl-C ends the run without it")
-        # The checkpoint of an exact run contains the evaluation under way.
-        if self._stopping.interrupted and not self._exact:
+        if self._stopping.interrupted:
             self._coordinator.give_up_evaluations()
 
     def _take(self, event: Event | None) -> None:
@@ -404,18 +391,13 @@ class TrainingSession:
         return {
             **self.learner.state(),
             **asdict(self._counts()),
-            **self._returns.state(exact=self._exact),
-            **self._evaluations.state(exact=self._exact),
-            # The states of the actors, with the calls under way.
-            "executor": self._executor.state() if self._exact else None,
+            **self._returns.state(),
+            **self._evaluations.state(),
         }
 
     def _restore_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `_state`, except for the executor, which is made later. Older versions had fewer keys."""
+        """The inverse of `_state`. Older versions had fewer keys."""
         self.learner.restore_state(state)
         self._earlier = RunCounts.restored(state)
-        self._saved_executor = state["executor"] if self._exact else None
-        # A new executor has no evaluations under way, and all of its environments are in their first episodes.
-        goes_on = self._saved_executor is not None and state.get("evaluations") is not None
-        self._returns.restore(state, exact=goes_on)
-        self._evaluations.restore(state, self.learner.account.frames, exact=goes_on)
+        self._returns.restore(state)
+        self._evaluations.restore(state, self.learner.account.frames)

@@ -57,18 +57,13 @@ class TrainingReturns:
             return None
         return float(np.mean(self._first))
 
-    def state(self, *, exact: bool) -> dict[str, Any]:
-        """Plain values for a checkpoint; `exact` if it has the actors' states."""
-        return {
-            "first_episodes": self._first,
-            "training_window": [list(item) for item in self._unfinished.items()] if exact else None,
-        }
+    def state(self) -> dict[str, Any]:
+        """Plain values for a checkpoint. After a resume all environments are in their first episodes again."""
+        return {"first_episodes": self._first}
 
-    def restore(self, state: dict[str, Any], *, exact: bool) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`; other keys are ignored."""
         self._first = state.get("first_episodes")
-        if exact:
-            self._unfinished = dict(state["training_window"])
 
 
 # The policy of training, whose return is to be confirmed.
@@ -154,19 +149,20 @@ class ReturnTarget:
             "measure": self.measure,
             "first": self.first,
             "confirmed": self.confirmed,
-            "asked": self._requested,
             "not_before_episode": self._not_before_episode,
         }
 
-    def restore(self, state: dict[str, Any], *, request_kept: bool) -> None:
-        """The inverse of `state`, unless the target has changed. `request_kept`: the evaluation under way goes on."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`, unless the target has changed.
+
+        An evaluation that was requested is lost with its process: the next crossing requests another one.
+        """
         if (state["mean_return"], state["measure"]) != (self.mean_return, self.measure):
             return
         self.first, self.confirmed = _point(state["first"]), _point(state["confirmed"])
         # Older versions took NaN for a return that reaches the target.
         if self.confirmed is not None and not self._is_reached_by(self.confirmed.evaluation_mean_return):
             self.first = self.confirmed = None
-        self._requested = _point(state["asked"]) if request_kept else None
         self._not_before_episode = state["not_before_episode"]
 
 
@@ -295,26 +291,20 @@ class Evaluations:
         if self._target is not None:
             self._target.reject(episodes)
 
-    def state(self, *, exact: bool) -> dict[str, Any]:
-        """Plain values for a checkpoint; `exact` if it has the calls under way, with their weights."""
+    def state(self) -> dict[str, Any]:
+        """Plain values for a checkpoint. Evaluations under way are not in it: their process is lost."""
         return {
             "return_mark": None if self._target is None else self._target.state(),
             "last_evaluation": self.last,
             "evaluated_frames": self._since_frames,
-            "evaluations": {"under_way": self._under_way} if exact else None,
         }
 
-    def restore(self, state: dict[str, Any], frames: int, *, exact: bool) -> None:
+    def restore(self, state: dict[str, Any], frames: int) -> None:
         """The inverse of `state`; other keys are ignored. `frames` of the run are the default of older versions."""
         self._since_frames = state.get("evaluated_frames", frames)
         self.last = finite(state.get("last_evaluation"))
-        if exact:
-            self._under_way = [
-                EvaluationRequest(TrainingPoint(*at), policy) for at, policy in state["evaluations"]["under_way"]
-            ]
-        # Without the evaluation under way, the next crossing requests another one.
         if self._target is not None and state.get("return_mark") is not None:
-            self._target.restore(state["return_mark"], request_kept=exact)
+            self._target.restore(state["return_mark"])
 
 
 def evaluation_entry(result: EvaluationResult, untrained: float | None) -> dict[str, Any]:

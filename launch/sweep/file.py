@@ -202,10 +202,10 @@ def _check(plan: Plan, base: RunConfig, space: Space, trials: int) -> None:
                 f"[sweep] {name} {frames}: must be above 0 and below total_frames {base.total_frames}"
             )
     if plan.pbt is not None:
-        _check_pbt(plan, plan.pbt, base, space, trials)
+        _check_pbt(plan, plan.pbt, space, trials)
 
 
-def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space, trials: int) -> None:
+def _check_pbt(plan: Plan, pbt: Pbt, space: Space, trials: int) -> None:
     if plan.asha is not None:
         raise ConfigurationError("[sweep] asha and pbt: one of them decides which trials continue; leave one out")
     if plan.search == "optuna":
@@ -221,5 +221,3 @@ def _check_pbt(plan: Plan, pbt: Pbt, base: RunConfig, space: Space, trials: int)
                 f"[sweep.space] {name}: with pbt a trial continues from the checkpoint of another, which would not fit "
                 f"this setting; leave it out"
             )
-    if base.checkpoint.exact:
-        raise ConfigurationError("checkpoint.exact true: with pbt a trial changes its settings; leave it out")

@@ -165,7 +165,7 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
     """Settings that do not go together: each with its value, whether it is refused, and the remedy."""
     actor, learner, method, inline = config.actor, config.learner, config.method, config.executor == "inline"
     n_step, minibatches, sums = method.n_step, actor.minibatches, config.aggregation == "node"
-    exact, trace, replayed = config.checkpoint.exact, config.record_arrivals, config.replay_arrivals
+    trace, replayed = config.record_arrivals, config.replay_arrivals
     every_frames = config.evaluation.every_frames
     yield (
         "method.n_step", n_step, n_step is not None and n_step > actor.unroll_length,
@@ -189,18 +189,11 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         "aggregation", "node", sums and (inline or config.lockstep or trace is not None),
         "is for --executor ray, without --lockstep and --record-arrivals",
     )  # fmt: skip
-    for setting, value in (("checkpoint.exact", exact), ("record_arrivals", trace), ("replay_arrivals", replayed)):
+    for setting, value in (("record_arrivals", trace), ("replay_arrivals", replayed)):
         yield (
-            setting, value, actor.fresh_gradients and value not in (False, None),
+            setting, value, actor.fresh_gradients and value is not None,
             "does not know the order of rollouts and gradients; add --actor.no-fresh-gradients",
         )  # fmt: skip
-    yield (
-        "checkpoint.exact", True, exact and config.environment.normalise_rewards,
-        "does not keep what rewards are divided by; leave --environment.normalise-rewards out",
-    )  # fmt: skip
-    yield (
-        "checkpoint.exact", True, exact and not inline, "is for --executor inline: processes have no fixed order"
-    )  # fmt: skip
     yield "learner.device", "gpu", inline and learner.device == "gpu", "the inline executor runs on the CPU"
     yield (
         "evaluation.video", True, inline and config.evaluation.video,

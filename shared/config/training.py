@@ -214,9 +214,6 @@ class CheckpointConfig:
     """Frames between checkpoints, in addition to those by seconds: one at each multiple."""
     keep: Annotated[int, Range(1)] = 3
     """Number of newest checkpoints that are kept."""
-    exact: bool = False
-    """Inline executor: a resumed run equals an uninterrupted one to the bit. Stores every action, and replays all of
-    them on resume."""
 
     def __post_init__(self) -> None:
         check_ranges("checkpoint.", self)

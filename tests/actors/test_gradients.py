@@ -155,32 +155,6 @@ def test_the_first_action_of_a_rollout_has_the_probability_with_which_it_was_cho
     assert max(deviations) < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("name", "recurrent"), [*((name, "none") for name in (*METHODS, "next_actions")), ("actor_critic", "lstm")]
-)
-def test_an_actor_goes_on_in_the_middle_of_a_rollout_to_the_bit(name: str, recurrent: str, cartpole: RunConfig) -> None:
-    """After the first, the last and two other gradients of a rollout, which gives four."""
-    method = METHODS.get(name, MethodConfig(name="next_actions"))
-    network = replace(cartpole.network, recurrent=recurrent)
-    config = replace(cartpole, method=replace(method, return_lambda=0.9), network=network)
-    exact = replace(config.checkpoint, exact=True)
-    config = reused(replace(config, executor="inline", checkpoint=exact), 2, 2, unroll_length=12)
-    snapshots = [WeightSnapshot(i, first_weights(config, 0.01 * i)) for i in range(10)]
-    one, others, expected = make_actor(config, 3), {}, []
-    for reported, snapshot in enumerate(snapshots):
-        if reported in (1, 3, 4, 6):
-            others[reported] = make_actor(config, 3, one)
-            others[reported].restore(one.state())
-        expected.append(run(one, config, snapshot, snapshots[0]))
-    for reported, other in others.items():
-        for snapshot, wanted in zip(snapshots[reported:], expected[reported:], strict=True):
-            got = run(other, config, snapshot, snapshots[0])
-            np.testing.assert_array_equal(got.gradient, wanted.gradient)
-            assert (got.sequence, got.agent_steps, got.samples) == (wanted.sequence, wanted.agent_steps, wanted.samples)
-            np.testing.assert_array_equal(got.episodes.returns, wanted.episodes.returns)
-    assert sum(len(report.episodes.returns) for report in expected[4:]) > 0
-
-
 CARTPOLE = RunConfig(
     environment=EnvironmentConfig(id="CartPole-v1", frame_skip=1),
     network=NetworkConfig(name="mlp", hidden_sizes=(8,)),

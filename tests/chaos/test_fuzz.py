@@ -52,7 +52,7 @@ _TYPED = {
     LearnerConfig: "gradients_per_update accumulation max_policy_lag device",
     ActorConfig: "environments calls_in_flight",
     EvaluationConfig: "",
-    CheckpointConfig: "every_seconds keep exact",
+    CheckpointConfig: "every_seconds keep",
     SupervisionConfig: "max_restarts hang_seconds",
     RunConfig: "stop_at_return stop_measure stop_after_seconds lockstep",
 }

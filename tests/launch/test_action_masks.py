@@ -134,14 +134,14 @@ def test_a_recording_plays_allowed_actions_and_shows_no_others(name: str, policy
     assert hidden > len(steps)
 
 
-def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
+def test_the_example_trains_resumes_and_is_evaluated(
     working_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its environment raises at a job that is done."""
     shutil.copy(EXAMPLE, working_folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
     line = (
-        f"train job_picking:JobPicking-v0 --executor inline --actors 2 {UNTIL_FRAMES} --checkpoint.exact "
+        f"train job_picking:JobPicking-v0 --executor inline --actors 2 {UNTIL_FRAMES} "
         "--optimizer.annealing-frames 100k --environment.no-normalise-rewards "
         "--actor.environments 4 --actor.unroll-length 8 --actor.epochs 2 "
         "--actor.minibatches 2 --environment.action-mask"
@@ -151,18 +151,16 @@ def test_the_example_trains_resumes_to_the_bit_and_is_evaluated(
         assert "--environment.action-mask mask: the observation has no keys, and info has 'action_mask'" in (
             capsys.readouterr().err
         )
-        for run, frames in (("whole", 800), ("parts", 400)):
-            assert main([*line.split(), "action_mask", "--total-frames", str(frames), "--run-dir", run]) == 0
-        assert main(["train", "--resume", "parts", "--trust-imports", "--total-frames", "800"]) == 0
-        weights = [policy_of(working_folder / run, "latest")[0].initial_parameters() for run in ("whole", "parts")]
-        np.testing.assert_array_equal(*weights)
+        assert main([*line.split(), "action_mask", "--total-frames", "400", "--run-dir", "run"]) == 0
+        assert main(["train", "--resume", "run", "--trust-imports", "--total-frames", "800"]) == 0
+        assert json.loads((working_folder / "run" / "summary.json").read_text())["frames"] >= 800
         for policy in ("greedy", "sampled"):
             assert (
-                main(f"evaluate whole --episodes 8 --policy {policy} --trust-imports --json {policy}.json".split()) == 0
+                main(f"evaluate run --episodes 8 --policy {policy} --trust-imports --json {policy}.json".split()) == 0
             )
         protocol = json.loads((working_folder / "greedy.json").read_text())["protocol"]
         assert protocol["action_mask"] == "action_mask"
-        assert -2 < sys.modules["job_picking"].play("whole") < 0
+        assert -2 < sys.modules["job_picking"].play("run") < 0
     finally:
         sys.modules.pop("job_picking", None)
         gymnasium.registry.pop("JobPicking-v0", None)

@@ -226,7 +226,7 @@ def test_a_run_does_not_go_on_with_another_task(setting: str, value: Any, tmp_pa
     option = f"--environment.{setting.replace('_', '-')}"
     line = f"{option} {value}: the run has .*; leave it as it was, or start a new run .*: --start-from {tmp_path}"
     with pytest.raises(ConfigurationError, match=f"^{line}$"):
-        check_checkpoint(changed, IMAGES, folder, None)
+        check_checkpoint(changed, IMAGES, folder)
 
 
 def test_a_run_with_a_target_network_does_not_go_on_without_it(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_run_with_a_target_network_does_not_go_on_without_it(tmp_path: Path) -
     folder.write_config(config)
     line = f"--method.target-network False: the checkpoint in {tmp_path} was made with True; start a new run"
     with pytest.raises(ConfigurationError, match=f"^{line}$"):
-        check_checkpoint(with_settings(config, {"method.target_network": False}), IMAGES, folder, None)
+        check_checkpoint(with_settings(config, {"method.target_network": False}), IMAGES, folder)
 
 
 @pytest.mark.parametrize("preset", [name for name, preset in PRESETS.items() if preset.config.actor.steps_in_flight])
@@ -269,12 +269,12 @@ def test_with_a_memory_or_other_epochs_an_update_keeps_its_agent_steps_too(prese
         assert config.network.recurrent == "lstm" or together >= min(max(4, 2 * actor.epochs), actor.environments)
 
 
-def test_summed_losses_stay_sums_and_runs_that_are_repeated_to_the_bit_stay_as_set() -> None:
+def test_summed_losses_stay_sums_and_runs_with_an_event_trace_stay_as_set() -> None:
     config = PRESETS["pong"].config
     summed = with_settings(config, {"method.reduction": "sum"})
     assert shared_by(summed, 64).learner.accumulation == "sum"
     inline = replace(config, executor="inline")
-    for changes in ({"checkpoint.exact": True}, {"record_arrivals": "trace"}, {"replay_arrivals": "trace"}):
+    for changes in ({"record_arrivals": "trace"}, {"replay_arrivals": "trace"}):
         repeated = with_settings(inline, changes)
         assert shared_by(repeated, 64) == repeated
         assert repeated.actor.crowding(64).startswith(

@@ -39,7 +39,6 @@ MISTAKES = {
     "help bench scalng": "unknown command bench scalng, did you mean bench scaling?",
     "train --json no-such-folder/result.json": "in a folder that exists",
     "train --executor inline --learner.device gpu": "runs on the CPU",
-    "train --checkpoint.exact": "is for --executor inline",
     "train --replay-arrivals order.txt": "needs --executor inline",
     "train --actor.calls-in-flight 2 --actor.fresh-gradients": "would give a gradient the weights of its rollout",
     "train --replay-arrivals order.txt --executor inline": "cannot be read",

@@ -139,6 +139,53 @@ def test_a_checkpoint_brings_everything_back(cartpole: RunConfig, tmp_path: Path
     assert other.submit(report(6)).dropped == "duplicate"
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "k"),
+    [
+        (OptimizerConfig(name="rmsprop", schedule="linear", annealing_frames=10_000, max_gradient_norm=0.5), 1),
+        (OptimizerConfig(name="adam", bias_correction=True), 3),
+        (OptimizerConfig(name="sgd"), 3),
+    ],
+)
+def test_n_updates_twice_equal_2n_on_the_same_gradients(
+    optimizer: OptimizerConfig, k: int, cartpole: RunConfig, tmp_path: Path
+) -> None:
+    """A learner goes on from a checkpoint to the bit: weights, slots, target, moments, schedules and the account.
+
+    Saved in the middle of an update where one takes three gradients.
+    """
+    config = replace(cartpole, optimizer=optimizer)
+    random = np.random.default_rng(0)
+    tape = [
+        report(
+            number // 2 + 1,
+            actor_id=number % 2,
+            returns=(float(random.normal()),) * (number % 2),
+            gradient=random.normal(size=5).astype(np.float32),
+            return_moments=Moments.of(random.normal(size=(4, 1))),
+            advantage_moments=(10.0, 1.0, float(random.random())),
+        )
+        for number in range(40)
+    ]
+
+    def play(learner: Learner, reports: list[GradientReport]) -> Learner:
+        for one in reports:
+            assert learner.submit(one._replace(version=learner.version)).dropped is None
+        return learner
+
+    def new() -> Learner:
+        return q_learner(config, gradients_per_update=k)
+
+    whole = play(new(), tape)
+    half = restored(play(new(), tape[:20]), new(), tmp_path)
+    assert half.account.ledger.gradients_pending == 20 % k
+    play(half, tape[20:])
+    for name, variable in whole.variables().items():
+        np.testing.assert_array_equal(half.variables()[name].numpy(), variable.numpy(), err_msg=name)
+    assert half.state() == whole.state()
+    np.testing.assert_array_equal(half.snapshot().parameters, whole.snapshot().parameters)
+
+
 def test_a_snapshot_does_not_change_and_is_read_in_place(cartpole: RunConfig) -> None:
     learner = q_learner(cartpole)
     for parameters in (learner.snapshot().parameters, learner.target_snapshot().parameters):

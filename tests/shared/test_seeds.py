@@ -18,9 +18,8 @@ def test_no_two_purposes_and_no_two_near_seeds_share_an_environment() -> None:
     everything = set().union(*drawn.values())
     assert all(len(seeds) == 100 for seeds in drawn.values())
     assert len(everything) == 100 * len(drawn)
-    for rule in ("hashed", "blocks"):
-        actors = [actor_seeds(seed, i, 32, rule).environments for seed in range(6) for i in range(30)]
-        assert not everything & set(np.concatenate(actors).tolist())
+    actors = [actor_seeds(seed, i, 32).environments for seed in range(6) for i in range(30)]
+    assert not everything & set(np.concatenate(actors).tolist())
 
 
 def test_actors_share_no_seed_across_runs_and_nodes() -> None:
@@ -31,11 +30,6 @@ def test_actors_share_no_seed_across_runs_and_nodes() -> None:
     assert len(environments) == 32 * len(drawn)
     assert len({actions for _, _, actions, _ in drawn}) == len(drawn)
     assert all(0 <= seed < 2**31 for seed in environments)
-
-
-def test_the_rule_of_old_exact_checkpoints_is_a_block_of_consecutive_seeds() -> None:
-    seeds = actor_seeds(2, 3, 4, "blocks")
-    assert (seeds.actions, seeds.environments.tolist()) == (2_000_018, [2_000_018, 2_000_019, 2_000_020, 2_000_021])
 
 
 def test_seeds_are_the_same_everywhere_and_fit_every_library() -> None:

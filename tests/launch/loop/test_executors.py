@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,12 @@ import pytest
 from hand_driven import HandDrivenExecutor
 from learners import gradient_report
 
-from actors.actor import Actor
 from actors.environments import environment_spec
 from actors.policy import Policy
 from launch.loop.aggregator import GradientAggregator
 from launch.loop.executor import ChildEvent, Failed, Heartbeat, Replaced
 from launch.loop.inline import InlineExecutor
-from shared.config import CheckpointConfig, RunConfig, SupervisionConfig
+from shared.config import RunConfig, SupervisionConfig
 from shared.types import AggregatedReport, GradientReport, WeightSnapshot
 
 NAN = float("nan")
@@ -140,46 +138,6 @@ def test_too_many_in_a_row_that_are_not_finite_are_reported_without_waiting_for_
     # Two, then one that is finite, then three in a row: the learner stops the run at the third.
     assert summed.finite == (False, False, True, False, False, False)
     np.testing.assert_array_equal(summed.gradient, [1.0, 1.0])
-
-
-def gradient(executor: InlineExecutor) -> np.ndarray:
-    report = executor.next_completion()
-    assert isinstance(report, GradientReport)
-    return report.gradient.copy()
-
-
-def gradients(executor: InlineExecutor, parameters: np.ndarray, count: int) -> list[Any]:
-    executor.publish(WeightSnapshot(0, parameters))
-    found = []
-    for _ in range(count):
-        executor.dispatch(executor.actor_ids[0])
-        found.append(gradient(executor))
-    return found
-
-
-def test_an_exact_checkpoint_without_hashed_seeds_goes_on(cartpole: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(cartpole, executor="inline", checkpoint=CheckpointConfig(exact=True))
-    spec = environment_spec(config.environment)
-    parameters = Policy(config, spec).initial_parameters()
-    with monkeypatch.context() as patch:
-        patch.setattr("launch.loop.inline.Actor", partial(Actor, seed_rule="blocks"))
-        before = InlineExecutor(config, spec, 1)
-    first = gradients(before, parameters, 2)
-    state = before.state()
-    for saved in state["actors"].values():
-        assert saved.pop("seed_rule") == "blocks"
-    # A call in flight, as such checkpoints have it.
-    before.dispatch(0)
-    state["calls"] = before.state()["calls"]
-    state["calls"][0][1]["pieces"] = []
-    expected = [gradient(before), *gradients(before, parameters, 1)]
-
-    after = InlineExecutor(config, spec, 1)
-    assert after.restore(state) == [0]
-    assert after.state()["actors"]["0"]["seed_rule"] == "blocks"
-    np.testing.assert_array_equal([gradient(after), *gradients(after, parameters, 1)], expected)
-    # A new run plays other episodes.
-    assert not np.array_equal(gradients(InlineExecutor(config, spec, 1), parameters, 2), first)
 
 
 def test_actors_play_ahead_before_all_rollouts_and_one_rollout_a_call(cartpole: RunConfig) -> None:

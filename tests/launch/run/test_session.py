@@ -133,47 +133,10 @@ def test_a_resume_with_another_k_keeps_the_account(now: int, kept: bool, cartpol
     assert any("dropped 2 gradients" in message for message in messages_of(after)) is not kept
 
 
-@pytest.mark.parametrize(
-    ("task", "method"),
-    [
-        ("cartpole", {"name": "actor_critic"}),
-        ("cartpole", {"name": "sarsa"}),
-        ("cartpole", {"name": "q_learning", "target_network": False}),
-        ("pong", {"name": "actor_critic"}),
-        *(pytest.param(task, {"name": "q_learning"}, marks=pytest.mark.slow) for task in ("cartpole", "pong")),
-        pytest.param("pong", {"name": "sarsa"}, marks=pytest.mark.slow),
-    ],
-)
-def test_n_updates_twice_equal_2n(task: str, method: dict, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    updates, config = 12, request.getfixturevalue(task)
-    config = replace(
-        config,
-        executor="inline",
-        total_frames=10**9,
-        method=replace(config.method, target_interval_agent_steps=100, **method),
-        checkpoint=CheckpointConfig(every_seconds=1e9, exact=True),
-    )
-
-    def run_until(version: int, folder: Path, resume: bool) -> TrainingSession:
-        # The next report is the last update.
-        run = interrupted_at(config, folder, lambda run: run.learner.version == version - 1, actors=2, resume=resume)
-        assert run.run()["updates"] == version
-        return run
-
-    whole = run_until(2 * updates, tmp_path / "whole", resume=False)
-    run_until(updates, tmp_path / "half", resume=False)
-    resumed = run_until(2 * updates, tmp_path / "half", resume=True)
-    for name, expected in whole.learner.variables().items():
-        np.testing.assert_array_equal(resumed.learner.variables()[name].numpy(), expected.numpy(), err_msg=name)
-    assert resumed.learner.state() == whole.learner.state()
-
-
-@pytest.mark.parametrize("exact", [False, True])
-def test_an_interrupt_drops_an_evaluation_unless_it_is_saved(cartpole: RunConfig, tmp_path: Path, exact: bool) -> None:
+def test_an_interrupt_drops_an_evaluation(cartpole: RunConfig, tmp_path: Path) -> None:
     config = replace(
         cartpole,
         executor="inline",
-        checkpoint=CheckpointConfig(exact=exact),
         evaluation=EvaluationConfig(every_frames=100, episodes=1, environments=1),
     )
 
@@ -185,9 +148,9 @@ def test_an_interrupt_drops_an_evaluation_unless_it_is_saved(cartpole: RunConfig
     run = session(config, tmp_path, 2, Interrupting)
     stopped = run.run()
     assert (stopped["status"], stopped["evaluation"]) == ("interrupted", None)
-    # The checkpoint has the evaluation, or a resume before the next one is due has none.
+    # A resume has none before the next one is due.
     longer = replace(config, total_frames=stopped["frames"] + 40)
-    assert (session(longer, tmp_path, actors=2, resume=True).run()["evaluation"] is not None) == exact
+    assert session(longer, tmp_path, actors=2, resume=True).run()["evaluation"] is None
 
 
 def test_a_run_is_saved_before_actors_end(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,12 +281,6 @@ class ScriptedEvaluator:
         failed = "RuntimeError: no display"
         return EvaluationResult(snapshot.version, snapshot.parameters, episodes, policy=str(policy), video_error=failed)
 
-    def exploration_state(self) -> dict[str, np.ndarray]:
-        return {}
-
-    def restore_exploration(self, state: dict[str, np.ndarray]) -> None:
-        assert state == {}
-
     def close(self) -> None:
         pass
 
@@ -377,45 +334,3 @@ def test_a_window_is_of_all_environments(rollouts: RunConfig, tmp_path: Path, mo
     summary = session(config, tmp_path).run()
     assert summary["status"] == "return_reached"
     assert ended.all()
-
-
-@pytest.mark.parametrize("stop_after", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_confirmation_under_way_goes_on_after_an_exact_resume(
-    rollouts: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
-) -> None:
-    """Left while the evaluation waits its turn behind the rollouts of other actors, and later."""
-    evaluator = script(monkeypatch, MARK - 5.0, MARK + 85.0)
-    config = replace(
-        rollouts, executor="inline", stop_at_return=MARK, checkpoint=CheckpointConfig(exact=True, every_seconds=1e9)
-    )
-    whole = session(config, tmp_path / "whole", actors=3).run()
-    asked = list(evaluator.asked)
-    evaluator.asked.clear()
-
-    class Interrupting(InlineExecutor):
-        crossed, events = False, 0
-
-        def evaluate(self, *arguments: Any) -> None:
-            super().evaluate(*arguments)
-            self.crossed = True
-            self.count()
-
-        def next_completion(self) -> Completion | None:
-            if self.crossed:
-                self.count()
-            return super().next_completion()
-
-        def count(self) -> None:
-            self.events += 1
-            if self.events == stop_after:
-                half.interrupt()
-
-    half = session(config, tmp_path / "half", 3, Interrupting)
-    assert half.run()["status"] == "interrupted"
-    resumed = session(config, tmp_path / "half", actors=3, resume=True).run()
-    assert evaluator.asked == asked
-    timeless = lambda crossing: {name: value for name, value in crossing.items() if name != "seconds"}  # noqa: E731
-    for crossing in ("first_crossing", "confirmed_crossing"):
-        assert timeless(resumed[crossing]) == timeless(whole[crossing])
-    for count in ("updates", "frames", "episodes", "mean_return_100", "evaluation"):
-        assert resumed[count] == whole[count], count

@@ -31,9 +31,9 @@ def count(returns: TrainingReturns, episodes: int, actors: int) -> bool:
     return returns.last_count
 
 
-def gone_on(returns: TrainingReturns, *, exact: bool) -> TrainingReturns:
+def gone_on(returns: TrainingReturns) -> TrainingReturns:
     restored = TrainingReturns()
-    restored.restore(json.loads(json.dumps(returns.state(exact=exact))), exact=exact)
+    restored.restore(json.loads(json.dumps(returns.state())))
     return restored
 
 
@@ -62,15 +62,11 @@ def test_a_replaced_actor_starts_anew_and_a_dead_one_is_forgotten() -> None:
     assert not count(returns, 100, actors=0)
 
 
-def test_the_last_100_go_on_from_an_exact_checkpoint() -> None:
+def test_after_a_resume_each_of_the_new_actors_has_to_end_its_first_episodes() -> None:
     returns = TrainingReturns()
-    reported(returns, (3, 0), (4, 2))
-    restored = gone_on(returns, exact=True)
-    assert not count(restored, 100, actors=2)
-    reported(restored, (4, 0))
-    assert count(restored, 100, actors=2)
-    # Where the actors are others, each of them has to be heard.
-    restored = gone_on(returns, exact=False)
+    reported(returns, (3, 0), (4, 0))
+    assert count(returns, 100, actors=2)
+    restored = gone_on(returns)
     reported(restored, (4, 0))
     assert not count(restored, 100, actors=2)
 
@@ -79,12 +75,12 @@ def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
     returns = TrainingReturns()
     returns.add(0, [1.0] * 60, 0)
     assert returns.untrained is None
-    restored = gone_on(returns, exact=False)
+    restored = gone_on(returns)
     restored.add(0, [3.0] * 60, 0)
     restored.add(0, [1000.0], 0)
     assert restored.untrained == (60 * 1.0 + 40 * 3.0) / 100
     old = TrainingReturns()
-    old.restore({}, exact=False)
+    old.restore({})
     old.add(0, [1.0] * 100, 0)
     assert old.untrained is None, "a checkpoint of an older version did not keep them"
 
@@ -151,7 +147,7 @@ def test_a_checkpoint_of_an_older_version_may_have_a_target_confirmed_by_nan() -
     confirmed = at(170, 18.0)._replace(evaluation_mean_return=float("nan"))
     state = ReturnTarget(18.0, "evaluation").state() | {"first": confirmed, "confirmed": confirmed}
     mark = ReturnTarget(18.0, "evaluation")
-    mark.restore(json.loads(json.dumps(state)), request_kept=False)
+    mark.restore(json.loads(json.dumps(state)))
     assert mark.confirmed is mark.first is None
     assert mark.evaluated(18.5, at(180, 18.0), "greedy", episodes=190)
 
@@ -159,25 +155,21 @@ def test_a_checkpoint_of_an_older_version_may_have_a_target_confirmed_by_nan() -
 def test_a_mark_goes_on_from_a_checkpoint() -> None:
     mark = ReturnTarget(18.0, "training")
     mark.crosses(at(170, 18.0), counts=True)
-    asked = json.loads(json.dumps(mark.state()))
+    requested = json.loads(json.dumps(mark.state()))
     mark.evaluated(10.0, at(170, 18.0), "sampled", episodes=200)
     failed = json.loads(json.dumps(mark.state()))
 
-    exact = ReturnTarget(18.0, "training")
-    exact.restore(asked, request_kept=True)
-    assert not exact.crosses(at(171, 18.0), counts=True)
-    assert exact.evaluated(18.0, at(170, 18.0), "sampled", episodes=180)
-    # The evaluation is gone with its process: the next crossing is asked about.
+    # The evaluation is lost with its process: the next crossing requests another one.
     lost = ReturnTarget(18.0, "training")
-    lost.restore(asked, request_kept=False)
+    lost.restore(requested)
     assert lost.first == at(170, 18.0)
     assert lost.crosses(at(171, 18.0), counts=True)
     waiting = ReturnTarget(18.0, "training")
-    waiting.restore(failed, request_kept=False)
+    waiting.restore(failed)
     assert not waiting.crosses(at(299, 18.0), counts=True)
     assert waiting.crosses(at(300, 18.0), counts=True)
     other = ReturnTarget(19.0, "training")
-    other.restore(failed, request_kept=False)
+    other.restore(failed)
     assert other.first is None
 
 
@@ -235,10 +227,10 @@ def test_a_confirmation_that_is_lost_with_the_evaluator_counts_as_a_failed_one()
     assert crossings(evaluations, 1_000) == [], "it is confirmed"
 
 
-def regular(every_frames: int, *, frames: int = 0, state: dict | None = None, exact: bool = False) -> Evaluations:
+def regular(every_frames: int, *, frames: int = 0, state: dict | None = None) -> Evaluations:
     """Evaluations without a target, restored from the state of a checkpoint that JSON has kept."""
     evaluations = Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), None, lambda _: None)
-    evaluations.restore(json.loads(json.dumps(state or {})), frames, exact=exact)
+    evaluations.restore(json.loads(json.dumps(state or {})), frames)
     return evaluations
 
 
@@ -261,14 +253,10 @@ def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
     assert due(evaluations, 349, 350) == [350], "one that was lost comes with the next"
 
 
-def test_evaluations_under_way_go_on_from_an_exact_checkpoint_and_are_lost_with_their_calls() -> None:
+def test_evaluations_under_way_are_lost_in_a_resume() -> None:
     evaluations = regular(100)
     assert due(evaluations, 160) == [160]
-    restored = regular(100, frames=200, state=evaluations.state(exact=True), exact=True)
-    assert due(restored, 1_000) == []
-    assert restored.receive(result(160, 3.0, "greedy"), episodes=1, untrained=None)[0]["frames"] == 160
-    assert due(restored, 259, 260) == [260]
-    restored = regular(100, frames=200, state=evaluations.state(exact=False))
+    restored = regular(100, frames=200, state=evaluations.state())
     assert due(restored, 259, 260) == [260]
     # Written by version 0.1.0, which did not keep the frames.
     assert due(regular(100, frames=200), 299, 300) == [300]

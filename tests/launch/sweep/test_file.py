@@ -87,7 +87,6 @@ def test_a_population_draws_at_random_unless_a_grid_is_requested(tmp_path: Path)
             "[0.98, 0.99]\nnetwork.layer_norm = [true, false]",
             "[sweep.space] network.layer_norm: with pbt",
         ),
-        ("actors = 1", 'actors = 1\nexecutor = "inline"\ncheckpoint.exact = true', "checkpoint.exact true: with pbt"),
     ],
 )
 def test_what_a_population_cannot_be_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
