@@ -22,7 +22,7 @@ help:
 	@echo "make tracker-test   the real MLflow and W&B, installed apart, and a server that dies"
 	@echo "make storage-test   runs kept in S3-compatible storage, and an outage of it"
 	@echo "make wheel-test   build the wheel, and use it in a new environment"
-	@echo "make sweep-test   a sweep on Ray Tune whose processes are killed"
+	@echo "make sweep-test   a search by Ray Tune, as on the page, and its trials"
 	@echo "make parity   experiments about TensorFlow's numbers on this machine: tables and verdicts, in ten minutes"
 	@echo "make soak     kill an actor every 20 seconds for half an hour, and see that nothing grows"
 	@echo "make task-test   train presets to their returns: hours"
@@ -84,7 +84,7 @@ cluster-test: $(INSTALLED)
 
 sweep-test: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,tune]'
-	$(BIN)/python -m pytest -m sweep tests/sweeps tests/launch/sweep $(ARGS)
+	$(BIN)/python -m pytest -m sweep tests/sweeps $(ARGS)
 
 storage-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m storage tests/storage $(ARGS)

@@ -231,11 +231,8 @@ def trainable(
     Raises:
         ConfigurationError: a mistake in the settings, or Ray Tune is not installed.
     """
-    from launch.sweep.file import check_tune
-
-    check_tune("tributary_rl.trainable")
     from launch.python.run import resolved_run
-    from launch.sweep.trainable import run_trainable
+    from launch.python.trainable import run_trainable
 
     # Each trial is on one node, also where this is called in a task of Ray's; and its folder is its own matter.
     changed = {"address": "local", **(settings or {})}

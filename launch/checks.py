@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cache
 from operator import attrgetter
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from actors.environments import EnvironmentSpec
 
 
-def check_effects(config: RunConfig, names: Iterable[str], searched: Collection[str] = ()) -> None:
+def check_effects(config: RunConfig, names: Iterable[str]) -> None:
     """Check that settings have an effect in this run, by what is declared beside them.
 
     For the settings that a user has given: presets and earlier runs have values for all.
-    A sweep has further values for those `searched`, and for some of them a setting may have an effect.
     """
     # Help, which imports this module, does without Gymnasium.
     from actors.environments import environment_spec
@@ -42,7 +41,7 @@ def check_effects(config: RunConfig, names: Iterable[str], searched: Collection[
         section, _, field = name.rpartition(".")
         part: Any = attrgetter(section)(config) if section else config
         for needed in () if section in own else declared(part.__class__).get(field, ()):
-            if isinstance(needed, For) and needed.setting not in searched and not _has(config, needed, spec):
+            if isinstance(needed, For) and not _has(config, needed, spec):
                 raise needed.refused(name, getattr(part, field), attrgetter(needed.setting)(config))
 
 

@@ -40,7 +40,6 @@ COMMANDS: dict[str, Command] = {
     "attach": Command("RUN", "show the progress of a run that goes on elsewhere", "launch.commands.runs:attach"),
     "stop": Command("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "launch.commands.runs:stop"),
     "export": Command("RUN", "write the network as a Keras model and a SavedModel", "launch.results.export:export"),
-    "sweep": Command("FILE", "search settings: many runs, on Ray Tune", "launch.sweep.command:sweep"),
     "bench throughput": Command(
         "", "agent steps per second, beside the bound of the cores", "launch.bench.throughput:throughput_line"
     ),

@@ -1,6 +1,6 @@
 """The library: `train` runs one training run from its checks to its summary, and reports it by typed events.
 
-The command line calls `train`; `tributary_rl`, several seeds, sweeps and benchmarks call it by
+The command line calls `train`; `tributary_rl`, several seeds and benchmarks call it by
 `launch.driver.train_in_process`, which takes the same arguments and runs it in a process of its own.
 """
 

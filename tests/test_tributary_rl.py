@@ -228,3 +228,10 @@ def test_a_module_that_is_imported_already_is_named_in_one_line(tmp_path: Path) 
     script.write_text("import shared\ntry:\n    import tributary_rl\nexcept ImportError as error:\n    print(error)\n")
     printed = output_of(sys.executable, script, variables=on_path())
     assert printed.startswith(f"the module shared of {tmp_path}/shared.py has the name of a package of")
+
+
+def test_a_trainable_without_ray_tune_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "launch.python.trainable", raising=False)
+    monkeypatch.setitem(sys.modules, "ray.tune", None)
+    with pytest.raises(tributary.ConfigurationError, match=r"needs Ray Tune: pip install 'tributary-rl\[tune\]'"):
+        tributary.trainable("cartpole", settings={"actors": 1})

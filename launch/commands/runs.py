@@ -79,7 +79,7 @@ class StopArguments:
     """Ask a run to finish its rollouts, save and end, and wait until it has. Ctrl-C ends only the waiting."""
 
     run: Operand[RunPath]
-    """Folder of the run, of the runs of several seeds, or of a sweep; latest: the newest run."""
+    """Folder of the run, or of the runs of several seeds; latest: the newest run."""
     now: bool = False
     """End at once, as a second Ctrl-C does; agent steps since the last checkpoint are lost."""
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from learner.learner import Learner
 
 RUNNING, DIED = "running", "died"
-# Runs, those of --seeds, trials of sweeps, and the seeds of a study's tasks.
-_PATTERNS = ("*", "*/seed-*", "*/trial-*", "*/*/seed-*")
+# Runs, those of --seeds, and the seeds of a study's tasks.
+_PATTERNS = ("*", "*/seed-*", "*/*/seed-*")
 
 
 class RunStatus(NamedTuple):
@@ -61,7 +61,7 @@ def run_status(path: Path) -> RunStatus:
 
 
 def run_folders(runs: Path) -> Iterator[Path]:
-    """The folders of runs below a folder, the newest first, with those of seeds and of trials of a sweep."""
+    """The folders of runs below a folder, the newest first, with those of seeds."""
     found = {file for pattern in _PATTERNS for file in runs.glob(f"{pattern}/config.json")}
     dated = [(_started(file), file.parent) for file in found]
     yield from (folder for _, folder in sorted(dated, reverse=True))
@@ -201,14 +201,8 @@ def why_it_goes_on(config: RunConfig, summary: dict[str, Any]) -> str | None:
     return f"the run ended at {summary['frames']:,} frames ({ended}); it goes on to {' or '.join(limits)}"
 
 
-# They determine the shapes of the weights, and the task.
-_GROUPS = ("network.", "environment.")
+# They determine the shapes of the weights, beside the network.
 FIXED_SETTINGS = ("method.name", "method.target_network", "optimizer.name")
-
-
-def may_change(setting: str) -> bool:
-    """Whether a setting, like `optimizer.learning_rate`, may change for existing weights."""
-    return setting not in FIXED_SETTINGS and not setting.startswith(_GROUPS)
 
 
 # ---- Several seeds

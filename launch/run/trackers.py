@@ -320,7 +320,7 @@ def check_trackers(config: RunConfig) -> None:
 
 
 def name_and_group(folder: Path) -> tuple[str, str | None]:
-    """The run's name and group in W&B and MLflow: the runs of a `--seeds` or of a sweep are one group."""
+    """The run's name and group in W&B and MLflow: the runs of a `--seeds` are one group."""
     several = folder.parent.name if folder.name.startswith(("seed-", "trial-")) else None
     return folder.name if several is None else f"{several}/{folder.name}", several
 

@@ -242,7 +242,7 @@ class SupervisionConfig:
 class TrackingConfig:
     """Where the trackers W&B and MLflow file a run.
 
-    Its name there is that of its folder. The runs of --seeds or of a sweep are one group.
+    Its name there is that of its folder. The runs of --seeds are one group.
     """
 
     project: str = "tributary"

@@ -136,8 +136,8 @@ def started(folder: Path, at: int) -> Path:
     return folder
 
 
-def test_runs_of_seeds_and_sweeps_are_found_newest_first(tmp_path: Path) -> None:
-    names = ["a", "b/seed-1", "c/trial-02", "study/cartpole/seed-3"]
+def test_runs_of_seeds_are_found_newest_first(tmp_path: Path) -> None:
+    names = ["a", "b/seed-1", "study/cartpole/seed-3"]
     for age, name in enumerate(names):
         started(tmp_path / name, 100 - age)
     assert newest_run(tmp_path) == tmp_path / "a"

@@ -119,7 +119,6 @@ def test_weights_and_biases(tmp_path: Path, wandb: "FakeWandb") -> None:
     [
         ("runs/pong-1", "pong-1", None),
         ("runs/pong-1/seed-3", "pong-1/seed-3", "pong-1"),
-        ("runs/sweep/trial-03", "sweep/trial-03", "sweep"),
     ],
 )
 def test_runs_of_several_seeds_are_told_apart_in_trackers(folder: str, name: str, group: str | None) -> None:

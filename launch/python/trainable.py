@@ -13,21 +13,22 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from ray import tune
-
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
 from launch.machine import worker_path
-from launch.presets.settings_files import named, with_settings
+from launch.presets.settings_files import named, set_of_one_run, with_settings
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.events import Event, Row
-from launch.run.folder import RunFolder, holder_of, last_row, read_summary
+from launch.run.folder import RunFolder, holder_of, last_row
 from launch.run.saving import apply_changes, changes_since
-from launch.run.status import reached_limit
-from launch.sweep.file import check_trials, cores_of
 from launch.train import TrainingFailedError
 from shared.config import RunConfig
-from shared.errors import ConfigurationError
+from shared.errors import ConfigurationError, setting_error
+
+try:
+    from ray import tune
+except ImportError as error:
+    raise ConfigurationError("tributary_rl.trainable needs Ray Tune: pip install 'tributary-rl[tune]'") from error
 
 # The lock of another process can only be looked at.
 _POLL_SECONDS = 0.2
@@ -49,13 +50,11 @@ class RunTrainable(tune.Trainable):
         base: settings that those of Tune change.
         preset: the preset that they started from.
         paths: folders to import modules from.
-        runs: folder of the runs of all trials; None keeps each run in the working directory of its trial.
     """
 
     base: ClassVar[RunConfig]
     preset: ClassVar[str]
     paths: ClassVar[list[str]]
-    runs: ClassVar[Path | None] = None
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> Any:
@@ -65,15 +64,15 @@ class RunTrainable(tune.Trainable):
         except ConfigurationError:
             # The trial itself raises it.
             wanted = cls.base
-        return tune.PlacementGroupFactory([{"CPU": cores_of(wanted)}])
+        assert isinstance(wanted.actors, int)
+        return tune.PlacementGroupFactory([{"CPU": 1 if wanted.executor == "inline" else wanted.actors}])
 
     def setup(self, config: dict[str, Any]) -> None:
         """Check the settings."""
         # Tune has changed to the trial's directory, and the user's modules are elsewhere.
         folders = [*filter(None, [os.environ.get("PYTHONPATH")]), *self.paths]
         os.environ["PYTHONPATH"] = os.pathsep.join(folders)
-        working = Path(self.logdir)
-        self.folder = RunFolder(working / "run" if self.runs is None else self.runs / working.name)
+        self.folder = RunFolder(Path(self.logdir) / "run")
         self._log = self.folder.path.with_name(f"{self.folder.path.name}.log")
         self._thread: threading.Thread | None = None
         self._loaded = False
@@ -178,49 +177,18 @@ class RunTrainable(tune.Trainable):
             time.sleep(_POLL_SECONDS)
 
 
-class SweepTrial(RunTrainable):
-    """A trial of `tributary sweep`. Its last row has `ended`: done, stopped, refused or failed, and `reason`.
-
-    Only a trial whose process died raises, so that Tune tries it again.
-    """
-
-    def setup(self, config: dict[str, Any]) -> None:
-        self._refused: str | None = None
-        try:
-            super().setup(config)
-        except ConfigurationError as error:
-            self._refused = str(error)
-
-    def step(self) -> dict[str, Any]:
-        try:
-            if self._refused is not None:
-                return self._given_up("refused", self._refused)
-            row = super().step()
-        except ConfigurationError as error:
-            return self._given_up("refused", str(error))
-        except TrainingFailedError as error:
-            if read_summary(self.folder).get("status") != "failed":
-                raise
-            return self._given_up("failed", str(error))
-        if row["done"]:
-            row["ended"] = "stopped" if reached_limit(self._wanted, read_summary(self.folder)) is None else "done"
-        return row
-
-    def _given_up(self, ended: str, reason: str) -> dict[str, Any]:
-        return {**numbers({"frames": 0, **last_row(self.folder)}), "done": True, "ended": ended, "reason": reason}
-
-
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row, by their names in metrics.jsonl; NaN for a return that is not known yet."""
     found = {name: value for name, value in row.items() if isinstance(value, int | float)}
     return dict.fromkeys(_RETURNS, math.nan) | found
 
 
-def run_trainable(
-    base: RunConfig, preset: str, *, kind: type[RunTrainable] = RunTrainable, runs: Path | None = None
-) -> type[RunTrainable]:
+def run_trainable(base: RunConfig, preset: str) -> type[RunTrainable]:
     """A trainable with these settings, which Tune's change."""
-    check_trials(base)
+    for name in set_of_one_run(base):
+        raise setting_error(name, getattr(base, name), "is of one run, and a search has several")
+    if not isinstance(base.actors, int):
+        raise setting_error("actors", base.actors, "set a number, the cores that a trial takes")
     # So that a checkpoint of Tune's has no weights that are older than the last row.
     checkpoint = replace(base.checkpoint, every_seconds=min(base.checkpoint.every_seconds, base.log_every_seconds))
     attributes = {
@@ -229,6 +197,5 @@ def run_trainable(
         "preset": preset,
         # All but the project's, which comes first in any case.
         "paths": worker_path()[:-1],
-        "runs": runs,
     }
-    return type(f"tributary_{preset}", (kind,), attributes)
+    return type(f"tributary_{preset}", (RunTrainable,), attributes)
