@@ -23,11 +23,9 @@ from shared.errors import ConfigurationError, alternatives, setting_error
 _Value = TypeVar("_Value")
 _Command = TypeVar("_Command")
 
-_OPERAND, _REPEATED = "operand", "repeated"
+_OPERAND = "operand"
 Operand = Annotated[_Value, _OPERAND]
 """Type of a field that is given by its place on the line, without a name."""
-Repeated = Annotated[tuple[_Value, ...], _REPEATED]
-"""Type of an option that is given once for each of its values, which may begin with a dash."""
 
 HELP = ("-h", "--help", "--help-all")
 ENVIRONMENT_OPTIONS = "environment.options"
@@ -138,9 +136,6 @@ def _read_options(options: dict[str, Any], title: str, words: Sequence[str]) -> 
             raise _unknown(word, name, options, title)
         elif name == ENVIRONMENT_OPTIONS:
             values.setdefault(name, {}).update(_pairs([*following(attached)]))
-        elif _REPEATED in getattr(options[name], "__metadata__", ()):
-            text = _one(name, attached, left, dashes=True)
-            values[name] = (*values.get(name, ()), _read(name, _element(options[name]), text))
         elif get_origin(options[name]) is tuple:
             values[name] = tuple(_read(name, _element(options[name]), text) for text in following(attached))
         else:
@@ -153,10 +148,10 @@ def option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _one(name: str, attached: str | None, left: deque[str], *, dashes: bool = False) -> str:
+def _one(name: str, attached: str | None, left: deque[str]) -> str:
     if attached is not None:
         return attached
-    if not left or (not dashes and _OPTION.fullmatch(left[0])):
+    if not left or _OPTION.fullmatch(left[0]):
         raise ConfigurationError(f"{option_name(name)}: its value is missing")
     return left.popleft()
 

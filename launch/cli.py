@@ -46,9 +46,6 @@ COMMANDS: dict[str, Command] = {
     "bench scaling": Command(
         "", "throughput against the number of actors, and what limits it", "launch.bench.scaling:scaling_line"
     ),
-    "bench learning": Command(
-        "", "time and frames to a return, or the return after a time", "launch.bench.learning:learning_line"
-    ),
     "plan": Command("[PRESET]", "predict throughput and time with more actors", "launch.bench.plan:plan_line"),
     "doctor": Command("", "check this machine, or every node of a cluster", "launch.commands.doctor:doctor"),
     "clusters": Command(

@@ -1,5 +1,6 @@
-"""Several runs in turn or side by side, each in a driver process: `tributary train --seeds 1,2,3`, and benchmarks."""
+"""Several runs in turn or side by side, each in a driver process: `tributary train --seeds 1,2,3`."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -8,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -20,6 +20,7 @@ from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
+    finite,
     make_folder,
     number,
     print_line,
@@ -242,24 +243,41 @@ def summarise_seeds(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
     names = ("mean_return_100", "frames", "wall_seconds", "agent_steps_per_second")
     figures = {name: [run[name] for run in done] for name in names}
     figures["evaluation_mean_return"] = [run["evaluation"]["mean_return"] for run in done if run["evaluation"]]
-    spread = {}
-    for name, values in figures.items():
-        known = [value for value in values if value is not None]
-        if known:
-            low, median, high = np.percentile(known, (25, 50, 75))
-            spread[name] = {"median": median, "lower_quartile": low, "upper_quartile": high, "seeds": len(known)}
-    return {"seeds": runs, "over_seeds": spread}
+    figures = {name: [value for value in values if value is not None] for name, values in figures.items()}
+    reached = [run["confirmed_crossing"] for run in done if run.get("confirmed_crossing")]
+    if reached:
+        # A seed that missed the target takes longer than any other: without it the median would be too short.
+        missed = [math.inf] * (len(done) - len(reached))
+        for unit in ("seconds", "frames", "agent_steps"):
+            figures[f"{unit}_to_target"] = [*(crossing[unit] for crossing in reached), *missed]
+    return {"seeds": runs, "over_seeds": {name: _spread(values) for name, values in figures.items() if values}}
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median and quartiles, each None where it is not finite."""
+    names = {"median": 0.5, "lower_quartile": 0.25, "upper_quartile": 0.75}
+    found = {name: _quantile(sorted(values), share) for name, share in names.items()}
+    return finite(found | {"seeds": sum(map(math.isfinite, values))})
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Linear between neighbours. NumPy's would be NaN beside an infinity."""
+    index, weight = divmod(share * (len(values) - 1), 1.0)
+    low = values[int(index)]
+    return low if weight == 0.0 else (1.0 - weight) * low + weight * values[int(index) + 1]
 
 
 def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
     table = Table(box=None, pad_edge=False)
-    for heading in ("seed", "status", "return, last 100", "evaluation", "frames", "minutes", "agent steps/s"):
-        table.add_column(heading, justify="left" if heading in ("seed", "status") else "right")
+    table.add_column("seed")
+    table.add_column("status")
+    for heading in ("return, last 100", "evaluation", "frames", "minutes", "to target", "agent steps/s"):
+        table.add_column(heading, justify="right")
     for seed, run in result["seeds"].items():
         if run["status"] == "not run":
             table.add_row(seed, "not run")
             continue
-        mean, evaluation = run["mean_return_100"], run["evaluation"]
+        mean, evaluation, reached = run["mean_return_100"], run["evaluation"], run.get("confirmed_crossing")
         table.add_row(
             seed,
             run["status"].replace("_", " "),
@@ -267,6 +285,7 @@ def _show(console: Console, result: dict[str, Any], folder: Path) -> None:
             number(evaluation["mean_return"] if evaluation else None, ".2f"),
             f"{run['frames']:,}",
             f"{run['wall_seconds'] / 60:.1f}",
+            number(reached["seconds"] / 60 if reached else None, ".1f"),
             f"{run['agent_steps_per_second']:,.0f}",
         )
     console.print(table, highlight=False)

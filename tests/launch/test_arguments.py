@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from launch.arguments import Operand, Repeated, parse
+from launch.arguments import Operand, parse
 from launch.commands.train import TrainArguments
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -26,7 +26,6 @@ class Arguments:
     title: str = ""
     kind: Literal["a", "b", "c"] = "a"
     fast: bool = False
-    variant: Repeated[str] = ()
 
 
 @dataclass(frozen=True)
@@ -128,10 +127,8 @@ def test_operands_stand_before_between_and_after_options() -> None:
     assert parse(OneRun, "test", ["--policy", "p", "a"])[0] == OneRun(Path("a"), "p")
 
 
-def test_the_last_of_several_counts_and_a_repeated_one_keeps_all() -> None:
+def test_the_last_of_several_counts() -> None:
     assert own("--sizes 1 2 --sizes 3 --steps 1 --steps 2") == Arguments(sizes=(3,), steps=2)
-    line = ["--variant", "--seed 3", "--variant=--steps 4"]
-    assert parse(Arguments, "test", line)[0] == Arguments(variant=("--seed 3", "--steps 4"))
 
 
 @pytest.mark.parametrize(

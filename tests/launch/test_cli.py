@@ -76,7 +76,7 @@ def test_cores_are_divided_on_purpose() -> None:
         ("help train", "usage: tributary train"),
         ("help bench", "usage: tributary bench WHAT"),
         ("train pong --seed --help", "usage: tributary train"),
-        ("bench learning --bogus 3 --help", "usage: tributary bench learning"),
+        ("bench scaling --bogus 3 --help", "usage: tributary bench scaling"),
         ("--version", "tributary 0."),
     ],
 )

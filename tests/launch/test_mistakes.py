@@ -85,6 +85,7 @@ MISTAKES = {
     "watch": "tributary record zoo:pong writes a video",
     # Several seeds, and runs that go on by themselves.
     "train cartpole --seeds 1,2 --resume zoo:cartpole": "--resume",
+    "train cartpole --seeds 1,2 --side-by-side 0": "must be at least 1",
     "train cartpole --side-by-side 2": "--side-by-side 2: is for --seeds, and there is one run",
     "train cartpole --seeds 1,2 --address auto --side-by-side 2": "--side-by-side 2: divides this machine; on a",
     "train cartpole --address auto --detach --run-dir one": "ray job submit -- tributary train",
@@ -94,12 +95,6 @@ MISTAKES = {
     "plan pong --actor.minibatches 3": "does not divide",
     "bench scaling --actors two": "must be numbers like 1,2,4",
     "bench scaling --repeats 0": "must be at least 1",
-    "bench learning atari": "--mark R, the return to reach, or --minutes N",
-    "bench learning pong --stop-at-return 3": "--stop-at-return 3.0: is given by --mark here",
-    "bench learning pong --seed 3": "is given by --seeds here",
-    "bench learning pong --side-by-side 0": "must be at least 1",
-    "bench learning pong pong": "would be compared with itself",
-    "bench learning pong --compare '--seeds 3'": "takes settings of training",
 }
 
 

@@ -15,7 +15,7 @@ from waiting import UNTIL_FRAMES, wait_for
 
 from actors.environments import environment_spec
 from launch.cli import main
-from launch.commands.seeds import parse_seeds
+from launch.commands.seeds import parse_seeds, summarise_seeds
 from launch.on_ray import cluster
 from launch.presets import PRESETS
 from launch.run.folder import RunFolder, holder_of
@@ -91,6 +91,20 @@ def test_seeds_go_on_after_an_interrupt_and_share_a_summary(
     assert main(["train", "--resume", "latest"]) == 0
     assert "2 of 2 seeds are done" in capsys.readouterr().out
     assert (folder / "seed-1" / "summary.json").stat().st_mtime_ns == written
+
+
+def test_a_seed_that_misses_the_target_takes_longer_than_any_other(tmp_path: Path) -> None:
+    for seed, seconds in enumerate((300.0, 240.0, None), start=1):
+        crossing = None if seconds is None else {"seconds": seconds, "frames": 4_000, "agent_steps": 1_000}
+        figures = {"mean_return_100": 1.0, "frames": 8_000, "wall_seconds": 900.0, "agent_steps_per_second": 9.0}
+        summary = figures | {"status": "frames_reached", "evaluation": None, "confirmed_crossing": crossing}
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "summary.json").write_text(json.dumps(summary))
+    spread = summarise_seeds(tmp_path, [1, 2, 3, 4])["over_seeds"]
+    assert spread["seconds_to_target"] == {"median": 300.0, "lower_quartile": 270.0, "upper_quartile": None, "seeds": 2}
+    # Between a time and none there is no median.
+    assert summarise_seeds(tmp_path, [1, 3])["over_seeds"]["seconds_to_target"]["median"] is None
+    assert "seconds_to_target" not in summarise_seeds(tmp_path, [3])["over_seeds"]
 
 
 SMALL_RAY = f"train cartpole --actors 2 {UNTIL_FRAMES}"
