@@ -15,7 +15,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from launch.output import check_can_be_written, typed_path
-from launch.presets.settings_files import KINDS, NONE, REMOVED_IN, REMOVED_SETTINGS, SHORT_NAMES, similar
+from launch.presets.settings_files import KINDS, NONE, SHORT_NAMES, similar
 from shared.config import OptionValue, RunConfig
 from shared.config.task import read_option
 from shared.errors import ConfigurationError, alternatives, setting_error
@@ -159,9 +159,7 @@ def _one(name: str, attached: str | None, left: deque[str]) -> str:
 def _unknown(word: str, name: str, known: Mapping[str, Any], title: str) -> ConfigurationError:
     group = name.rpartition(".")[0]
     listed = [option_name(other) for other in known if not group or other.rpartition(".")[0] == group]
-    if name in REMOVED_SETTINGS and KINDS.keys() <= known.keys():
-        advice = f"version {REMOVED_IN} removed it"
-    elif near := similar(name, known):
+    if near := similar(name, known):
         advice = f"did you mean {' or '.join(map(option_name, near))}?"
     elif 0 < len(listed) <= _MOST_LISTED:
         advice = f"there are {', '.join(listed)}"

@@ -202,11 +202,6 @@ def to_json(values: Any, indent: int | None = None) -> str:
     return json.dumps(finite(values), indent=indent, allow_nan=False)
 
 
-def from_json(text: str) -> Any:
-    """The values of JSON. NaN and infinities, which files of older versions may have, are None."""
-    return json.loads(text, parse_constant=lambda _: None)
-
-
 def finite(values: Any) -> Any:
     """Plain values with None in place of each NaN and infinity, in new dicts and lists."""
     if isinstance(values, Mapping):

@@ -72,8 +72,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Ledger":
-        # Checkpoints of older versions do not count dropped gradients.
-        counters = {name: Counter(values.get(name, {})) for name in ("dropped", "gradients_dropped")}
+        counters = {name: Counter(values[name]) for name in ("dropped", "gradients_dropped")}
         return cls(**{**values, **counters})
 
 
@@ -147,10 +146,8 @@ class Account:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.ledger = Ledger.from_json(state["ledger"])
-        # Older versions did not count them.
         by_this_skip = self.ledger.sampled * self._config.frames_per_agent_step
-        self._more_frames = state.get("frames", by_this_skip) - by_this_skip
+        self._more_frames = state["frames"] - by_this_skip
         self.lag_counts = Counter(dict(state["lag_counts"]))
-        # Checkpoints of older versions may have NaN among the returns, and do not count them.
-        self.recent_returns = deque(filter(math.isfinite, state["recent_returns"]), maxlen=RETURN_WINDOW)
-        self.episodes, self.non_finite_returns = state["episodes"], state.get("non_finite_returns", 0)
+        self.recent_returns = deque(state["recent_returns"], maxlen=RETURN_WINDOW)
+        self.episodes, self.non_finite_returns = state["episodes"], state["non_finite_returns"]

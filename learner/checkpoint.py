@@ -91,8 +91,7 @@ class Checkpoints:
             except _DAMAGE as error:
                 damaged.append(f"checkpoint {path.name} is damaged and was passed over: {_in_short(error)}")
                 continue
-            # Checkpoints of before version 0.2 have a tensor more with SGD: the momentum, then without effect.
-            self._checkpoint.restore(str(path)).assert_existing_objects_matched().expect_partial()
+            self._checkpoint.restore(str(path)).assert_consumed()
             return damaged
         raise ConfigurationError("; ".join(damaged) or _no_checkpoint(self._folder))
 

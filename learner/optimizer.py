@@ -37,11 +37,10 @@ class RMSProp(SGD):
         super().__init__(size, config)
         self.variables = {
             "mean_square": tf.Variable(tf.zeros([size]), name="mean_square"),
+            # All zeros: the fused operation needs it.
             "momentum": tf.Variable(tf.zeros([size]), name="momentum"),
             # α^t as a running product: a checkpoint then needs no step counter.
             "decay_power": tf.Variable(1.0, dtype=tf.float64, name="decay_power"),
-            # Empty, and momentum all zeros: the fused operation and older checkpoints have both.
-            "mean": tf.Variable(tf.zeros([0]), name="mean"),
         }
 
     def apply(self, parameters: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:

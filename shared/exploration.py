@@ -81,8 +81,7 @@ class EpsilonGreedy(RandomStream):
 
     def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
         super().restore(state)
-        # Checkpoints of before version 0.2 lack them; they follow from the seed.
-        self.final = np.asarray(state.get("final", self.final))
+        self.final = np.asarray(state["final"])
 
     def begin(self, frames: int) -> None:
         annealing = self._config.annealing_frames

@@ -190,11 +190,9 @@ def summary_lines(summary: dict[str, Any], run: str, trust: str) -> list[str]:
     `run` is its folder as the shell reads it, and `trust` its `trust_option`.
     """
     evaluation = summary["evaluation"]
-    # Runs of older versions count the start-up as training.
-    start = f" and {summary['startup_seconds']:.0f} s of start-up" if "startup_seconds" in summary else ""
     lines = [
-        f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])}{start}: "
-        f"{summary['frames']:,} frames, "
+        f"{summary['status'].replace('_', ' ')} after {duration(summary['wall_seconds'])} "
+        f"and {summary['startup_seconds']:.0f} s of start-up: {summary['frames']:,} frames, "
         f"{summary['agent_steps_sampled']:,} agent steps ({summary['agent_steps_per_second']:,.0f}/s), "
         f"{summary['updates']:,} updates",
         f"mean return of the last {min(100, summary['episodes'])} training episodes: "

@@ -179,7 +179,7 @@ def stop(arguments: StopArguments) -> int:
     if holder is None:
         raise setting_error("run", folder, "nothing runs there; tributary runs lists what does")
     if not holder.here:
-        where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process of an older version"
+        where = f"on {holder.host}, process {holder.pid}" if holder.pid else "in a process that has just started"
         raise setting_error("run", folder, f"runs {where}: stop it there")
     assert holder.pid is not None
     _interrupt(holder.pid)

@@ -1,10 +1,9 @@
-"""Settings in files and dictionaries, changes of a preset or of other settings, and the settings of old run folders.
+"""Settings in files and dictionaries, changes of a preset or of other settings.
 
 All functions raise a ConfigurationError about unknown names and invalid values.
 """
 
 import json
-import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import is_dataclass, replace
@@ -35,52 +34,6 @@ OF_ONE_RUN = ("storage", "record_arrivals", "replay_arrivals")
 """Settings of a single run, which no other run inherits."""
 # As in messages of the command line, which reads more forms: 2M, 1e-3.
 _KIND_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text"}
-
-REMOVED_IN = "0.2"
-REMOVED_SETTINGS: dict[str, Any] = {
-    "checkpoint.exact": False,
-    "learner.shards": 1,
-    "learner.staleness": "none",
-    "learner.staleness_versions": 64,
-    "learner.compensation": 2.0,
-    "learner.compensation_decay": 0.95,
-    "learner.target_policy_lag": None,
-    "learner.gradients_per_update_bounds": [1, 1024],
-    "learner.learning_rate_scaling": "square_root",
-    "learner.tuned_gradients_per_update": 1,
-    "nodes_per_group": None,
-    "nodes": [],
-    "method.double_q": False,
-    "method.error": "squared",
-    "exploration.initial_epsilon": 1.0,
-    "exploration.final_epsilon_probabilities": [0.4, 0.3, 0.3],
-    "optimizer.exponential_rate": 0.96,
-    "optimizer.exponential_updates": 10_000,
-    "optimizer.exponential_staircase": False,
-    "optimizer.centred": False,
-    "optimizer.momentum": 0.0,
-    "optimizer.beta_1": 0.9,
-    "optimizer.beta_2": 0.999,
-    "network.recurrent_units": 256,
-    "network.precision": "float32",
-    "actor.environment_threads": 1,
-    "actor.tensorflow_threads": 1,
-    "actor.device": "cpu",
-    "actor.gpus": 0.25,
-    "supervision.restart_window_seconds": 600.0,
-    "supervision.hang_factor": 20.0,
-    "supervision.max_learner_restarts": 3,
-    "supervision.backoff_seconds": 1.0,
-    "transfer.shared_memory": True,
-    "transfer.precision": "float32",
-    "tracking.name": None,
-    "tracking.group": None,
-    "optimizer.initial_mean_square": 0.0,
-    "checkpoint.every_updates": None,
-    "actor.cores": 1.0,
-}
-"""Default of each setting that version `REMOVED_IN` removed."""
-_REMOVED_VALUES = (("aggregation", "group"), ("optimizer.schedule", "exponential"))
 
 
 class ConfigFile(NamedTuple):
@@ -128,43 +81,12 @@ def read_config_file(path: Path) -> ConfigFile:
             f"{path}: unknown preset {preset}{nearest(str(preset), PRESETS)}; see tributary presets"
         )
     try:
-        found = named(without_removed(settings))
+        found = named(settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from error
     if whole:
         found = {name: value for name, value in found.items() if name not in OF_ONE_RUN}
     return ConfigFile(path, found, preset, whole)
-
-
-def without_removed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings of an old file without the removed ones."""
-    kept: dict[str, Any] = {}
-    for key, value in settings.items():
-        name = prefix + key
-        if name in REMOVED_SETTINGS:
-            default = REMOVED_SETTINGS[name]
-            # TOML has no null.
-            found = list(value) if isinstance(value, tuple) else None if value == NONE else value
-            if found != default and not _is_without_effect(name, found):
-                problem = f"this setting was removed in version {REMOVED_IN}; only its default {default} is still read"
-                raise setting_error(name, value, problem)
-        elif isinstance(value, Mapping):
-            group = without_removed(value, f"{name}.")
-            # A group whose settings were all removed is gone, too.
-            if group or not value:
-                kept[key] = group
-        elif isinstance(value, str) and (name, value) in _REMOVED_VALUES:
-            raise setting_error(name, value, f"this value was removed in version {REMOVED_IN}; see docs/settings.md")
-        else:
-            kept[key] = value
-    return kept
-
-
-def _is_without_effect(name: str, value: Any) -> bool:
-    # Any number of final epsilons but three needed other probabilities than the default. Equal ones are now the rule.
-    if name != "exploration.final_epsilon_probabilities" or not isinstance(value, list) or len(value) == 3:
-        return False
-    return bool(value) and all(math.isclose(each, 1 / len(value), rel_tol=1e-5) for each in value)
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
@@ -218,8 +140,6 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
         elif name not in _SECTIONS:
             near = similar(name, [*_SECTIONS, *KINDS])
             advice = f", did you mean {' or '.join(near)}?" if near else "; see docs/settings.md"
-            if name in REMOVED_SETTINGS:
-                advice = f"; version {REMOVED_IN} removed it"
             raise ConfigurationError(f"--{name.replace('_', '-')}: there is no such setting{advice}")
         elif isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")

@@ -1,5 +1,6 @@
 """Learning curves from the metrics of runs: medians over seeds, and interquartile means over seeds and games."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from launch.output import from_json
 from launch.results.evaluate import reference_score
 from launch.run.folder import RunFolder
 from shared.config import RunConfig, flat_settings
@@ -84,7 +84,7 @@ def read_rows(folder: RunFolder) -> list[dict[str, Any]]:
     if folder.metrics.is_file():
         for line in folder.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                row = from_json(line)
+                row = json.loads(line)
             except ValueError:
                 continue
             if not isinstance(row, dict) or not row.keys() >= _ALWAYS or not isinstance(row["frames"], int):
@@ -131,19 +131,8 @@ def lag_counts(rows: Sequence[dict[str, Any]]) -> Counter[int]:
 
 
 def evaluation_points(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The evaluations of a run, in the order of their weights; see `launch.run.stopping.Evaluations.receive`.
-
-    Rows of older versions have only the mean of the last evaluation, which is new in the first row that shows it.
-    """
-    found: dict[int, dict[str, Any]] = {}
-    before = None
-    for row in rows:
-        points = row.get("evaluations")
-        if points is None and row.get(EVALUATION_RETURN) not in (None, before):
-            when = {name: row[name] for name in _COLUMNS.values()}
-            points = [{**when, "mean_return": row[EVALUATION_RETURN], "standard_error": None}]
-        before = row.get(EVALUATION_RETURN)
-        found.update({point["frames"]: point for point in points or ()})
+    """The evaluations of a run, in the order of their weights; see `launch.run.stopping.Evaluations.receive`."""
+    found = {point["frames"]: point for row in rows for point in row.get("evaluations") or ()}
     return [found[frames] for frames in sorted(found)]
 
 

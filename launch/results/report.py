@@ -142,7 +142,6 @@ class RunReport:
             "frames": total.get("frames", last["frames"]),
             "agent_steps": agent_steps,
             "wall_seconds": seconds,
-            # None for runs of older versions, whose seconds include it.
             "startup_seconds": summary.get("startup_seconds"),
             "agent_steps_per_second": total.get("agent_steps_per_second", agent_steps / max(seconds, 1e-9)),
             "policy_lag": {"mean": mean, "p95": p95, "max": most},
@@ -390,17 +389,11 @@ def time_spent(rows: Sequence[dict[str, Any]]) -> TimeSpent:
         of_stage = [row["stage_microseconds"].get(stage, 0.0) for row in rows]
         microseconds[stage] = float(agent_steps @ of_stage / (agent_steps.sum() or 1.0))
     # Seconds of work per second, NaN in rows without it.
-    busy = 1e-3 * np.array([row.get("learner_milliseconds", np.nan) * _gradients_per_second(row) for row in rows])
+    busy = 1e-3 * np.array([row.get("learner_milliseconds", np.nan) * row["gradients_per_second"] for row in rows])
     measured = np.where(np.isnan(busy), 0.0, seconds)
     share = float(np.nansum(busy * measured) / measured.sum()) if measured.sum() > 0 else None
     dropped = sum(rows[-1]["agent_steps_dropped"].values()) / max(rows[-1]["agent_steps"], 1)
     return TimeSpent(microseconds, None if share is None else min(1.0, share), dropped)
-
-
-def _gradients_per_second(row: dict[str, Any]) -> float:
-    # Rows of an older version have their updates only.
-    updates: float = row.get("updates_per_second", np.nan)
-    return float(row.get("gradients_per_second", updates * row.get("gradients_per_update", 1)))
 
 
 def mean_time_spent(spent: Sequence[TimeSpent]) -> TimeSpent:

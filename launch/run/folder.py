@@ -8,7 +8,6 @@ summary.json             written at the end
 
 import fcntl
 import json
-import math
 import os
 import shutil
 import socket
@@ -27,8 +26,7 @@ import numpy.typing as npt
 
 from launch import zoo
 from launch.machine import machine_id
-from launch.output import from_json, make_folder, provenance, quoted, write_json
-from launch.presets.settings_files import without_removed
+from launch.output import make_folder, provenance, quoted, write_json
 from shared.config import EnvironmentConfig, RunConfig
 from shared.errors import ConfigurationError, one_line, setting_error
 from shared.layout import ParameterLayout
@@ -185,10 +183,7 @@ class RunFolder:
         if not file.is_file():
             raise setting_error(setting, self.path, "is not the folder of a run: it has no config.json")
         try:
-            settings = msgspec.json.decode(file.read_text(encoding="utf-8-sig"))
-            if isinstance(settings, dict):
-                settings = without_removed(settings)
-            return msgspec.convert(settings, RunConfig)
+            return msgspec.json.decode(file.read_text(encoding="utf-8-sig"), type=RunConfig)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise setting_error(setting, self.path, f"config.json cannot be read: {error}") from error
 
@@ -225,7 +220,7 @@ def centres_observations(config: RunConfig, spec: "EnvironmentSpec") -> bool:
 
 
 class Holder(NamedTuple):
-    """The process that holds a folder; `pid` None: unknown, as in folders of older versions.
+    """The process that holds a folder; `pid` None: unknown, while the process writes it.
 
     `machine` names the boot and the process namespace in which `pid` is valid: containers may share a host name.
     """
@@ -371,14 +366,13 @@ def read_weights(path: Path, layout: ParameterLayout, advice: str = "") -> tuple
 def best_score(folder: RunFolder) -> tuple[bool, float] | None:
     """Whether a run's best weights are those of an evaluation, and their mean return.
 
-    None if the file is missing or damaged, or the mean is not finite, as in files of older versions.
+    None if the file is missing or damaged.
     """
     try:
         with np.load(folder.best_weights, allow_pickle=False) as best:
-            score = str(best["measure"]) == "evaluation", float(best["mean_return"])
+            return str(best["measure"]) == "evaluation", float(best["mean_return"])
     except _DAMAGE:
         return None
-    return score if math.isfinite(score[1]) else None
 
 
 # ---- Manifest, summary and rows
@@ -428,7 +422,7 @@ def last_row(folder: RunFolder) -> dict[str, Any]:
     for line in reversed(lines):
         # Half a line, of a process that was killed or writes.
         with suppress(ValueError):
-            row = from_json(line.decode())
+            row = json.loads(line)
             if isinstance(row, dict):
                 return row
     return {}
@@ -442,17 +436,14 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
 def read_object(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if it cannot be read, or has another type."""
     with suppress(OSError, ValueError):
-        found = from_json(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
     return {}
 
 
 def agent_steps_learned(folder: RunFolder) -> int:
-    """Agent steps of the run, and of the runs whose weights it started from.
-
-    Manifests of older versions do not have the latter.
-    """
+    """Agent steps of the run, and of the runs whose weights it started from."""
     own = max(read_summary(folder).get("agent_steps_sampled", 0), last_row(folder).get("agent_steps", 0))
     before = read_object(folder.manifest).get("started_from", {})
     return int(own + before.get("agent_steps", 0))

@@ -1,6 +1,7 @@
 """The numbers and messages of a run: progress, rows of metrics.jsonl, and log.txt."""
 
 import errno
+import json
 import os
 import time
 from collections import Counter, deque
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launch.loop.executor import Change, Drained, Failed, Joined, Replaced
-from launch.output import drop_half_line, from_json, to_json
+from launch.output import drop_half_line, to_json
 from launch.run.events import Episodes, Message, Progress, Row, SessionEvent
 from launch.run.folder import RunFolder
 from shared.config import ActorConfig, RunConfig
@@ -320,7 +321,7 @@ class Reporting:
         if episodes.returns:
             self._messages.emit(episodes)
         # Decoded again: listeners get the types that a reader of the file gets, such as strings for keys.
-        self._messages.emit(Row(from_json(line.decode())))
+        self._messages.emit(Row(json.loads(line)))
         # Not more often: TensorBoard takes 15 ms of this process for a row, metrics.jsonl 0.1.
         if row is self.latest or row.evaluations:
             self._on_row(row)

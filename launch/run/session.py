@@ -396,8 +396,8 @@ class TrainingSession:
         }
 
     def _restore_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `_state`. Older versions had fewer keys."""
+        """The inverse of `_state`."""
         self.learner.restore_state(state)
         self._earlier = RunCounts.restored(state)
         self._returns.restore(state)
-        self._evaluations.restore(state, self.learner.account.frames)
+        self._evaluations.restore(state)

@@ -14,7 +14,6 @@ import msgspec
 
 from launch import zoo
 from launch.output import finite, nearest, typed_path, write_json
-from launch.presets.settings_files import without_removed
 from launch.run.folder import SEEDS_FILE, Holder, RunFolder, check_imports, holder_of, last_row, read_summary
 from launch.run.metrics import lag_summary
 from launch.run.saving import fetch
@@ -100,8 +99,8 @@ class RunCounts:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> "RunCounts":
-        """The counts among the plain values of a checkpoint. Older versions have no messages and start-up seconds."""
-        return cls(**{field.name: state[field.name] for field in fields(cls) if field.name in state})
+        """The counts among the plain values of a checkpoint."""
+        return cls(**{field.name: state[field.name] for field in fields(cls)})
 
 
 class LearnerDeath(NamedTuple):
@@ -234,8 +233,7 @@ def read_seeds(folder: Path, *, trust_imports: bool, named_modules: Collection[s
         return None
     try:
         kept: dict[str, Any] = json.loads((folder / SEEDS_FILE).read_text(encoding="utf-8"))
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        config = msgspec.convert(without_removed(settings), RunConfig)
+        config = msgspec.json.decode((folder / SETTINGS).read_text(encoding="utf-8"), type=RunConfig)
         found = SeveralSeeds(config, tuple(map(int, kept["seeds"])), str(kept["preset"]), kept["start_from"])
     except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
         raise setting_error("resume", folder, f"{SEEDS_FILE} or {SETTINGS} cannot be read: {error}") from error

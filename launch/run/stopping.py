@@ -28,14 +28,13 @@ class TrainingReturns:
 
     def __init__(self) -> None:
         self.last_count = False
-        self._first: list[float] | None = []
+        self._first: list[float] = []
         # Environments of each actor that have ended no episode, in the order of the actors' last reports.
         self._unfinished: dict[int, int] = {}
 
     def add(self, actor_id: int, returns: Sequence[float], unfinished_environments: int) -> None:
         """Add the returns in an actor's report, and its number of environments that have ended no episode yet."""
-        if self._first is not None:
-            self._first.extend(returns[: RETURN_WINDOW - len(self._first)])
+        self._first.extend(returns[: RETURN_WINDOW - len(self._first)])
         self._unfinished.pop(actor_id, None)
         self._unfinished[actor_id] = unfinished_environments
 
@@ -49,11 +48,8 @@ class TrainingReturns:
 
     @property
     def untrained(self) -> float | None:
-        """The mean return of the first 100 episodes, close to that of untrained play.
-
-        None until they have ended, and after a resume from a checkpoint of a version that did not keep them.
-        """
-        if self._first is None or len(self._first) < RETURN_WINDOW:
+        """The mean return of the first 100 episodes, close to that of untrained play. None until they have ended."""
+        if len(self._first) < RETURN_WINDOW:
             return None
         return float(np.mean(self._first))
 
@@ -63,7 +59,7 @@ class TrainingReturns:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`; other keys are ignored."""
-        self._first = state.get("first_episodes")
+        self._first = state["first_episodes"]
 
 
 # The policy of training, whose return is to be confirmed.
@@ -160,9 +156,6 @@ class ReturnTarget:
         if (state["mean_return"], state["measure"]) != (self.mean_return, self.measure):
             return
         self.first, self.confirmed = _point(state["first"]), _point(state["confirmed"])
-        # Older versions took NaN for a return that reaches the target.
-        if self.confirmed is not None and not self._is_reached_by(self.confirmed.evaluation_mean_return):
-            self.first = self.confirmed = None
         self._not_before_episode = state["not_before_episode"]
 
 
@@ -299,11 +292,10 @@ class Evaluations:
             "evaluated_frames": self._since_frames,
         }
 
-    def restore(self, state: dict[str, Any], frames: int) -> None:
-        """The inverse of `state`; other keys are ignored. `frames` of the run are the default of older versions."""
-        self._since_frames = state.get("evaluated_frames", frames)
-        self.last = finite(state.get("last_evaluation"))
-        if self._target is not None and state.get("return_mark") is not None:
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`; other keys are ignored."""
+        self._since_frames, self.last = state["evaluated_frames"], state["last_evaluation"]
+        if self._target is not None and state["return_mark"] is not None:
             self._target.restore(state["return_mark"])
 
 

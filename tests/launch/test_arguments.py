@@ -87,7 +87,6 @@ def test_what_is_no_count_is_refused(text: str) -> None:
             "--environments 4",
             "--environments: there is no such option; did you mean --actor.environments or --evaluation.environments?",
         ),
-        ("--learner.shards 2", "--learner.shards: there is no such option; version 0.2 removed it"),
         ("--tracking.x 1", "--tracking.x: there is no such option; there are --tracking.project"),
         (f"--folder {'x' * 300}", f"--folder {'x' * 300}: cannot be reached: File name too long"),
         ("--xyzzy 1", "--xyzzy: there is no such option; see tributary test --help-all"),

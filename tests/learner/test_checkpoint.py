@@ -95,18 +95,6 @@ def test_a_damaged_list_of_checkpoints_does_not_matter(saved: Path) -> None:
     assert run.version == 100
 
 
-def test_a_tensor_of_an_earlier_version_is_passed_over(tmp_path: Path) -> None:
-    def state() -> dict:
-        return {"ledger": {"updates": 3}}
-
-    before = {"parameters": tf.Variable(tf.ones(40)), "momentum": tf.Variable(tf.zeros(40))}
-    Checkpoints(tmp_path, 3, before, state, lambda _: None).save(3)
-    run = Run(tmp_path)
-    assert run.checkpoints.restore() == []
-    assert run.version == 3
-    np.testing.assert_array_equal(run.parameters.numpy(), np.ones(40))
-
-
 def test_a_checkpoint_without_a_tensor_is_refused(tmp_path: Path) -> None:
     Run(tmp_path).save(1)
     more = {"parameters": tf.Variable(tf.zeros(40)), "mean_square": tf.Variable(tf.zeros(40))}

@@ -207,15 +207,6 @@ def test_a_snapshot_after_a_resume_is_of_the_time_of_its_update(cartpole: RunCon
     assert other.snapshot().frames == other.account.frames == 2 * learner.account.frames
 
 
-def test_a_checkpoint_has_the_names_that_those_of_earlier_revisions_have(cartpole: RunConfig) -> None:
-    learner = q_learner(cartpole)
-    assert set(learner.state()) == {
-        *("layout_fingerprint", "ledger", "lag_counts", "last_sequences", "recent_returns", "episodes", "frames"),
-        *("non_finite_returns", "target_updates", "snapshot_frames", "observation_moments"),
-    }
-    assert {"parameters", "accumulated", "pending", "target_parameters"} < set(learner.variables())
-
-
 def aggregated(reports: list[GradientReport], finite: tuple[bool, ...] | None = None) -> AggregatedReport:
     finite = finite or (True,) * len(reports)
     total = None
@@ -357,7 +348,7 @@ def test_frames_that_were_counted_stay_and_new_ones_are_of_the_present_frame_ski
     account.record(report(agent_steps=60), None, 0)
     assert account.learning_rate == account.learning_rate_at(60)
     skipping = replace(cartpole, environment=replace(cartpole.environment, frame_skip=4))
-    resumed, older = Account(skipping), Account(skipping)
+    resumed = Account(skipping)
     resumed.restore(account.state())
     assert resumed.frames == 60
     resumed.record(report(), "non_finite", 0)
@@ -365,6 +356,3 @@ def test_frames_that_were_counted_stay_and_new_ones_are_of_the_present_frame_ski
     again = Account(skipping)
     again.restore(resumed.state())
     assert (again.frames, again.learning_rate) == (100, resumed.learning_rate)
-    # Checkpoints of version 0.1 have no frames.
-    older.restore({name: value for name, value in account.state().items() if name != "frames"})
-    assert older.frames == 240

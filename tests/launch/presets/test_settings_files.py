@@ -1,4 +1,4 @@
-"""The preset of an environment; settings in files and dictionaries; settings that earlier versions had."""
+"""The preset of an environment; settings in files and dictionaries."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ from spaces import Given, registered
 from launch.cli import main
 from launch.commands.settings import as_toml
 from launch.presets import PRESETS, preset_for
-from launch.presets.settings_files import REMOVED_SETTINGS, read_config_file, with_settings, without_removed
+from launch.presets.settings_files import read_config_file, with_settings
 from launch.request import TrainRequest, base_settings
 from launch.train import Result
 from shared.config import EnvironmentConfig, NetworkConfig, RunConfig
@@ -167,44 +167,6 @@ def test_a_run_trains_by_the_settings_of_another_and_by_a_file(tmp_path: Path, c
     assert repeated == {name: config[name] for name in repeated}
     assert not (tmp_path / "order").exists()
     assert "Traceback" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", REMOVED_SETTINGS)
-def test_a_removed_setting_is_read_at_its_default_only(name: str) -> None:
-    section, _, field = name.rpartition(".")
-
-    def nested(value: object) -> dict[str, object]:
-        return {section: {field: value}, "seed": 1} if section else {field: value, "seed": 1}
-
-    assert without_removed(nested(REMOVED_SETTINGS[name])) == {"seed": 1}
-    with pytest.raises(ConfigurationError, match=rf"--{name.replace('_', '-')} 7: .*removed in version 0.2"):
-        without_removed(nested(7))
-
-
-def test_equal_probabilities_of_another_number_of_epsilons_are_read() -> None:
-    def nested(*probabilities: float) -> dict:
-        return {"exploration": {"final_epsilon_probabilities": list(probabilities)}}
-
-    for probabilities in ((1.0,), (0.5, 0.5)):
-        assert without_removed(nested(*probabilities)) == {}
-    for probabilities in ((0.9, 0.1), (0.2, 0.4, 0.4)):
-        with pytest.raises(ConfigurationError, match=r"final_epsilon_probabilities|final-epsilon-probabilities"):
-            without_removed(nested(*probabilities))
-
-
-def test_a_removed_setting_of_toml_is_read_at_its_default_only(tmp_path: Path) -> None:
-    """And a value that a setting may have no more is refused."""
-    assert without_removed({"aggregation": "node"}) == {"aggregation": "node"}
-    with pytest.raises(ConfigurationError, match=r"--aggregation group: .*removed in version"):
-        without_removed({"aggregation": "group"})
-    file = tmp_path / "mine.toml"
-    file.write_text('seed = 2\n[tracking]\ngroup = "None"\n[actor]\ncores = 1.0\n')
-    assert read_config_file(file).settings == {"seed": 2}
-    file.write_text("[actor]\ncores = 2.0\n")
-    with pytest.raises(ConfigurationError, match=r"mine\.toml: --actor\.cores 2\.0: .*removed in version 0\.2"):
-        read_config_file(file)
-    with pytest.raises(ConfigurationError, match=r"--actor\.cores: there is no such setting; version 0\.2 removed it"):
-        with_settings(RunConfig(), {"actor.cores": 1.0})
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -142,18 +142,16 @@ def test_a_null_breaks_neither_curve_nor_plot_nor_report(tmp_path: Path, refused
 
 
 def test_evaluations_stand_beside_training_where_their_weights_were(tmp_path: Path) -> None:
-    """In rows of today, and in those of older versions, which have the last mean only."""
     row = {"mean_return_100": 1.0}
     point = {"frames": 7, "agent_steps": 2, "elapsed_seconds": 0.5, "mean_return": 3.0, "standard_error": 0.25}
-    new = [row | {"frames": 10}, row | {"frames": 20, "evaluation_return": 3.0, "evaluations": [point]}]
-    old = [r | {"evaluations": None} for r in (*new, row | {"frames": 30, "evaluation_return": 3.0})]
-    for rows, at, error in ((new, 7.0, 0.25), (old, 20.0, 0.0)):
-        written_run(tmp_path, rows)
-        points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
-        assert [values.tolist() for values in points] == [[at], [3.0], [error]]
-        alone = read_curve(tmp_path, "frames", "evaluation_return")
-        assert (alone.x.tolist(), alone.y.tolist(), alone.evaluations) == ([at], [3.0], None)
-        assert read_curve(tmp_path, "frames", "policy_lag_mean").evaluations is None
+    written_run(
+        tmp_path, [row | {"frames": 10}, row | {"frames": 20, "evaluation_return": 3.0, "evaluations": [point]}]
+    )
+    points = read_curve(tmp_path, "frames", "mean_return_100").evaluations
+    assert [values.tolist() for values in points] == [[7.0], [3.0], [0.25]]
+    alone = read_curve(tmp_path, "frames", "evaluation_return")
+    assert (alone.x.tolist(), alone.y.tolist(), alone.evaluations) == ([7.0], [3.0], None)
+    assert read_curve(tmp_path, "frames", "policy_lag_mean").evaluations is None
 
 
 def test_rows_that_were_played_again_after_a_resume_count_once(tmp_path: Path) -> None:

@@ -111,15 +111,6 @@ def test_stages_are_weighted_by_agent_steps_and_the_learner_by_time() -> None:
     assert spent.learner_busy == pytest.approx((1.0 + 3.0) / 21)
 
 
-def test_how_busy_the_learner_was_is_known_of_older_rows_by_their_updates() -> None:
-    old = [row(seconds, 100.0, {}, 5.0, updates_per_second=2.0, gradients_per_update=8) for seconds in (60.0, 120.0)]
-    for values in old:
-        del values["gradients_per_second"]
-    assert time_spent(old).learner_busy == pytest.approx(5e-3 * 16)
-    del old[0]["updates_per_second"]
-    assert time_spent(old[:1]).learner_busy is None
-
-
 DROPS = {"agent_steps_dropped": {"too_old": 20}, "actor_restarts": 1}
 
 

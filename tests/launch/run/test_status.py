@@ -27,22 +27,17 @@ from launch.run.folder import (
     agent_steps_learned,
     holder_of,
     is_resumable,
-    last_row,
     lock_folder,
-    read_summary,
 )
 from launch.run.metrics import progress_of, row_values
 from launch.run.status import (
     RunCounts,
-    SeveralSeeds,
     newest_run,
     reached_limit,
-    read_seeds,
     run_folders,
     run_path,
     run_status,
     why_it_goes_on,
-    write_seeds,
 )
 from shared.config import RunConfig
 from shared.errors import ConfigurationError
@@ -195,17 +190,6 @@ def test_a_limit_holds_until_it_is_changed(ended: dict, limit: dict, says: str) 
         assert reached_limit(CONFIG, summary) is why_it_goes_on(CONFIG, summary) is None
 
 
-def test_what_older_versions_wrote_as_nan_is_read_as_null(tmp_path: Path) -> None:
-    evaluation = '"evaluation": {"mean_return": NaN}'
-    (tmp_path / "summary.json").write_text(f'{{"status": "return_reached", "mean_return_100": 12.0, {evaluation}}}')
-    (tmp_path / "metrics.jsonl").write_text('{"frames": 3, "evaluation_return": NaN, "gradient_norm": -Infinity}\n')
-    summary, row = read_summary(RunFolder(tmp_path)), last_row(RunFolder(tmp_path))
-    assert summary["evaluation"]["mean_return"] is None
-    assert row == {"frames": 3, "evaluation_return": None, "gradient_norm": None}
-    assert reached_limit(CONFIG, summary) is None, "no return has reached 18"
-    assert progress_of(row).evaluation_return is None
-
-
 def test_a_finished_run_trains_nothing_and_names_its_limit(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run, result = tmp_path / "run", tmp_path / "result.json"
     small = "--executor inline --total-frames 1,000 --actor.environments 4 --evaluation.every-frames 0"
@@ -231,21 +215,6 @@ def test_what_is_restored_is_what_was_saved_and_new_counts_come_on_top() -> None
     assert earlier == saved
     now = earlier + RunCounts(elapsed_seconds=0.5, startup_seconds=1.0, messages=2, rollouts_lost=1)
     assert now == RunCounts(13.0, 5.0, 42, 2, 4, 1, 120)
-    older = {name: count for name, count in asdict(saved).items() if name not in ("messages", "startup_seconds")}
-    assert RunCounts.restored(older) == replace(saved, messages=0, startup_seconds=0.0), "of version 0.1.0"
-
-
-def test_several_seeds_with_a_removed_setting_are_refused(tmp_path: Path) -> None:
-    write_seeds(tmp_path, SeveralSeeds(RunConfig(), (1, 2), "cartpole", None))
-    (file,) = tmp_path.glob("settings.json")
-    settings = json.loads(file.read_text())
-    settings["learner"]["shards"] = 1
-    file.write_text(json.dumps(settings))
-    assert read_seeds(tmp_path, trust_imports=False) is not None
-    settings["learner"]["shards"] = 4
-    file.write_text(json.dumps(settings))
-    with pytest.raises(ConfigurationError, match=r"--learner.shards 4: .*removed in version 0\.2"):
-        read_seeds(tmp_path, trust_imports=False)
 
 
 def test_a_new_run_takes_a_folder_that_is_free(tmp_path: Path) -> None:

@@ -79,10 +79,6 @@ def test_untrained_play_is_that_of_the_first_100_episodes() -> None:
     restored.add(0, [3.0] * 60, 0)
     restored.add(0, [1000.0], 0)
     assert restored.untrained == (60 * 1.0 + 40 * 3.0) / 100
-    old = TrainingReturns()
-    old.restore({})
-    old.add(0, [1.0] * 100, 0)
-    assert old.untrained is None, "a checkpoint of an older version did not keep them"
 
 
 def at(episodes: int, mean: float | None, update: int | None = None) -> TrainingPoint:
@@ -141,15 +137,6 @@ def test_a_return_that_is_not_finite_reaches_no_target(mean: float | None) -> No
     by_evaluations = ReturnTarget(18.0, "evaluation")
     assert not by_evaluations.evaluated(mean, at(180, 18.0), "greedy", episodes=190)
     assert mark.confirmed is by_evaluations.first is None
-
-
-def test_a_checkpoint_of_an_older_version_may_have_a_target_confirmed_by_nan() -> None:
-    confirmed = at(170, 18.0)._replace(evaluation_mean_return=float("nan"))
-    state = ReturnTarget(18.0, "evaluation").state() | {"first": confirmed, "confirmed": confirmed}
-    mark = ReturnTarget(18.0, "evaluation")
-    mark.restore(json.loads(json.dumps(state)))
-    assert mark.confirmed is mark.first is None
-    assert mark.evaluated(18.5, at(180, 18.0), "greedy", episodes=190)
 
 
 def test_a_mark_goes_on_from_a_checkpoint() -> None:
@@ -227,10 +214,11 @@ def test_a_confirmation_that_is_lost_with_the_evaluator_counts_as_a_failed_one()
     assert crossings(evaluations, 1_000) == [], "it is confirmed"
 
 
-def regular(every_frames: int, *, frames: int = 0, state: dict | None = None) -> Evaluations:
+def regular(every_frames: int, state: dict | None = None) -> Evaluations:
     """Evaluations without a target, restored from the state of a checkpoint that JSON has kept."""
     evaluations = Evaluations(EvaluationConfig(every_frames=every_frames, policy="greedy"), None, lambda _: None)
-    evaluations.restore(json.loads(json.dumps(state or {})), frames)
+    if state is not None:
+        evaluations.restore(json.loads(json.dumps(state)))
     return evaluations
 
 
@@ -244,7 +232,7 @@ def due(evaluations: Evaluations, *frames: int) -> list[int]:
 
 
 def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
-    evaluations = regular(100, frames=50)
+    evaluations = regular(100, regular(100).state() | {"evaluated_frames": 50})
     assert due(evaluations, 100, 149, 150, 151, 1_000) == [150]
     point, _ = evaluations.receive(result(150, 3.0, "greedy"), episodes=1, untrained=None)
     assert point["frames"] == 150
@@ -256,10 +244,8 @@ def test_regular_evaluations_come_every_so_many_frames_one_at_a_time() -> None:
 def test_evaluations_under_way_are_lost_in_a_resume() -> None:
     evaluations = regular(100)
     assert due(evaluations, 160) == [160]
-    restored = regular(100, frames=200, state=evaluations.state())
+    restored = regular(100, evaluations.state())
     assert due(restored, 259, 260) == [260]
-    # Written by version 0.1.0, which did not keep the frames.
-    assert due(regular(100, frames=200), 299, 300) == [300]
 
 
 def test_an_evaluation_in_numbers_and_in_words() -> None:

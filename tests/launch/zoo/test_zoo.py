@@ -252,7 +252,7 @@ def test_the_runs_of_pong_are_of_the_preset_that_they_speak_for() -> None:
     runs = [flat_settings(RunFolder(config.parent).read_config()) for config in RUNS]
     assert len(runs) == 5
     for run in runs:
-        # They had two actors, which share nothing, and are older than the setting.
+        # They had two actors, which share nothing.
         assert run == preset | {"seed": run["seed"], "actor.steps_in_flight": run["actor.steps_in_flight"]}
 
 
