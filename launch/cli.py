@@ -37,7 +37,6 @@ COMMANDS: dict[str, Command] = {
     "runs": Command(
         "", "list runs: which are running, how far, what they have reached", "launch.commands.runs:list_runs"
     ),
-    "attach": Command("RUN", "show the progress of a run that goes on elsewhere", "launch.commands.runs:attach"),
     "stop": Command("RUN", "ask a run to finish and save, as Ctrl-C in its terminal does", "launch.commands.runs:stop"),
     "export": Command("RUN", "write the network as a Keras model and a SavedModel", "launch.results.export:export"),
     "bench throughput": Command(

@@ -1,11 +1,10 @@
-"""Runs of other processes: `tributary runs` lists them; `train --detach` starts, `attach` shows and `stop` ends one."""
+"""Runs of other processes: `tributary runs` lists them, and `tributary stop` ends one."""
 
 import math
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,25 +15,20 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.arguments import Operand
-from launch.commands.display import Display, summary_lines
-from launch.machine import module_command, module_environment
 from launch.output import (
     EXIT_DONE,
     EXIT_FAILED,
     duration,
-    make_folder,
     number,
     print_line,
     quoted,
     write_json,
 )
-from launch.run.folder import holder_of, is_resumable, read_summary
-from launch.run.metrics import NewLines, progress_of
-from launch.run.status import DIED, RUNNING, RunPath, RunStatus, run_folders, run_status, trust_option
+from launch.run.folder import holder_of, is_resumable
+from launch.run.status import RUNNING, RunPath, RunStatus, run_folders, run_status
 from shared.errors import ConfigurationError, setting_error
 
-# Files and locks of another process, maybe of another machine, can only be looked at: nothing announces a change.
-_POLL_SECONDS = 0.5
+# The lock of another process can only be looked at: nothing announces a change.
 _LOCK_POLL_SECONDS = 0.1
 _MOST_SHOWN = 20
 _HEADINGS = ("run", "environment", "status", "frames", "return", "evaluation", "h:mm:ss")
@@ -64,14 +58,6 @@ class RunsArguments:
     """List all runs, not only the newest 20 and the running ones."""
     json: Path | None = None
     """File to write all of them to."""
-
-
-@dataclass(frozen=True)
-class AttachArguments:
-    """Show the progress of a run until it ends, as its own terminal does. Ctrl-C detaches, and the run goes on."""
-
-    run: Operand[RunPath]
-    """Folder of the run; latest: the newest one."""
 
 
 @dataclass(frozen=True)
@@ -109,67 +95,6 @@ def list_runs(arguments: RunsArguments) -> None:
     elif not found:
         print_line(console, f"no runs below {folder}/; tributary train begins one")
     write_json(arguments.json, {"runs": [*map(run_values, found)], "left_out": left_out})
-
-
-def attach(arguments: AttachArguments) -> int:
-    """Run `tributary attach`. Returns the exit code: 1 if the run failed or died."""
-    console, path = Console(), arguments.run
-    run = run_status(path)
-    if run.running:
-        print_line(console, f"run folder:   {run.folder.path}; Ctrl-C leaves it running")
-        try:
-            _follow(path, console)
-        except KeyboardInterrupt:
-            print_line(console, f"left; it goes on: tributary stop {quoted(path)} ends it")
-            return EXIT_DONE
-        run = run_status(path)
-    if run.status == DIED:
-        print_line(console, f"its process ended without a summary: tributary train --resume {quoted(path)} goes on")
-        return EXIT_FAILED
-    for line in summary_lines(read_summary(run.folder), quoted(path), trust_option(run.config)):
-        print_line(console, line)
-    return EXIT_FAILED if run.status == "failed" else EXIT_DONE
-
-
-def train_detached(arguments: Sequence[str], folder: Path, *, new: bool, several: bool) -> int:
-    """Start `tributary train ARGUMENTS` in a session of its own, and wait until it holds its folder or has ended.
-
-    Args:
-        arguments: as typed, without `--detach`. The process checks them as usual.
-        folder: run folder, or the folder of several seeds.
-        new: whether the run begins, in contrast to a resumed one.
-        several: whether it trains several seeds.
-
-    Returns:
-        0 when the run has begun, else the exit code of the process, whose output is printed.
-    """
-    log = folder.with_name(f"{folder.name}.log")
-    make_folder(log.parent, "run_dir")
-    with log.open("w" if new else "a", encoding="utf-8") as output:
-        begins = output.tell()
-        process = subprocess.Popen(
-            module_command("launch.cli", "train", *arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=module_environment(),
-        )
-    while (holder := holder_of(folder)) is None or holder.pid != process.pid:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_LOCK_POLL_SECONDS)
-            break
-    printed = log.read_bytes()[begins:].decode(errors="replace")
-    if process.returncode is not None:
-        # A mistake, or nothing to do, or done within a poll.
-        print(printed, end="")
-        if process.returncode != EXIT_DONE and new and not folder.exists():
-            log.unlink()
-        return process.returncode
-    print(f"running:      {folder} (process {process.pid}); its output goes to {log}")
-    print(f"look at it:   tributary attach {'latest' if several else quoted(folder)}; tributary runs")
-    print(f"end it:       tributary stop {quoted(folder)}")
-    return EXIT_DONE
 
 
 def stop(arguments: StopArguments) -> int:
@@ -229,24 +154,6 @@ def run_values(run: RunStatus) -> dict[str, Any]:
         "total_frames": run.config.total_frames,
         **{name: row.get(name) for name in _ROW_VALUES},
     }
-
-
-def _follow(path: Path, console: Console) -> None:
-    """Show new rows and messages of a run until no process holds its folder."""
-    run = run_status(path)
-    log = NewLines(run.folder.log)
-    reached = f"at {run.row['frames']:,} frames" if run.row else "before its first row"
-    with Display(run.config, console) as display:
-        display.wait_for(f"{reached}; a row comes every {run.config.log_every_seconds:g} s")
-        while run.running:
-            for line in log.take():
-                display.message(line)
-            if run.row:
-                display.update(progress_of(run.row))
-            time.sleep(_POLL_SECONDS)
-            run = run_status(path)
-        for line in log.take():
-            display.message(line)
 
 
 def _return(run: RunStatus) -> float:

@@ -11,7 +11,6 @@ from rich.console import Console
 from launch.arguments import parse
 from launch.commands.display import Display
 from launch.commands.presets import PresetArguments, print_preset_help, request_of
-from launch.commands.runs import train_detached
 from launch.commands.seeds import parse_seeds, result_code, train_seeds
 from launch.commands.settings import asks_for_help
 from launch.interrupts import Interrupts, StoppedBeforeTrainingError
@@ -22,8 +21,6 @@ from launch.run.folder import RunFolder, read_summary
 from launch.run.status import default_run_dir
 from launch.train import TrainingFailedError, train
 from shared.errors import setting_error
-
-_SUBMIT = "ray job submit -- tributary train ... --address auto"
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,6 @@ class TrainArguments(PresetArguments):
     """Seeds like 1,2,3 or 1-10: train once for each, into seed-N folders of --run-dir, and summarise them."""
     side_by_side: int = 1
     """With --seeds: how many to train at a time on this machine. --actors auto divides its cores among them."""
-    detach: bool = False
-    """Train in a process that outlives this terminal; tributary runs, attach and stop find it. On a cluster: ray job
-    submit."""
     trust_imports: bool = False
     """With --resume, --start-from or --config: import the modules that the settings of that run name, and run their
     code. A module that the same command names, by --environment.import for example, needs no such permission."""
@@ -71,8 +65,6 @@ def train_line(arguments: Sequence[str]) -> int:
     if resolved.preset_chosen and _fits(resolved.preset, request):
         print(f"preset:       {resolved.preset}: {PRESETS[resolved.preset].description}")
     _check_options(parsed, resolved)
-    if parsed.detach:
-        return _detach(arguments, parsed, resolved)
     folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
     if parsed.seeds is None and resolved.several is None:
         return _train(parsed, resolved, folder)
@@ -135,21 +127,3 @@ def _check_options(arguments: TrainArguments, resolved: ResolvedRun) -> None:
         raise setting_error("seeds", arguments.seeds, problem)
     if arguments.side_by_side != 1 and arguments.seeds is None and resolved.several is None:
         raise setting_error("side_by_side", arguments.side_by_side, "is for --seeds, and there is one run")
-
-
-def _detach(arguments: Sequence[str], parsed: TrainArguments, resolved: ResolvedRun) -> int:
-    """Run the same command line in another process. Only the name of a new run folder is decided here."""
-    if resolved.config.address != "local" and resolved.config.executor == "ray":
-        raise setting_error("detach", True, f"starts a process of this machine; on a cluster: {_SUBMIT}")
-    typed = [argument for argument in arguments if argument.partition("=")[0] != "--detach"]
-    if parsed.resume is not None and "://" in parsed.resume:
-        # The copy of the run has been fetched.
-        typed = [argument.replace(parsed.resume, str(resolved.resume)) for argument in typed]
-    folder = resolved.resume or parsed.run_dir or default_run_dir(resolved.name)
-    if resolved.resume is None:
-        # Before the log of an existing run is overwritten.
-        RunFolder(folder).check_free()
-        if parsed.run_dir is None:
-            typed += ["--run-dir", str(folder)]
-    several = parsed.seeds is not None or resolved.several is not None
-    return train_detached(typed, folder, new=resolved.resume is None, several=several)

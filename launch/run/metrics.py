@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,17 +59,6 @@ def row_values(row: Progress) -> dict[str, Any]:
     values = asdict(row)
     info = {INFO + name: value for name, value in values.pop("info").items()}
     return values | values.pop("statistics") | info
-
-
-def progress_of(values: Mapping[str, Any]) -> Progress:
-    """The inverse of `row_values`, from a row of metrics.jsonl."""
-    names = {field.name for field in fields(Progress)}
-    known = {name: value for name, value in values.items() if name in names}
-    # The keys of a JSON object are strings.
-    known["policy_lag_counts"] = {int(lag): count for lag, count in values.get("policy_lag_counts", {}).items()}
-    others = {n: v for n, v in values.items() if n not in names and isinstance(v, int | float)}
-    info = {n.removeprefix(INFO): others.pop(n) for n in list(others) if n.startswith(INFO)}
-    return Progress(**known | {"statistics": others, "info": info})
 
 
 # Rates over much less than a second would be those of an instant.
@@ -395,26 +384,3 @@ def change_message(change: Change) -> str:
             return f"actor {actor_id} joins"
         case Drained(actor_id):
             return f"actor {actor_id}: its node is draining; it has ended"
-
-
-# ---- Files that grow
-
-
-class NewLines:
-    """Reads the lines that are added to a file from now on. The file need not exist yet."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._read = file.stat().st_size if file.is_file() else 0
-
-    def take(self) -> list[str]:
-        """The complete lines since the last call."""
-        try:
-            with self._file.open("rb") as file:
-                file.seek(self._read)
-                written = file.read()
-        except FileNotFoundError:
-            return []
-        whole = written[: written.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return whole.decode(errors="replace").split("\n")[:-1]

@@ -88,7 +88,6 @@ MISTAKES = {
     "train cartpole --seeds 1,2 --side-by-side 0": "must be at least 1",
     "train cartpole --side-by-side 2": "--side-by-side 2: is for --seeds, and there is one run",
     "train cartpole --seeds 1,2 --address auto --side-by-side 2": "--side-by-side 2: divides this machine; on a",
-    "train cartpole --address auto --detach --run-dir one": "ray job submit -- tributary train",
     # Measurements.
     "plan --node-cores 0": "must be at least 1",
     "plan pogn": "did you mean pong?",

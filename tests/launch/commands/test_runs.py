@@ -1,9 +1,8 @@
-"""`tributary runs`, and a run that goes on without its terminal: `train --detach`, `attach` and `stop`."""
+"""`tributary runs`, and `tributary stop` of a run in another process."""
 
 import io
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from waiting import DEADLINE_SECONDS, UNTIL_FRAMES, wait_for
+from waiting import UNTIL_FRAMES
+from watched_processes import Watched
 
 from launch.cli import main
 from launch.commands.runs import StopArguments, runs_table, stop
@@ -107,52 +107,19 @@ def runs_in(folder: Path, tmp_path: Path) -> list[dict[str, Any]]:
     return json.loads(file.read_text())["runs"]
 
 
-def test_a_detached_run_is_listed_watched_and_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_another_process_is_listed_and_stopped(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "one"
-    assert main(f"train cartpole {SMALL} --total-frames 100M --detach --run-dir {run}".split()) == 0
-    assert f"tributary stop {run}" in capsys.readouterr().out
-    try:
-        holder = holder_of(run)
-        assert holder.here
-        wait_for(lambda: (runs_in(run.parent, tmp_path)[0]["frames"] or 0) > 0, "a row")
+    command = [*TRIBUTARY, *f"train cartpole {SMALL} --total-frames 100M --run-dir {run}".split()]
+    with Watched(command, tmp_path / "log", start_new_session=True) as training:
+        training.wait_for(lambda: run.exists() and (runs_in(run.parent, tmp_path)[0]["frames"] or 0) > 0, "a row")
         (listed,) = runs_in(run.parent, tmp_path)
-        assert (listed["status"], listed["pid"], listed["total_frames"]) == ("running", holder.pid, 100_000_000)
-        attached = subprocess.Popen([*TRIBUTARY, "attach", str(run)], stdout=subprocess.PIPE, text=True)
-        assert "Ctrl-C leaves it running" in attached.stdout.readline()
-        shown = next(line for line in attached.stdout if "frames" in line and "lag" in line)
-        assert "actors 1" in shown
-        attached.send_signal(signal.SIGINT)
-        assert "it goes on" in attached.communicate(timeout=DEADLINE_SECONDS)[0]
-        assert attached.returncode == 0
-        assert holder_of(run) == holder, "who looks on does not end it"
-    finally:
+        expected = ("running", training.process.pid, 100_000_000)
+        assert (listed["status"], listed["pid"], listed["total_frames"]) == expected
         assert main(["stop", str(run)]) == 0
+        training.end(130)
     assert holder_of(run) is None
     (listed,) = runs_in(run.parent, tmp_path)
     assert listed["status"] == "interrupted"
-    capsys.readouterr()
-    assert main(["attach", str(run)]) == 0
-    assert f"tributary train --resume {run}" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_run_that_is_resumed_adds_to_its_log(tmp_path: Path) -> None:
-    run = tmp_path / "one"
-    assert main(f"train cartpole {SMALL} --total-frames 300 --run-dir {run}".split()) == 0
-    log = run.with_name("one.log")
-    log.write_text("before\n")
-    assert main(f"train --resume {run} --total-frames 900 --detach".split()) == 0
-    wait_for(lambda: (runs_in(tmp_path, tmp_path)[0]["frames"] or 0) >= 900 and holder_of(run) is None, "its end")
-    assert runs_in(tmp_path, tmp_path)[0]["status"] == "frames_reached"
-    assert log.read_text().startswith("before\n")
-    assert "run folder:" in log.read_text()
-
-
-def test_a_mistake_is_said_here_and_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    wrong = f"train cartpole {SMALL} --network.name a3c_cnn --detach --run-dir {tmp_path / 'one'}"
-    assert main(wrong.split()) == 2
-    assert "--network.name a3c_cnn: " in capfd.readouterr().out
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -193,13 +160,3 @@ def test_stop_interrupts_once_to_save_and_twice_to_leave(now: bool, tmp_path: Pa
         assert stop(StopArguments(tmp_path, now=now)) == 0
     assert process.returncode == 0
     assert holder_of(tmp_path) is None
-
-
-def test_a_folder_that_is_taken_is_refused_before_it_is_written(tmp_path: Path, refused: Callable[[str], str]) -> None:
-    run, log = tmp_path / "one", tmp_path / "one.log"
-    run.mkdir()
-    (run / "config.json").touch()
-    log.write_text("of the run that is there\n")
-    line = refused(f"train cartpole --detach --run-dir {run}")
-    assert line.startswith(f"--run-dir {run}: exists; name another folder")
-    assert log.read_text() == "of the run that is there\n"

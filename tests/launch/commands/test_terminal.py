@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from rich.console import Console
 from terminal import DEADLINE_SECONDS, Terminal
@@ -18,9 +17,8 @@ from watched_processes import rows
 
 from launch.cli import main
 from launch.commands.display import Display, progress_table
-from launch.output import write_json
 from launch.presets import PRESETS
-from launch.run.events import Progress, Started
+from launch.run.events import Progress, Started, Stopped
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
 
@@ -246,17 +244,17 @@ def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
 )
 @pytest.mark.parametrize(("imports", "trust"), [((), ""), (("sides",), " --trust-imports")])
 def test_the_commands_for_a_run_name_the_limit_that_ended_it_and_trust_its_modules(
-    status: str, more: str, imports: tuple[str, ...], trust: str, cartpole: RunConfig, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    numbers = dict.fromkeys(("wall_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates"), 1)
+    status: str, more: str, imports: tuple[str, ...], trust: str, cartpole: RunConfig, tmp_path: Path
+) -> None:
+    counts = ("wall_seconds", "startup_seconds", "frames", "agent_steps_sampled", "agent_steps_per_second", "updates")
+    numbers = dict.fromkeys(counts, 1)
     nothing = dict.fromkeys(("evaluation", "first_crossing", "confirmed_crossing"))
     config = replace(cartpole, environment=replace(cartpole.environment, imports=imports))
-    # A process of its own has written it.
-    (tmp_path / "config.json").write_bytes(msgspec.json.encode(config))
-    write_json(tmp_path / "summary.json", {"status": status, "episodes": 0, **numbers, **nothing})
-    assert main(["attach", str(tmp_path)]) == (1 if status == "failed" else 0)
-    *_, evaluate, film, resume = capsys.readouterr().out.splitlines()
+    console = Console(file=io.StringIO(), width=1_000)
+    with Display(config, console) as display:
+        display.show(Started(str(tmp_path), config, 1))
+        display.show(Stopped(str(tmp_path), {"status": status, "episodes": 0, **numbers, **nothing}))
+    *_, evaluate, film, resume = shown_by(console).splitlines()
     assert evaluate == f"evaluate:     tributary evaluate {tmp_path}{trust}"
     assert film == f"video, page:  tributary record {tmp_path}{trust}; tributary report {tmp_path}"
     assert resume == f"continue:     tributary train --resume {tmp_path}{trust}{more}"

@@ -16,7 +16,7 @@ from launch.cli import main
 from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
-from launch.run.metrics import Messages, Metrics, NewLines, Reporting, annealing_warning, dropped_message
+from launch.run.metrics import Messages, Metrics, Reporting, annealing_warning, dropped_message
 from launch.run.trackers import scalars
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import StageSeconds
@@ -158,19 +158,6 @@ def test_the_first_dropped_report_of_each_reason_is_told_and_then_every_tenfold(
     assert list(told) == [1, 10, 100, 1000]
     assert told[1] == "dropped a report for the reason too_old, of actor 7"
     assert told[100] == "dropped the 100th report for the reason too_old, of actor 7"
-
-
-def test_lines_that_were_there_before_are_not_new(tmp_path: Path) -> None:
-    file = tmp_path / "log.txt"
-    file.write_text("an earlier process\n")
-    lines = NewLines(file)
-    assert lines.take() == []
-    with file.open("a") as more:
-        more.write("näher\n\nhal")
-    assert lines.take() == ["näher", ""]
-    with file.open("a") as more:
-        more.write("f\n")
-    assert lines.take() == ["half"]
 
 
 def test_presets_learn_until_they_end_and_a_rate_that_ends_before_its_run_is_warned_of() -> None:

@@ -29,7 +29,7 @@ from launch.run.folder import (
     is_resumable,
     lock_folder,
 )
-from launch.run.metrics import progress_of, row_values
+from launch.run.metrics import row_values
 from launch.run.status import (
     RunCounts,
     newest_run,
@@ -137,11 +137,6 @@ def test_runs_of_seeds_are_found_newest_first(tmp_path: Path) -> None:
         started(tmp_path / name, 100 - age)
     assert newest_run(tmp_path) == tmp_path / "a"
     assert [str(path.relative_to(tmp_path)) for path in run_folders(tmp_path)] == names
-
-
-def test_a_row_is_read_as_the_progress_that_it_was_written_from() -> None:
-    progress = Progress(frames=7, policy_lag_counts={0: 3}, statistics={"entropy": 0.5}, info={"success": 0.25})
-    assert progress_of(json.loads(json.dumps(row_values(progress)))) == progress
 
 
 def test_latest_is_a_name_only_where_nothing_has_it(working_folder: Path) -> None:
