@@ -19,7 +19,7 @@ help:
 	@echo "make slow-test   further cases of make test on real processes"
 	@echo "make chaos    kill and stop every process of a run, as root, and see that nothing is lost"
 	@echo "make cluster-test   several Ray nodes, and ray up on hosts of their own, as root"
-	@echo "make tracker-test   the real MLflow and W&B, installed apart, and a server that dies"
+	@echo "make tracker-test   the real W&B, installed apart"
 	@echo "make storage-test   runs kept in S3-compatible storage, and an outage of it"
 	@echo "make wheel-test   build the wheel, and use it in a new environment"
 	@echo "make sweep-test   a search by Ray Tune, as on the page, and its trials"

@@ -25,7 +25,7 @@ from launch.run.folder import RunFolder, centres_observations, lock_folder, mani
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
 from launch.run.status import reached_limit, why_it_goes_on
-from launch.run.trackers import check_trackers
+from launch.run.tensorboard import check_trackers
 from launch.tensorflow_setup import kernels, prepare_tensorflow
 from shared.config import RunConfig
 from shared.errors import ConfigurationError, EnvironmentFailedError, last_line, setting_error

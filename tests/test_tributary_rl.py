@@ -1,12 +1,15 @@
 """The public Python API, from end to end: what the documents show is what runs."""
 
+import functools
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +43,41 @@ def test_the_ten_lines_of_the_page_train_an_agent_that_plays(tmp_path: Path) -> 
     assert (run / "evaluation-training.json").is_file()
     # `on_row=print`.
     assert re.search(r"'frames': 3\d\d\d,", printed)
+
+
+class FakeMlflow:
+    """Stands for the package `mlflow`, whose calls have the names and arguments of the real one."""
+
+    def __init__(self) -> None:
+        self.metrics: list[tuple[dict[str, float], int, str]] = []
+        self.artifacts: list[Path] = []
+
+    @contextmanager
+    def start_run(self, *, run_name: str) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(info=SimpleNamespace(run_id=f"id of {run_name}"))
+
+    def log_metrics(self, metrics: dict[str, float], *, step: int, run_id: str) -> None:
+        self.metrics.append((metrics, step, run_id))
+
+    def log_artifacts(self, local_dir: Path) -> None:
+        self.artifacts.append(local_dir)
+
+
+@pytest.mark.usefixtures("working_folder")
+def test_the_lines_for_mlflow_log_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    quick = functools.partial(tributary.train, settings=QUICK, progress=False)
+    monkeypatch.setattr(tributary, "train", quick)
+    names: dict[str, Any] = {}
+    exec(python_blocks()["MLflow"].replace("300_000", "3_000"), names)
+    run = names["run"]
+    assert mlflow.artifacts == [run.path]
+    assert [step for _, step, _ in mlflow.metrics] == [row["frames"] for row in run.rows()]
+    metrics, _, run_id = mlflow.metrics[-1]
+    assert run_id == "id of cartpole"
+    assert metrics["mean_return_100"] == run.rows()[-1]["mean_return_100"]
+    assert all(isinstance(value, int | float) for value in metrics.values())
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +30,6 @@ from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
 from launch.on_ray.placement import Aggregation, Node, Placement, aggregation, place, placement_lines
-from launch.on_ray.prometheus import RayMetrics
 from launch.run.events import Progress, View
 from launch.run.folder import RunFolder
 from launch.run.saving import Changes, Stamp, apply_changes, changes_since
@@ -42,7 +40,6 @@ from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from launch.run.session import TrainingSession
-    from launch.run.trackers import OpenTracker
 
 # `run` occupies one thread; `view`, `interrupt` and `folder_changes` are served beside it.
 _LEARNER_THREADS = 3
@@ -132,7 +129,6 @@ class LearnerProcess:
             prepare_tensorflow(gpu=start.gpu)
             from launch.run.session import TrainingSession
 
-            prometheus: OpenTracker = partial(RayMetrics, start.folder.name)
             return TrainingSession(
                 config,
                 spec,
@@ -140,7 +136,6 @@ class LearnerProcess:
                 executor_from if early is None else lambda _: early,
                 resume=start.resume,
                 after=start.death,
-                trackers={} if config.address == "local" else {"Ray's metrics": prometheus},
                 started=start.started,
             )
         except BaseException:

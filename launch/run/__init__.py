@@ -1,1 +1,1 @@
-"""One run, on disk and in numbers: the session around the loop, its folder, checkpoints, metrics and trackers."""
+"""One run, on disk and in numbers: the session around the loop, its folder, checkpoints and metrics."""

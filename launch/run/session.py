@@ -14,7 +14,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from launch.run.metrics import Messages, Metrics, MissingInfo, Reporting, change
 from launch.run.saving import Saving
 from launch.run.status import LearnerDeath, RunCounts, run_summary
 from launch.run.stopping import Evaluations, ReturnTarget, StoppingRules, TrainingPoint, TrainingReturns
-from launch.run.trackers import OpenTracker, Trackers, tracker_openers
+from launch.run.tensorboard import TensorBoard
 from learner.learner import Learner, Outcome
 from shared.config import RunConfig
 from shared.errors import EnvironmentFailedError, typed_line
@@ -74,7 +74,6 @@ class TrainingSession:
         make_executor: starts the actors. Its argument is the first free actor id.
         resume: start from the newest checkpoint in `folder`.
         after: the death of the learner process before this one, in the same run.
-        trackers: functions that open further trackers, by their names.
         started: `time.time()` at the beginning of the start-up; default: now. A wall clock, since it may be the one of
             the driver's machine.
     """
@@ -88,7 +87,6 @@ class TrainingSession:
         *,
         resume: bool,
         after: LearnerDeath | None = None,
-        trackers: Mapping[str, OpenTracker] | None = None,
         started: float | None = None,
     ) -> None:
         self._start_up_began = time.monotonic() - (0.0 if started is None else max(0.0, time.time() - started))
@@ -139,10 +137,9 @@ class TrainingSession:
         if self._awaited is not None:
             self.log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
         self._metrics = Metrics(self.learner, self._evaluations.last, config.actor)
-        openers = tracker_openers(folder, config) | dict(trackers or {})
-        self._trackers = Trackers(openers, self.log)
+        self._tensorboard = TensorBoard(folder, config, self.log)
         self._reporting = Reporting(
-            config, self._folder, self._metrics, self._progress, self._trackers.write, self._messages
+            config, self._folder, self._metrics, self._progress, self._tensorboard.write, self._messages
         )
         self._trace: TraceWriter | None = None
         if config.record_arrivals is not None and not resume:
@@ -321,7 +318,7 @@ class TrainingSession:
         self._messages.emit(Evaluated(point))
         if result.video is not None:
             self._saving.keep_video(result.version, result.video)
-            self._trackers.write_video(result.video, point["frames"])
+            self._tensorboard.write_video(result.video, point["frames"])
         if result.video_error is not None:
             self.log(f"warning: the evaluation of update {result.version} has no video: {result.video_error}")
         # The weights that ended the run are kept, even if an earlier evaluation had a luckier result.
@@ -370,8 +367,8 @@ class TrainingSession:
             write_json(self._folder.summary, summary)
         except OSError as error:
             self.log(f"warning: {self._folder.summary.name} could not be written: {error.strerror}")
-        # After the summary: a tracker that hangs takes all of its time to close.
-        self._trackers.close()
+        # After the summary: W&B may take its time to upload the rest.
+        self._tensorboard.close()
         self._saving.finish_copy()
         return summary
 

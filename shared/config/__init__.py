@@ -86,8 +86,8 @@ class RunConfig:
     short runs have curves, too."""
     storage: str | None = None
     """URL of a copy of the run folder, like s3://bucket/run, from which the run can resume when its machine is lost."""
-    trackers: tuple[Literal["wandb", "mlflow"], ...] = ()
-    """Trackers to log to: wandb, mlflow. Each is an extra to install."""
+    trackers: tuple[Literal["wandb"], ...] = ()
+    """Trackers that get what is written for TensorBoard: wandb, which is an extra to install."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     method: MethodConfig = field(default_factory=MethodConfig)

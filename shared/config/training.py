@@ -240,10 +240,10 @@ class SupervisionConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Where the trackers W&B and MLflow file a run.
+    """Where W&B files a run.
 
     Its name there is that of its folder. The runs of --seeds are one group.
     """
 
     project: str = "tributary"
-    """W&B project, and MLflow experiment."""
+    """W&B project."""

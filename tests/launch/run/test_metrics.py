@@ -17,7 +17,7 @@ from launch.presets import PRESETS
 from launch.run.events import Message, Progress
 from launch.run.folder import RunFolder
 from launch.run.metrics import Messages, Metrics, Reporting, annealing_warning, dropped_message
-from launch.run.trackers import scalars
+from launch.run.tensorboard import scalars
 from shared.config import OptimizerConfig, RunConfig
 from shared.types import StageSeconds
 

@@ -1,0 +1,184 @@
+"""TensorBoard points of a run. Weights & Biases, if the settings name it, copies them."""
+
+import importlib.util
+import math
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launch.output import write_json
+from launch.run.events import Progress
+from launch.run.folder import read_object
+from launch.run.metrics import INFO
+from shared.config import RunConfig, flat_settings
+from shared.errors import setting_error
+from shared.types import Video
+
+# A histogram needs each value once per count.
+_MOST_HISTOGRAM_VALUES = 10_000
+# W&B uploads the rest when it is closed. `wandb sync` uploads what is left then.
+_MOST_UPLOAD_SECONDS = 10.0
+
+
+# The groups follow a reader's questions: does it learn, is it fast, is it sound.
+_GROUPS = {
+    "mean_return_100": "return/training_mean_100",
+    "interval_mean_return": "return/training_interval",
+    "episodes": "return/episodes",
+    "frames_per_second": "speed/frames_per_second",
+    "agent_steps_per_second": "speed/agent_steps_per_second",
+    "updates_per_second": "speed/updates_per_second",
+    "gradients_per_second": "speed/gradients_per_second",
+    "learner_milliseconds": "speed/learner_milliseconds_per_gradient",
+    "policy_lag_mean": "asynchrony/policy_lag_mean",
+    "policy_lag_max": "asynchrony/policy_lag_max",
+    "agent_steps_in_flight": "asynchrony/agent_steps_in_flight",
+    "gradients_per_update": "asynchrony/gradients_per_update",
+    "actors_alive": "asynchrony/actors_alive",
+    "actor_restarts": "asynchrony/actor_restarts",
+    "learning_rate": "learning/learning_rate",
+    "gradient_norm": "learning/gradient_norm",
+    "passes": "learning/passes",
+}
+_EVALUATION_GROUPS = {
+    "mean_return": "return/evaluation_mean",
+    "median_return": "return/evaluation_median",
+    "standard_error": "return/evaluation_standard_error",
+    "collapsed_episodes": "return/evaluation_collapsed_episodes",
+}
+
+
+def scalars(row: Progress) -> list[tuple[str, float]]:
+    """The known and finite numbers of a row for a tracker, as pairs of `group/name` and value."""
+    values = asdict(row)
+    found = [(tag, values[name]) for name, tag in _GROUPS.items()]
+    found += [(f"learning/{name}", value) for name, value in row.statistics.items()]
+    found += [(INFO + name, value) for name, value in row.info.items()]
+    found += [(f"stage_microseconds/{name}", value) for name, value in values["stage_microseconds"].items()]
+    found += [(f"agent_steps_dropped/{name}", value) for name, value in values["agent_steps_dropped"].items()]
+    return _known(found)
+
+
+def evaluation_scalars(point: dict[str, Any]) -> list[tuple[str, float]]:
+    """The same for an evaluation."""
+    return _known([(tag, point[name]) for name, tag in _EVALUATION_GROUPS.items()])
+
+
+def _known(found: Sequence[tuple[str, float | None]]) -> list[tuple[str, float]]:
+    return [(tag, value) for tag, value in found if value is not None and math.isfinite(value)]
+
+
+class TensorBoard:
+    """Scalars by frames, in groups; the histogram of policy lag; hyperparameters; videos of evaluations.
+
+    No method raises: a full disk or a W&B without its server must not end a run. After an error, which `log` gets in
+    one line, nothing more is written to the one that failed.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, log: Callable[[str], None]) -> None:
+        import tensorflow as tf
+        from tensorboard.plugins.hparams import api as hparams
+
+        self._tf, self._log = tf, log
+        self._wandb: Any = None
+        self._events: Any = None
+        if "wandb" in config.trackers:
+            # Before the file is created, of which W&B learns by that.
+            with self._one_warning("wandb"):
+                self._wandb = _wandb_run(folder, config)
+        with self._one_warning("TensorBoard"):
+            self._events = tf.summary.create_file_writer(str(folder))
+            with self._events.as_default(step=0):
+                hparams.hparams(flat_settings(config), trial_id=folder.name)
+
+    def write(self, row: Progress) -> None:
+        """Write the points of a row."""
+        if self._events is None:
+            return
+        tf = self._tf
+        with self._one_warning("TensorBoard"):
+            with self._events.as_default(step=row.frames):
+                for tag, value in scalars(row):
+                    tf.summary.scalar(tag, value)
+                lags = _repeated(row.policy_lag_counts)
+                if len(lags):
+                    tf.summary.histogram("asynchrony/policy_lag", lags)
+            for point in row.evaluations:
+                with self._events.as_default(step=point["frames"]):
+                    for tag, value in evaluation_scalars(point):
+                        tf.summary.scalar(tag, value)
+            self._events.flush()
+
+    def write_video(self, video: Video, frames: int) -> None:
+        """Write the video of an evaluation of the weights after `frames` frames."""
+        if self._events is None:
+            return
+        # The image plugin passes the bytes to the browser, which plays GIFs.
+        metadata = self._tf.compat.v1.SummaryMetadata(
+            plugin_data=self._tf.compat.v1.SummaryMetadata.PluginData(plugin_name="images")
+        )
+        picture = self._tf.constant([str(video.width).encode(), str(video.height).encode(), video.gif])
+        with self._one_warning("TensorBoard"):
+            with self._events.as_default(step=frames):
+                self._tf.summary.write("evaluation/episode", picture, metadata=metadata)
+            self._events.flush()
+
+    def close(self) -> None:
+        """Close the file, and let W&B upload what is left for a while."""
+        if self._events is not None:
+            with self._one_warning("TensorBoard"):
+                self._events.close()
+        if self._wandb is not None:
+            with self._one_warning("wandb"):
+                self._wandb.finish()
+
+    @contextmanager
+    def _one_warning(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        # W&B has its own exceptions, besides those of HTTP and of TensorFlow.
+        except Exception as error:
+            if name == "TensorBoard":
+                self._events = None
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._log(f"warning: {name}: {reason}; nothing more is written to it, and metrics.jsonl has every row")
+
+
+def _wandb_run(folder: Path, config: RunConfig) -> Any:
+    """The run of Weights & Biases, with the settings as its config. A resumed run continues it, by trackers.json."""
+    import wandb
+
+    file = folder / "trackers.json"
+    run_id = read_object(file).get("wandb") or secrets.token_hex(4)
+    write_json(file, {"wandb": run_id})
+    several = folder.parent.name if folder.name.startswith("seed-") else None
+    return wandb.init(
+        project=config.tracking.project,
+        group=several,
+        name=folder.name if several is None else f"{several}/{folder.name}",
+        dir=str(folder),
+        config=flat_settings(config),
+        id=run_id,
+        resume="allow",
+        sync_tensorboard=True,
+        # Its console capture would come between the live table and the terminal.
+        settings=wandb.Settings(console="off", finish_timeout=_MOST_UPLOAD_SECONDS),
+    )
+
+
+def check_trackers(config: RunConfig) -> None:
+    """Refuse a tracker whose package is missing."""
+    for name in config.trackers:
+        if importlib.util.find_spec(name) is None:
+            raise setting_error("trackers", name, f"is not installed: pip install 'tributary-rl[{name}]'")
+
+
+def _repeated(counts: dict[int, int]) -> np.ndarray:
+    """Each lag float64 repeated by its count, thinned to about _MOST_HISTOGRAM_VALUES."""
+    share = max(1.0, sum(counts.values()) / _MOST_HISTOGRAM_VALUES)
+    return np.repeat(list(counts), [max(1, round(count / share)) for count in counts.values()]).astype(np.float64)
