@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Evaluated,
         Event,
         Message,
+        Preparing,
         Progressed,
         Row,
         Saved,
@@ -46,6 +47,7 @@ __all__ = [
     "Evaluated",
     "Message",
     "Picture",
+    "Preparing",
     "Progressed",
     "Row",
     "Run",
@@ -99,7 +101,8 @@ _HOMES = {
     for module, names in {
         "launch.python.run": ("Picture", "Run"),
         "launch.run.events": (
-            "Episodes", "Evaluated", "Message", "Progressed", "Row", "Saved", "Started", "Stopped", "Weights",
+            "Episodes", "Evaluated", "Message", "Preparing", "Progressed", "Row", "Saved", "Started", "Stopped",
+            "Weights",
         ),
         "launch.train": ("TrainingFailedError",),
         "shared.errors": ("ConfigurationError",),
@@ -164,9 +167,9 @@ def train(
         resume: run to go on with in its folder; its settings are the defaults.
         start_from: run whose best weights the new one starts with; its settings are the defaults without a preset.
         on_row: called with each row of numbers as metrics.jsonl has it. When it returns False, the run is stopped.
-        on_event: called with each event of the run (`Started`, `Message`, `Progressed`, `Episodes`, `Row`, `Evaluated`,
-            `Saved`, `Weights`, `Stopped`) and the handle that `start` returns. When it returns False, the run is
-            stopped. `Weights` come after `request_weights` of the handle.
+        on_event: called with each event of the run (`Started`, `Message`, `Preparing`, `Progressed`, `Episodes`, `Row`,
+            `Evaluated`, `Saved`, `Weights`, `Stopped`) and the handle that `start` returns. When it returns False, the
+            run is stopped. `Weights` come after `request_weights` of the handle.
         progress: print the run's lines.
         trust_imports: import the modules that the settings of an earlier run name, and run their code.
 

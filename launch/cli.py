@@ -9,6 +9,7 @@ from dataclasses import is_dataclass
 from typing import NamedTuple, get_type_hints
 
 from launch.interrupts import blocked
+from launch.machine import without_collections
 from launch.output import exit_code, nearest, revision, versions
 from shared.errors import ConfigurationError
 
@@ -83,7 +84,7 @@ def _run(command: str, *rest: str) -> int | None:
             return None
         command, rest = f"bench {rest[0]}", rest[1:]
     # NumPy's threads inherit it. So SIGTERM goes to the main thread, which holds it back while Ray starts.
-    with blocked(signal.SIGTERM):
+    with blocked(signal.SIGTERM), without_collections():
         from launch.arguments import parse
         from launch.commands.settings import asks_for_help, print_help
 

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import os
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,6 +141,24 @@ def machine_id() -> str | None:
 
 
 # ---- Import paths: the project's packages come before files with the same names
+
+
+@contextmanager
+def without_collections(*, freeze: bool = False) -> Iterator[None]:
+    """Suspend garbage collection, which finds nothing while modules are imported and costs a fifth of that time.
+
+    With `freeze`, later collections pass over all objects that exist at the end of the block: with TensorFlow imported,
+    a full one takes 0.15 seconds otherwise. Only for processes of this project: garbage of before is never freed.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if freeze:
+            gc.freeze()
+        if collects:
+            gc.enable()
 
 
 def project_folder() -> Path:

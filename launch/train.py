@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from launch.checks import check_arrivals, check_checkpoint, check_network, check_video
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
-from launch.machine import ThreadBudget, thread_budget, usable_cores
+from launch.machine import ThreadBudget, thread_budget, without_collections
 from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
 from launch.request import shared_by, sharing_line
-from launch.run.events import Event, Message, Progressed, Started, Stopped, View
+from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
 from launch.run.metrics import annealing_warning
 from launch.run.saving import FirstWeights, check_storage, weights_to_start_from
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 OnEvent = Callable[[Event], object]
 
 _VIEW_SECONDS = 1.0
+_MEASURING = "measuring the mean observation"
 
 
 class TrainOptions(TypedDict, total=False):
@@ -147,6 +148,9 @@ class _Listener:
     def message(self, text: str) -> None:
         self(Message(text))
 
+    def prepare(self, text: str) -> None:
+        self(Preparing(text))
+
     def interrupt(self, error: KeyboardInterrupt) -> None:
         """Stop the run at the first KeyboardInterrupt, and raise the second one. Signal handlers count too."""
         if not self.training or self.stop.interrupted:
@@ -184,6 +188,7 @@ def _prepare(
     from actors.environments import environment_spec
 
     started = time.time()
+    listener.prepare("checking the settings and the environment")
     spec = environment_spec(config.environment, trial=True)
     check_network(config, spec)
     for note in spec.notes:
@@ -221,13 +226,18 @@ def _prepare(
     return _Run(config, spec, folder, preset, resume, budget, first, listener, started)
 
 
+def _measures_mean(run: _Run) -> bool:
+    """Whether this run is a new one whose network subtracts a mean observation."""
+    return not run.resume and run.first is None and centres_observations(run.config, run.spec)
+
+
 def _spec_of(run: _Run) -> "EnvironmentSpec":
-    """The spec with the mean observation of a new run, if its network subtracts one."""
-    if run.resume or run.first is not None or not centres_observations(run.config, run.spec):
+    """The spec, with the mean observation if the run measures one."""
+    if not _measures_mean(run):
         return run.spec
     from actors.environments import measure_observation_mean
 
-    mean = measure_observation_mean(run.config.environment, run.config.seed, threads=usable_cores())
+    mean = measure_observation_mean(run.config.environment, run.config.seed)
     return replace(run.spec, observation_mean=mean)
 
 
@@ -240,10 +250,13 @@ def _shared_by_actors(config: RunConfig, actors: int, listener: _Listener) -> Ru
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:
+    if _measures_mean(run):
+        run.listener.prepare(_MEASURING)
     run = run._replace(spec=_spec_of(run))
     config, spec, budget = run.config, run.spec, run.budget
     assert budget is not None
     with _opened_folder(run, budget):
+        run.listener.prepare("importing TensorFlow")
         prepare_tensorflow(gpu=False)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
@@ -266,6 +279,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
 
         # Not as a context: a program that leaves at once does not wait for the thread.
         thread = futures.ThreadPoolExecutor(1)
+        run.listener.prepare("building networks and environments")
         try:
             try:
                 # In the thread that steps them: some environments are bound to the one that makes them.
@@ -292,15 +306,18 @@ def _train_inline(run: _Run) -> dict[str, Any]:
 
 
 def _train_on_ray(run: _Run) -> dict[str, Any]:
-    # Importing ray takes a second or two: after all that can be checked without it.
-    import ray
+    # Importing ray takes half a second or more: after all that can be checked without it.
+    with without_collections():
+        import ray
 
-    from launch.loop.worker_pool import TrainingStoppedError
-    from launch.on_ray.cluster import check_nodes, cluster_nodes, connect, machines_requested, takes_gpu_here
-    from launch.on_ray.learner_process import run_learners
+        from launch.loop.worker_pool import TrainingStoppedError
+        from launch.on_ray.cluster import check_nodes, cluster_nodes, connect, machines_requested, takes_gpu_here
+        from launch.on_ray.learner_process import run_learners
 
     config, budget, listener = run.config, run.budget, run.listener
     try:
+        starting = "starting Ray" if config.address == "local" else f"joining the cluster at {config.address}"
+        listener.prepare(f"{starting}, {_MEASURING}" if _measures_mean(run) else starting)
         # Beside Ray's start, which waits for its processes most of the time.
         thread = futures.ThreadPoolExecutor(1)
         spec = thread.submit(_spec_of, run)
@@ -334,6 +351,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             # Across a restart of the learner too: a signal that comes between two learners is honoured.
             with listener.stop.training():
                 _start(run, budget)
+                listener.prepare("learner and actors: importing TensorFlow")
                 return run_learners(
                     config,
                     run.spec,

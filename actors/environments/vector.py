@@ -204,18 +204,18 @@ def environment_spec(config: EnvironmentConfig, *, trial: bool = False) -> Envir
             f"would skip frames twice with --environment.frame-skip {config.frame_skip}; set only the latter",
         )
     adapter_of(config).check()
-    with _checked(config, 1) as environments:
+    with _checked(config) as environments:
         spec = environments.spec()
         return replace(spec, notes=(*spec.notes, *_try(environments, spec))) if trial else spec
 
 
 @contextmanager
-def _checked(config: EnvironmentConfig, count: int, threads: int = 1) -> Iterator[VectorEnvironment]:
-    """Environments to be looked at, whose failure is a mistake in the settings."""
+def _checked(config: EnvironmentConfig) -> Iterator[VectorEnvironment]:
+    """One environment to be looked at, whose failure is a mistake in the settings."""
     # Some environments change to a folder of theirs: relative paths of this command are still to be read.
     with chdir("."):
         try:
-            environments = VectorEnvironment(config, count, threads)
+            environments = VectorEnvironment(config, 1)
             try:
                 yield environments
             finally:
@@ -249,12 +249,12 @@ def _try(environments: VectorEnvironment, spec: EnvironmentSpec) -> tuple[str, .
     return ()
 
 
-# 1,600 agent steps of random play, of which every tenth observation is kept: one second on two cores, where four times
-# the environments took 3.7. The mean is then 0.3 to 0.6 of 255 off that of 32,000 agent steps, where it was 0.1 to 0.4.
-_ENVIRONMENTS, _STEPS, _STRIDE = 4, 400, 10
+# 800 agent steps of random play, of which every tenth observation is kept: 0.5 seconds of one core, where 400 in each
+# of four environments took 1.3. The mean is 0.3 to 0.9 of 255 off that of 32,000 agent steps, where it was 0.2 to 0.6.
+_STEPS, _STRIDE = 800, 10
 
 
-def measure_observation_mean(config: EnvironmentConfig, seed: int, threads: int = 1) -> npt.NDArray[np.float32]:
+def measure_observation_mean(config: EnvironmentConfig, seed: int) -> npt.NDArray[np.float32]:
     """The mean observation of random play, float32 of the shape of one observation, in the observations' unit.
 
     A game's picture is mostly constant. Without centring, the constant part dominates the input of the hidden layer: on
@@ -262,12 +262,12 @@ def measure_observation_mean(config: EnvironmentConfig, seed: int, threads: int 
     subtracted, none are.
     """
     generator, kept = np.random.default_rng(seed), []
-    with _checked(config, _ENVIRONMENTS, threads) as environments:
+    with _checked(config) as environments:
         spec = environments.spec()
         observations, masks = spec.split(environments.reset(seed))
         for step in range(1, _STEPS + 1):
-            result = environments.step(random_actions(spec.actions, _ENVIRONMENTS, generator, masks))
+            result = environments.step(random_actions(spec.actions, 1, generator, masks))
             observations, masks = spec.split(result.observations)
             if step % _STRIDE == 0:
-                kept.append(observations.mean(axis=0))
+                kept.append(observations[0])
     return np.mean(kept, axis=0, dtype=np.float32)

@@ -1,6 +1,8 @@
 """The display of a training run: a live table on a terminal, plain lines where the output is no terminal."""
 
+import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from launch.interrupts import blocked
 from launch.output import duration, number, print_line, quoted
-from launch.run.events import Event, Message, Progress, Progressed, Started, Stopped
+from launch.run.events import Event, Message, Preparing, Progress, Progressed, Started, Stopped
 from launch.run.status import trust_option
 from launch.run.stopping import evaluation_line
 from shared.config import RunConfig
@@ -24,6 +27,16 @@ _FURTHER = {
     "return_reached": " --stop-at-return N",
     "time_reached": " --stop-after-seconds N",
 }
+
+
+class _Waiting:
+    """A line with what is waited for, and the seconds since the start."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self._began = text, time.monotonic()
+
+    def __rich__(self) -> Text:
+        return Text(f"{self.text}… {time.monotonic() - self._began:.0f} s")
 
 
 class Display:
@@ -38,6 +51,7 @@ class Display:
         self._config = config
         self._console = console
         self._live: Live | None = None
+        self._waiting = _Waiting("")
         self._last_line = -_PLAIN_LINE_SECONDS
         self._reported = self._failed = False
         self._trust = ""
@@ -55,13 +69,17 @@ class Display:
         match event:
             case Message(text):
                 self.message(text)
+            case Preparing(text):
+                # A pipe or a log has the messages, which remain true.
+                if self._console.is_terminal and not self._reported:
+                    self.wait_for(text)
             case Started(actors=actors, config=config):
                 self._trust = trust_option(config)
                 text, first = f"starting {actors} actor{'s' * (actors > 1)}", config.actor.most_rollouts_ahead
                 if first:
                     steps = first * config.actor.environments * config.actor.unroll_length
                     text += f"; each first plays up to {steps:,} agent steps, which are not counted"
-                self.wait_for(f"{text}…")
+                self.wait_for(text)
             case Progressed(progress):
                 self.update(progress)
             case Stopped():
@@ -72,12 +90,18 @@ class Display:
                     self.message(line)
 
     def wait_for(self, text: str) -> None:
-        """Show a text until there is progress."""
-        if self._console.is_terminal:
-            live = self._live = Live(text, console=self._console, refresh_per_second=2, transient=False)
-            self._show(lambda: live.start(refresh=True))
+        """Show a text with the seconds since the first one, until there is progress or another text."""
+        if not self._console.is_terminal:
+            self.message(f"{text}…")
+            return
+        self._waiting.text = text
+        if self._live is None:
+            live = self._live = Live(self._waiting, console=self._console, refresh_per_second=2, transient=True)
+            # Its thread leaves SIGTERM to the main one, which holds it back while Ray starts.
+            with blocked(signal.SIGTERM):
+                self._show(lambda: live.start(refresh=True))
         else:
-            self.message(text)
+            self._show(self._live.refresh)
 
     def message(self, text: str) -> None:
         """Print one line above the table."""
@@ -91,6 +115,8 @@ class Display:
 
     def _update(self, progress: Progress) -> None:
         if self._live is not None:
+            # The last table stays on the screen.
+            self._live.transient = False
             self._live.update(progress_table(progress, self._config))
         elif progress.elapsed_seconds - self._last_line >= _PLAIN_LINE_SECONDS:
             self._last_line = progress.elapsed_seconds

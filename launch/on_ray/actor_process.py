@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import gymnasium
 
 from actors.environments import EnvironmentSpec
-from launch.machine import usable_cores
+from launch.machine import usable_cores, without_collections
 from launch.on_ray.transport import Answer, ChannelAddress, LocalEndpoint, open_channel
 from launch.tensorflow_setup import prepare_tensorflow
 from shared.config import RunConfig
@@ -83,7 +83,8 @@ class ActorProcess(WorkerProcess):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> None:
         self._not_made: str | None = None
         try:
-            self._runner = self.make_runner(config, spec, actor_id)
+            with without_collections(freeze=True):
+                self._runner = self.make_runner(config, spec, actor_id)
         except Exception as error:
             self._not_made = why_not_made(error, config)
 

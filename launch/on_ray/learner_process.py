@@ -25,7 +25,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.environments import EnvironmentSpec
 from launch.interrupts import StoppedBeforeTrainingError, StopRequest
 from launch.loop.executor import Executor
-from launch.machine import ThreadBudget
+from launch.machine import ThreadBudget, without_collections
 from launch.on_ray.cluster import ClusterView, cluster_nodes, on_node, takes_gpu_here
 from launch.on_ray.executor import PROCESS_OPTIONS, RayExecutor, failure_reason
 from launch.on_ray.node_aggregator import NodesExecutor
@@ -102,7 +102,8 @@ class LearnerProcess:
         self._session: TrainingSession | None = None
         self._not_made: Exception | None = None
         try:
-            self._session = self._make_session(start)
+            with without_collections(freeze=True):
+                self._session = self._make_session(start)
         except Exception as error:
             # Raised by `run`, `view` and `interrupt` with its type, which the driver reads.
             self._not_made = error

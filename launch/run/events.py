@@ -1,7 +1,7 @@
 """The typed events of a training run, which `launch.train` passes to its listener. All can be sent to other processes.
 
 A run is Started, then sends Progressed about once a second and the other events as they occur, and ends with Stopped.
-Messages may come before Started.
+Preparing and Messages may come before Started.
 """
 
 import math
@@ -81,6 +81,12 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class Preparing(msgspec.Struct, frozen=True, tag=True):
+    """The work that the run has begun, up to the first report of an actor. Replaces the one before it."""
+
+    text: str
+
+
 class Progressed(msgspec.Struct, frozen=True, tag=True):
     """The present state of the run. Nothing in it is written anywhere."""
 
@@ -140,9 +146,9 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     summary: dict[str, Any]
 
 
-SessionEvent = Message | Episodes | Row | Evaluated | Saved | Weights
+SessionEvent = Message | Preparing | Episodes | Row | Evaluated | Saved | Weights
 """Events that the training loop itself sends."""
-Event = Started | Message | Progressed | Episodes | Row | Evaluated | Saved | Weights | Stopped
+Event = Started | Message | Preparing | Progressed | Episodes | Row | Evaluated | Saved | Weights | Stopped
 
 
 class View(NamedTuple):

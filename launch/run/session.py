@@ -28,7 +28,7 @@ from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
-from launch.run.events import Evaluated, Progress, Saved, View, Weights
+from launch.run.events import Evaluated, Preparing, Progress, Saved, View, Weights
 from launch.run.folder import RunFolder, read_weights
 from launch.run.metrics import Messages, Metrics, MissingInfo, Reporting, change_message, dropped_message
 from launch.run.saving import Saving
@@ -136,6 +136,7 @@ class TrainingSession:
         self._first_logged = False
         if self._awaited is not None:
             self.log(f"learner: ready; {self._executor.actors} actor{'s' * (self._executor.actors > 1)} to come")
+            self._messages.emit(Preparing("actors: building environments and networks, then playing"))
         self._metrics = Metrics(self.learner, self._evaluations.last, config.actor)
         self._tensorboard = TensorBoard(folder, config, self.log)
         self._reporting = Reporting(

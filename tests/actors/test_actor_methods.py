@@ -192,6 +192,15 @@ def grown(call: Callable[[], object], warm_up: int, calls: int) -> tuple[int, fl
     return objects, float(np.median(added))
 
 
+def test_an_actor_traces_the_graphs_that_it_uses_and_no_others(cartpole: RunConfig) -> None:
+    """To set the weights, to act, and the gradient: a trace takes a tenth of a second of the start."""
+    actor = make_actor(cartpole)
+    assert actor.traces == 0
+    for _ in range(3):
+        run(actor, cartpole, WeightSnapshot(0, first_weights(cartpole)))
+    assert actor.traces == 3
+
+
 @pytest.mark.parametrize(
     ("what", "task", "method", "calls", "most_bytes"),
     [

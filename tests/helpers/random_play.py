@@ -4,6 +4,5 @@ import pytest
 
 
 def shorten_random_play(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two environments for 40 vector steps. A run has four for 400, which take a second."""
-    monkeypatch.setattr("actors.environments.vector._ENVIRONMENTS", 2)
+    """40 agent steps. A run has 800, which take half a second."""
     monkeypatch.setattr("actors.environments.vector._STEPS", 40)

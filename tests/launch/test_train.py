@@ -21,7 +21,18 @@ from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopReques
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.placement import Node
 from launch.presets.settings_files import with_settings
-from launch.run.events import Episodes, Event, Message, Progressed, Row, Saved, Started, Stopped, Weights
+from launch.run.events import (
+    Episodes,
+    Event,
+    Message,
+    Preparing,
+    Progressed,
+    Row,
+    Saved,
+    Started,
+    Stopped,
+    Weights,
+)
 from launch.run.folder import RunFolder, holder_of
 from launch.train import Result, TrainingFailedError, train
 from shared.config import RunConfig
@@ -185,6 +196,12 @@ def test_a_run_sends_its_events_and_its_weights_and_leaves_its_numbers(tmp_path:
     kinds = [type(event) for event in events]
     started = kinds.index(Started)
     assert {Row, Saved, Progressed} & set(kinds[:started]) == set()
+    stages = [event.text for event in events if isinstance(event, Preparing)]
+    assert stages == [
+        "checking the settings and the environment",
+        "importing TensorFlow",
+        "building networks and environments",
+    ]
     assert events[started] == Started(str(run), quick(), 1)
     assert kinds.count(Stopped) == 1
     assert events[-1] == Stopped(str(run), result.summary)

@@ -18,7 +18,7 @@ from watched_processes import rows
 from launch.cli import main
 from launch.commands.display import Display, progress_table
 from launch.presets import PRESETS
-from launch.run.events import Progress, Started, Stopped
+from launch.run.events import Preparing, Progress, Started, Stopped
 from launch.run.folder import RunFolder
 from shared.config import RunConfig
 
@@ -227,9 +227,28 @@ def test_no_table_of_zeros_before_the_actors_report(actors: int, fresh: bool, wo
     assert "1,000 (1.0 %)" in shown_by(console)
 
 
+def test_each_stage_of_a_start_replaces_the_one_before_until_there_is_progress(cartpole: RunConfig) -> None:
+    console = screen()
+    shown = []
+    with Display(cartpole, console) as display:
+        for event in (Preparing("starting Ray"), Started("run", cartpole, 2), Preparing("building networks")):
+            display.show(event)
+            shown.append(shown_by(console))
+        display.update(LARGE)
+        after = shown_by(console)
+        display.show(Preparing("too late"))
+    assert "starting Ray… 0 s" in shown[0]
+    assert "starting 2 actors… 0 s" in shown[1].removeprefix(shown[0])
+    assert "building networks… 0 s" in shown[2].removeprefix(shown[1])
+    assert "…" not in shown_by(console).removeprefix(after)
+    # Each is written over the line of the one before it.
+    assert shown[2].count("\n") == 0
+
+
 def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
     console = Console(file=io.StringIO(), width=80)
     with Display(cartpole, console) as display:
+        display.show(Preparing("starting Ray"))
         display.show(Started("run", cartpole, 2))
         for seconds in (0, 4, 9, 10, 19, 21):
             display.update(replace(LARGE, agent_steps_per_second=100.0 * seconds, elapsed_seconds=float(seconds)))

@@ -1,5 +1,6 @@
 """The executors of actors and of nodes over Ray, with processes that a test completes by hand."""
 
+import gc
 import pickle
 import threading
 from dataclasses import replace
@@ -144,6 +145,25 @@ class Stalls:
 class StallingProcess(ActorProcess):
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Stalls:  # noqa: ARG002
         return Stalls()
+
+
+class CollectingProcess(ActorProcess):
+    def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Stalls:  # noqa: ARG002
+        self.collected = gc.isenabled()
+        return Stalls()
+
+
+def test_an_actor_starts_without_garbage_collections_and_later_ones_pass_over_what_it_has_made(
+    cartpole: RunConfig,
+) -> None:
+    before = gc.get_freeze_count()
+    try:
+        process = CollectingProcess(cartpole, environment_spec(cartpole.environment), 0)
+        assert not process.collected
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
 
 
 def test_an_exception_that_cannot_be_pickled_comes_as_a_line_with_its_place(cartpole: RunConfig) -> None:
