@@ -161,7 +161,8 @@ def _wandb_run(folder: Path, config: RunConfig) -> Any:
         project=config.tracking.project,
         group=several,
         name=folder.name if several is None else f"{several}/{folder.name}",
-        dir=str(folder),
+        # Not within the folder: W&B copies files of TensorBoard to where it writes, and would find the copies again.
+        dir=str(folder.parent),
         config=flat_settings(config),
         id=run_id,
         resume="allow",

@@ -26,7 +26,7 @@ def test_both_folders_of_a_resumed_run_carry_one_id_of_wandb(client: Path, tmp_p
     resume = f"--resume {folder} --total-frames 4000"
     Training(client, folder, resume, **OFFLINE).summary()
     run_id = json.loads((folder / "trackers.json").read_text())["wandb"]
-    kept = sorted((folder / "wandb").glob("offline-run-*"))
+    kept = sorted((tmp_path / "wandb").glob("offline-run-*"))
     assert len(kept) == 2
     for run in kept:
         assert run.name.endswith(f"-{run_id}")
@@ -43,7 +43,7 @@ def test_points_evaluations_and_videos_arrive(client: Path, tmp_path: Path) -> N
         training.wait_for(lambda: log.is_file() and log.read_text().count(evaluated) >= 2, "two evaluations")
         training.interrupt()
     assert "warning" not in log.read_text()
-    (offline,) = (folder / "wandb").glob("offline-run-*")
+    (offline,) = (tmp_path / "wandb").glob("offline-run-*")
     (kept,) = offline.glob("run-*.wandb")
     for tag in ("return/training_mean_100", "return/evaluation_mean", "evaluation/episode"):
         assert tag.encode() in kept.read_bytes()

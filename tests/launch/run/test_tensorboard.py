@@ -123,6 +123,7 @@ def test_wandb_synchronises_what_tensorboard_gets(tmp_path: Path, wandb: FakeWan
     tracker.close()
     (started,) = wandb.started
     assert started["sync_tensorboard"]
+    assert Path(started["dir"]) == folder.parent, "its own copies would be read again"
     assert (started["project"], started["group"], started["name"]) == ("games", "ours", "ours/seed-1")
     assert started["config"]["optimizer.learning_rate"] == RunConfig().optimizer.learning_rate
     assert wandb.finished == 1
