@@ -49,8 +49,8 @@ train: $(INSTALLED)
 	$(BIN)/tributary train $(ARGS)
 
 agent: $(INSTALLED)
-	$(BIN)/python -m launch.commands.zoo pack $(RUN) $(NAME) $(ARGS)
-	$(BIN)/python -m launch.commands.zoo > docs/zoo.md
+	$(BIN)/python docs/zoo.py pack $(RUN) $(NAME) $(ARGS)
+	$(BIN)/python docs/zoo.py > docs/zoo.md
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)

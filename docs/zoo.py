@@ -1,0 +1,181 @@
+"""For maintainers: make a run an agent that ships, and write the page of the agents.
+
+    python docs/zoo.py pack RUN NAME     add the agent of a run to launch/zoo, evaluated by each published protocol
+    python docs/zoo.py > docs/zoo.md     the page
+
+An agent's folder has the files of a run: weights (as float16 unless the score suffers), settings and manifest without
+paths, a hundred rows of metrics, the summary, and evaluations with the commands that repeat them.
+"""
+
+import argparse
+import json
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from actors.environments import adapter_of, environment_spec
+from launch import zoo
+from launch.commands.zoo import described_agents
+from launch.output import exit_code, replace_folder, revision, to_json, write_json
+from launch.presets.settings_files import for_another_run
+from launch.results.curves import read_rows
+from launch.results.evaluate import EvaluateArguments, load_policy, mean_and_error, score
+from launch.run.folder import RunFolder, WeightsName, read_summary, write_weights
+from launch.run.status import run_path
+from shared.errors import ConfigurationError
+
+_PAGE = """\
+# Agents that ship
+
+`zoo:NAME` can replace a run folder in `tributary watch`, `evaluate`, `record`, `plot`, `report`, `export` and
+`train --start-from`. Their output goes to `runs/zoo-NAME` in the working directory; the agents themselves are
+read-only. `tributary zoo` lists them, and `--json FILE` writes the list.
+
+Each score is the mean unclipped return of whole episodes ± its standard error, by the [protocol](scores.md) in the same
+row. The command repeats it; on another processor, sampled actions and therefore games may differ. Agent steps include
+those of the run that a run started from. The weights are the last ones, or the best of the training.
+
+| agent | environment | agent steps of training | protocol | score | command |
+|---|---|---|---|---|---|
+"""
+_MAKE = """
+`make agent RUN=runs/NAME NAME=pong` adds the agent of a run: it stores the weights as float16 unless the score suffers,
+runs the evaluations, and writes this page.
+"""
+_MOST_BYTES = 3_500_000
+_ROWS = 100
+_SIGNIFICANT_DIGITS = 5
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ABSOLUTE_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/\"']+/)*([^\s/\"']+)")
+# Options with names of files or machines, which do not affect the training.
+_OWN_OPTIONS = ("--run-dir", "--json", "--storage", "--address", "--record-arrivals", "--resume")
+
+
+def page() -> str:
+    """The text of docs/zoo.md."""
+    rows = []
+    for name, agent in described_agents().items():
+        first = f"`{name}`", agent["environment"], f"{agent['agent_steps']:,}"
+        for made in agent["evaluations"]:
+            cells = (*first, made["protocol"]["name"], mean_and_error(made), f"`{made['command']}`")
+            rows.append(f"| {' | '.join(cells)} |\n")
+            first = "", "", ""
+    return _PAGE + "".join(rows) + _MAKE
+
+
+def pack(
+    folder: Path, name: str, *, weights: WeightsName = "auto", episodes: int = 100, into: Path = zoo.FOLDER
+) -> Path:
+    """Add the agent of a run to the folder `into`. Returns the agent's folder, which is replaced as a whole.
+
+    Args:
+        folder: of the run.
+        name: of the agent, for zoo:NAME.
+        weights: as in `tributary evaluate`.
+        episodes: of each evaluation.
+        into: the agents that ship.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{name}: a name is of lower-case letters, digits and hyphens")
+    run = RunFolder(folder)
+    config = replace(for_another_run(run.read_config("run")), address="local", trackers=())
+    spec = run.with_observation_mean(config, environment_spec(config.environment))
+    policy, snapshot, source = load_policy(run, config, spec, weights)
+    rows = _thinned(read_rows(run))
+    # On the file system of `into`, for the rename at the end.
+    with tempfile.TemporaryDirectory(dir=into, prefix=".pack-") as parent:
+        agent = RunFolder(Path(parent) / name)
+        agent.path.mkdir()
+        agent.write_config(config)
+        if spec.observation_mean is not None:
+            np.save(agent.observation_mean, spec.observation_mean, allow_pickle=False)
+        write_json(agent.summary, _scrubbed(read_summary(run)))
+        agent.metrics.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
+        first, *others = list(adapter_of(config.environment).protocols) or ["training"]
+        means: dict[str, float] = {}
+        for dtype in ("float32", "float16"):
+            write_weights(agent.best_weights, snapshot, policy.layout, source, dtype)
+            result = _evaluated(agent, name, first, episodes)
+            means[dtype] = result["mean_return"]
+        if means["float16"] < means["float32"] - 2 * (result["standard_error"] or 0.0):
+            dtype = "float32"
+            write_weights(agent.best_weights, snapshot, policy.layout, source, dtype)
+            _evaluated(agent, name, first, episodes)
+        for protocol in others:
+            _evaluated(agent, name, protocol, episodes)
+        made = {"dtype": dtype, "weights": source, "protocol": first, "mean_returns": means, "revision": revision()}
+        write_json(agent.manifest, _manifest(run) | {"packed": made})
+        size = agent.best_weights.stat().st_size
+        if size > _MOST_BYTES:
+            raise ConfigurationError(f"{run.path}: its weights are {size:,} bytes, and may be {_MOST_BYTES:,} at most")
+        replace_folder(agent.path, into / name)
+        return into / name
+
+
+def _evaluated(agent: RunFolder, name: str, protocol: Any, episodes: int) -> dict[str, Any]:
+    """Evaluate the agent, and store the result with the command that repeats it."""
+    result = score(EvaluateArguments(run=agent.path, episodes=episodes, protocol=protocol), Console())
+    if result is None:
+        raise KeyboardInterrupt
+    option = "" if episodes == EvaluateArguments.episodes else f" --episodes {episodes}"
+    result["command"] = f"tributary evaluate {zoo.PREFIX}{name} --protocol {protocol}{option}"
+    write_json(agent.output(f"evaluation-{protocol}.json"), result)
+    return result
+
+
+def _manifest(run: RunFolder) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads(run.manifest.read_text(encoding="utf-8"))
+    words = iter(shlex.split(manifest["command"]))
+    kept = []
+    for word in words:
+        if word in _OWN_OPTIONS:
+            next(words, None)
+        elif word.partition("=")[0] not in _OWN_OPTIONS:
+            kept.append(word)
+    return _scrubbed(manifest | {"command": shlex.join(kept)})
+
+
+def _scrubbed(values: Any) -> Any:
+    """Plain values, with absolute paths in texts shortened to their last part."""
+    return _mapped(values, str, lambda text: _ABSOLUTE_PATH.sub(r"\1", text))
+
+
+def _mapped(values: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Plain values with each value of one type changed."""
+    if isinstance(values, dict):
+        return {key: _mapped(value, kind, change) for key, value in values.items()}
+    if isinstance(values, list):
+        return [_mapped(value, kind, change) for value in values]
+    return change(values) if isinstance(values, kind) else values
+
+
+def _thinned(rows: Sequence[dict[str, Any]]) -> list[Any]:
+    """At most `_ROWS` rows, including the first and the last, with rounded numbers."""
+    chosen = np.unique(np.linspace(0, len(rows) - 1, _ROWS).round().astype(int))
+    return [_mapped(rows[i], float, lambda value: float(f"{value:.{_SIGNIFICANT_DIGITS}g}")) for i in chosen]
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        print(page(), end="")
+        return
+    parser = argparse.ArgumentParser("python docs/zoo.py", description="Add the agent of a run as zoo:NAME.")
+    parser.add_argument("pack", choices=["pack"])
+    parser.add_argument("run", type=run_path, help="folder of the run, or latest")
+    parser.add_argument("name", help="lower-case letters, digits and hyphens; an existing agent is replaced")
+    parser.add_argument("--weights", default="auto", help="as in tributary evaluate")
+    parser.add_argument("--episodes", type=int, default=EvaluateArguments.episodes, help="of each evaluation")
+    typed = parser.parse_args()
+    print(f"packed: {pack(typed.run, typed.name, weights=typed.weights, episodes=typed.episodes)}")
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
