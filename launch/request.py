@@ -1,12 +1,12 @@
 """A request to train: completed to the settings of a run, and checked before any worker starts."""
 
-import math
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from launch.checks import check_effects
 from launch.output import nearest, quoted
@@ -16,12 +16,13 @@ from launch.presets.settings_files import (
     chosen_in_toml,
     for_another_run,
     modules_of,
+    named,
     read_config_file,
     with_settings,
 )
 from launch.run.folder import SEEDS_FILE, RunFolder, check_imports
 from launch.run.status import LATEST, SeveralSeeds, read_seeds, run_path
-from shared.config import OptionValue, RunConfig
+from shared.config import ActorConfig, OptionValue, RunConfig
 from shared.errors import ConfigurationError, setting_error
 from shared.registry import import_modules
 
@@ -30,19 +31,13 @@ _ID = re.compile(r"-v\d+$|[:/]")
 # A part of the name of a folder.
 _NAME = re.compile(r"\w[\w.-]*")
 
-# The settings that `shared_by` changes, and the other one that decides on agent steps in flight.
-_SHARED = (
-    "actor.environments",
-    "actor.unroll_length",
-    "actor.minibatches",
-    "actor.calls_in_flight",
-    "learner.gradients_per_update",
-    "learner.accumulation",
-)
-# A shorter rollout has little to bootstrap over, and costs a call of the learner for a few agent steps.
-_LEAST_STEPS = 16
-# A prototype of 64 actors learned Pong with 1 environment x 64 steps, and not with 4 x 16: one seed each.
-_LONG_UNROLL = 64
+# The settings that `resolved` derives, and the one that each is derived from: an explicit value switches that one off.
+_DERIVED_FROM = {
+    "actor.environments": "actor.total_environments",
+    "actor.minibatches": "learner.agent_steps_per_update",
+    "learner.gradients_per_update": "learner.agent_steps_per_update",
+    "learner.accumulation": "learner.agent_steps_per_update",
+}
 # Consecutive steps of one environment are alike, which matters the more often they are used: LunarLander, with eight
 # epochs, was learned sooner by updates from sixteen environments than from four (docs/studies/scaling.md).
 _LEAST_ENVIRONMENTS_OF_AN_UPDATE = 4
@@ -84,7 +79,7 @@ class TrainRequest:
 
     def changed(self, config: RunConfig) -> RunConfig:
         """`config` with the changes of its settings."""
-        changed = with_settings(config, self.settings)
+        changed = changed_by_hand(config, self.settings)
         options = {**changed.environment.options, **self.options}
         return with_settings(changed, {"environment.options": options}) if self.options else changed
 
@@ -139,20 +134,6 @@ def complete(request: TrainRequest) -> ResolvedRun:
         raise setting_error("name", request.name, f"--run-dir {request.run_dir} names the folder; leave one out")
     base = base_settings(request)
     config = request.changed(base.config)
-    # What is typed takes precedence over the file.
-    for chosen in (request.settings, base.chosen_in_file):
-        by_hand = [name for name in _SHARED if name in chosen]
-        if "actor.fresh_gradients" in chosen and not config.actor.fresh_gradients:
-            by_hand.append("actor.fresh_gradients")
-        steps = config.actor.steps_in_flight if "actor.steps_in_flight" in chosen else None
-        if by_hand and steps is not None:
-            option = f"--{by_hand[0].replace('_', '-')}"
-            problem = f"chooses {option} by the number of actors; leave one out"
-            raise setting_error("actor.steps_in_flight", steps, problem)
-        if by_hand:
-            config = replace(config, actor=replace(config.actor, steps_in_flight=None))
-        if by_hand or steps is not None:
-            break
     check_effects(config, [*request.settings, *(("environment.options",) if request.options else ())])
     try:
         check_effects(config, base.chosen_in_file)
@@ -161,75 +142,77 @@ def complete(request: TrainRequest) -> ResolvedRun:
     return base._replace(config=config, typed_name=request.name)
 
 
-def shared_by(config: RunConfig, actors: int) -> RunConfig:
-    """The settings with which `actors` actors learn as a few do.
+def changed_by_hand(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """`config` with settings that a user chose, by full names or nested, and without those that they make pointless."""
+    return _without_derivation(with_settings(config, settings), named(settings))
 
-    What learning depends on is the number of agent steps under way at once, not the number of updates between a
-    gradient's weights and those that it meets (docs/scaling.md). So `actor.steps_in_flight` is divided among the
-    actors: few environments and long unrolls, since many environments with short unrolls learned least at the same
-    number. An update keeps its agent steps, and with them the learning rate stays right: fewer minibatches, then the
-    mean of several gradients. It is from at least four environments, and two for each epoch, where the rollout can be
-    divided into as many minibatches.
+
+def _without_derivation(config: RunConfig, chosen: Collection[str]) -> RunConfig:
+    """`config`, in which each derived setting among `chosen` keeps its value."""
+    for name, source in _DERIVED_FROM.items():
+        value = attrgetter(source)(config)
+        if name not in chosen or value is None:
+            continue
+        if source in chosen:
+            raise setting_error(source, value, f"decides on --{name.replace('_', '-')}; leave one out")
+        config = with_settings(config, {source: None})
+    return config
+
+
+def resolved(config: RunConfig, actors: int) -> RunConfig:
+    """The settings of a new run with `actors` actors: those of each actor, and of the learner, for this number.
+
+    A preset is a set of hyperparameters, and the number of actors none of them. `actor.total_environments` are divided
+    among the actors, so that the agent steps in flight stay the same, on which learning depends (docs/scaling.md). An
+    update keeps its `learner.agent_steps_per_update`: it is from a minibatch of a large rollout, or the mean of the
+    gradients of several small ones. It has data of at least four environments, and of two for each epoch.
+
+    This is the only place where the number of actors changes a setting. A resumed run keeps its settings.
     """
     actor, learner = config.actor, config.learner
-    steps = actor.environments * actor.unroll_length
-    ordered = config.record_arrivals is not None or config.replay_arrivals is not None
-    if actor.steps_in_flight is None or actors * steps <= actor.steps_in_flight or ordered:
-        return config
-    environments, unroll_length = _rollout_within(actor.steps_in_flight // actors, config)
-    rollout = environments * unroll_length
-    per_update = steps * learner.gradients_per_update // actor.minibatches
-    environments_wanted = max(_LEAST_ENVIRONMENTS_OF_AN_UPDATE, _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH * actor.epochs)
-    together = min(environments_wanted, actor.environments * learner.gradients_per_update)
-    wanted = max(1, -(-together // environments)) * rollout
-    # With a memory a minibatch is drawn from environments.
-    drawable = environments if config.network.recurrent != "none" else rollout
-    possible = [m for m in range(1, actor.minibatches + 1) if drawable % m == 0]
-    minibatches = next((m for m in possible if m * per_update >= wanted), possible[-1])
-    gradients = max(1, minibatches * per_update // rollout)
-    return replace(
-        config,
-        actor=replace(
-            actor,
-            environments=environments,
-            unroll_length=unroll_length,
-            minibatches=minibatches,
-            fresh_gradients=True,
-        ),
-        learner=replace(
-            learner, gradients_per_update=gradients, accumulation="sum" if config.method.reduction == "sum" else "mean"
-        ),
-    )
+    total, per_update = actor.total_environments, learner.agent_steps_per_update
+    if total is not None:
+        shares = (n for n in range(1, total + 1) if total % n == 0 and n * actors <= total)
+        minibatches = actor.minibatches if per_update is None else 1
+        actor = replace(actor, environments=max(shares, default=1), minibatches=minibatches)
+    if per_update is not None:
+        minibatches, gradients = _update_of(per_update, actor, together=bool(config.network.recurrent != "none"))
+        actor = replace(actor, minibatches=minibatches)
+        accumulation: Literal["sum", "mean"] = "sum" if config.method.reduction == "sum" else "mean"
+        learner = replace(learner, gradients_per_update=gradients, accumulation=accumulation)
+    return replace(config, actor=actor, learner=learner)
 
 
-def _rollout_within(steps: int, config: RunConfig) -> tuple[int, int]:
-    """Environments and unroll length of the largest rollout of at most `steps` agent steps, the longer one of equals.
+def _update_of(agent_steps: int, actor: ActorConfig, *, together: bool) -> tuple[int, int]:
+    """Minibatches M of an actor, and gradients K of an update, for an update of about `agent_steps`.
 
-    The environments divide the preset's and the unroll length is halved, so that an update is of whole gradients.
+    `together`: the times of an environment stay in one minibatch, as a network with a memory needs.
     """
-    actor = config.actor
-    longest, least = max(actor.unroll_length, _LONG_UNROLL), max(_LEAST_STEPS, config.method.n_step or 1)
-    unroll_lengths = [longest >> halvings for halvings in range(longest.bit_length()) if longest >> halvings >= least]
-    rollouts = [
-        (environments, unroll_length)
-        for environments in range(1, actor.environments + 1)
-        for unroll_length in unroll_lengths
-        if actor.environments % environments == 0 and environments * unroll_length <= steps
-    ]
-    return max(rollouts, key=lambda rollout: (math.prod(rollout), rollout[1]), default=(1, unroll_lengths[-1]))
+    rollout = actor.environments * actor.unroll_length
+    drawable = actor.environments if together else rollout
+    wanted = max(_LEAST_ENVIRONMENTS_OF_AN_UPDATE, _ENVIRONMENTS_OF_AN_UPDATE_PER_EPOCH * actor.epochs)
+    wanted = min(wanted, actor.total_environments or actor.environments)
+    least_gradients = -(-wanted // actor.environments)
+
+    def misfit(minibatches: int) -> tuple[float, int]:
+        gradients = agent_steps * minibatches / rollout
+        missing = max(0.0, least_gradients - gradients)
+        return (missing + abs(max(1, round(gradients)) / gradients - 1.0), minibatches)
+
+    minibatches = min((m for m in range(1, drawable + 1) if drawable % m == 0), key=misfit)
+    return minibatches, max(1, round(agent_steps * minibatches / rollout))
 
 
-def sharing_line(config: RunConfig, shared: RunConfig, actors: int) -> str:
-    """What `shared_by(config, actors)` changed, as a line for the terminal; empty if it changed nothing."""
-    if shared == config:
-        return ""
-    actor, count = shared.actor, shared.learner.gradients_per_update
+def rollouts_line(config: RunConfig, actors: int) -> str:
+    """The rollouts and updates of a run, as a line for the terminal."""
+    actor, count = config.actor, config.learner.gradients_per_update
     rollout, in_flight = f"{actor.environments} x {actor.unroll_length}", actors * actor.agent_steps_in_flight
-    parts = f" in {actor.minibatches} parts" if actor.minibatches > 1 else ""
-    update = f"the {shared.learner.accumulation} of {count} gradients" if count > 1 else "one gradient"
+    steps = actor.environments * actor.unroll_length * count // actor.minibatches
+    gradients = f", the {config.learner.accumulation} of {count} gradients" if count > 1 else ""
+    reuse = f", each step in {actor.epochs}" if actor.epochs > 1 else ""
     return (
-        f"rollouts:     {actors:,} actors share {in_flight:,} agent steps in flight: each {rollout}"
-        f"{parts}, an update {update} (--actor.steps-in-flight None: as set)"
+        f"rollouts:     {actors:,} x {rollout}: {in_flight:,} agent steps in flight; an update has {steps:,}{gradients}"
+        f"{reuse}"
     )
 
 
@@ -244,16 +227,20 @@ def base_settings(request: TrainRequest) -> ResolvedRun:
         other = RunFolder(start_from)
         config = other.read_config("start_from", trust_imports=request.trust_imports, named_modules=request.modules)
         config = for_another_run(config)
-        resolved = ResolvedRun(config, other.outputs.name, start_from=start_from)
+        started = ResolvedRun(config, other.outputs.name, start_from=start_from)
     else:
         chosen = not from_preset and start_from is None
         preset, config = _of_preset(request, file)
-        resolved = ResolvedRun(config, preset, start_from=start_from, preset_chosen=chosen)
+        started = ResolvedRun(config, preset, start_from=start_from, preset_chosen=chosen)
     if file is None:
-        return resolved
+        return started
     changed = file.over(config)
     chosen_in_file = [] if file.whole else chosen_in_toml(file.settings, config)
-    return resolved._replace(config=changed, chosen_in_file=chosen_in_file)
+    try:
+        changed = _without_derivation(changed, chosen_in_file)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file.path}: {error}") from error
+    return started._replace(config=changed, chosen_in_file=chosen_in_file)
 
 
 def _of_resumed_run(request: TrainRequest) -> ResolvedRun:

@@ -19,7 +19,7 @@ from launch.interrupts import StoppedBeforeTrainingError, StopRequest, blocked
 from launch.machine import ThreadBudget, thread_budget, without_collections
 from launch.on_ray.placement import aggregation, place, placement_lines
 from launch.presets import PRESETS, advice_on_preset
-from launch.request import shared_by, sharing_line
+from launch.request import resolved, rollouts_line
 from launch.run.events import Event, Message, Preparing, Progressed, Started, Stopped, View
 from launch.run.folder import RunFolder, centres_observations, lock_folder, manifest, read_summary, write_weights
 from launch.run.metrics import annealing_warning
@@ -205,7 +205,7 @@ def _prepare(
     here = config.executor == "inline" or config.address == "local"
     budget = thread_budget(config) if here else None
     if budget is not None and not resume:
-        config = _shared_by_actors(config, budget.actors, listener)
+        config = _resolved(config, budget.actors, listener)
     check_arrivals(config, budget)
     first: FirstWeights | None = None
     if resume:
@@ -241,12 +241,13 @@ def _spec_of(run: _Run) -> "EnvironmentSpec":
     return replace(run.spec, observation_mean=mean)
 
 
-def _shared_by_actors(config: RunConfig, actors: int, listener: _Listener) -> RunConfig:
-    shared = shared_by(config, actors)
-    for line in (sharing_line(config, shared, actors), shared.actor.crowding(actors)):
+def _resolved(config: RunConfig, actors: int, listener: _Listener) -> RunConfig:
+    """The settings of a new run for its number of actors."""
+    config = resolved(config, actors)
+    for line in (rollouts_line(config, actors), config.actor.crowding(actors)):
         if line:
             listener.message(line)
-    return shared
+    return config
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:
@@ -337,9 +338,9 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             for line in placement_lines(placement, nodes):
                 listener.message(line)
             if not run.resume:
-                # Actors that join later take the same rollouts: what learns must not change with the nodes.
+                # Actors that join later get the same share: what learns must not change with the nodes.
                 most = config.actor_range[1] or 0
-                config = _shared_by_actors(config, max(most, placement.total_actors), listener)
+                config = _resolved(config, max(most, placement.total_actors), listener)
                 run = run._replace(config=config)
             budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
         else:

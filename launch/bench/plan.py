@@ -27,7 +27,7 @@ from launch.commands.presets import PresetArguments, parse_with_preset
 from launch.machine import ACTOR_BYTES, automatic_actors, usable_cores
 from launch.on_ray.placement import aggregation_of, gradients_together
 from launch.output import EXIT_DONE, print_line, provenance, write_json
-from launch.request import shared_by, sharing_line
+from launch.request import resolved, rollouts_line
 from shared.config import RunConfig, flat_settings
 from shared.errors import setting_error
 from shared.types import GradientReport, Played, StageSeconds, WeightSnapshot
@@ -72,10 +72,10 @@ def plan_line(arguments: Sequence[str]) -> int:
     asked = typed.config.actor_range[1]
     # The whole curve is for the rollouts that a run divides among this number of actors.
     sharing = asked or per_node
-    config = shared_by(typed.config, sharing)
+    config = resolved(typed.config, sharing)
     spec = environment_spec(config.environment)
     check_network(config, spec)
-    for line in (sharing_line(typed.config, config, sharing), config.actor.crowding(sharing)):
+    for line in (rollouts_line(config, sharing), config.actor.crowding(sharing)):
         if line:
             print_line(console, line)
     costs = measure_costs(config, spec, console)

@@ -22,7 +22,7 @@ from launch.commands.presets import PresetArguments, print_preset_help, request_
 from launch.commands.settings import asks_for_help
 from launch.machine import automatic_actors, thread_budget, usable_cores
 from launch.output import EXIT_DONE, EXIT_INTERRUPTED, print_line, provenance, write_json
-from launch.request import complete, shared_by
+from launch.request import complete, resolved
 from launch.results.curves import lag_counts
 from launch.run.metrics import lag_summary
 from shared.config import ActorConfig, RunConfig, flat_settings
@@ -76,7 +76,7 @@ def scaling(points: dict[int, ScalingArguments], preset: str) -> int:
         raise setting_error("seconds", arguments.seconds, "must be greater than 0")
     if arguments.repeats < 1:
         raise setting_error("repeats", arguments.repeats, "must be at least 1")
-    configs = {actors: shared_by(endless(point.config), actors) for actors, point in points.items()}
+    configs = {actors: resolved(endless(point.config), actors) for actors, point in points.items()}
     spec = environment_spec(arguments.config.environment)
     for config in configs.values():
         check_network(config, spec)

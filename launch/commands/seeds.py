@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -66,16 +66,21 @@ def check_side_by_side(side_by_side: int) -> None:
         raise setting_error("side_by_side", side_by_side, "must be at least 1")
 
 
-def left_to_do(run: PlannedRun) -> PlannedRun | None:
-    """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended."""
+def left_to_do(run: PlannedRun, changes: Callable[[RunConfig], RunConfig] = lambda config: config) -> PlannedRun | None:
+    """The run as it has to be trained, from its beginning or from its last checkpoint; None if it has ended.
+
+    A run that has begun goes on with the settings of its own folder, to which `changes` are applied.
+    """
     folder = RunFolder(run.folder)
     if not folder.settings_file.is_file():
         return run
     with lock_folder(folder.path):
-        if reached_limit(run.config, read_summary(folder)) is not None:
+        modules = run.config.environment.modules
+        own = changes(folder.read_config(trust_imports=run.trust_imports, named_modules=modules))
+        if reached_limit(own, read_summary(folder)) is not None:
             return None
         if folder.has_checkpoint:
-            return run._replace(resume=True)
+            return run._replace(config=own, resume=True)
         # It was killed before its first checkpoint.
         shutil.rmtree(run.folder)
     return run
@@ -169,12 +174,19 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def train_seeds(
-    run: ResolvedRun, seeds: Sequence[int], folder: Path, *, side_by_side: int, trust_imports: bool, json: Path | None
+    run: ResolvedRun,
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    changes: Callable[[RunConfig], RunConfig],
+    side_by_side: int,
+    trust_imports: bool,
+    json: Path | None,
 ) -> int:
     """Train `run` once for each seed, `side_by_side` at a time. Returns the exit code: that of the worst run.
 
-    Each is trained in `folder`/seed-N. With `run.several` those that are not done go on. `json` is a further file for
-    the summary.
+    Each is trained in `folder`/seed-N. With `run.several` those that are not done go on, with `changes` of their own
+    settings. `json` is a further file for the summary.
     """
     check_side_by_side(side_by_side)
     config, start_from, preset = _for_each(run.config, side_by_side), run.start_from, run.preset
@@ -190,7 +202,7 @@ def train_seeds(
         ]
         with lock_folder(folder):
             try:
-                left = [run for run in map(left_to_do, runs) if run is not None]
+                left = [run for run in (left_to_do(run, changes) for run in runs) if run is not None]
                 if resume:
                     print_line(console, f"{len(runs) - len(left)} of {len(runs)} seeds are done")
                 shown_from = None if start_from is None else str(start_from)
@@ -220,7 +232,7 @@ def _for_each(config: RunConfig, side_by_side: int) -> RunConfig:
         )  # fmt: skip
     here = config.executor == "ray" and config.address == "local"
     if here and config.actors == "auto" and side_by_side > 1:
-        return replace(config, actors=automatic_actors(max(1, usable_cores() // side_by_side)))
+        config = replace(config, actors=automatic_actors(max(1, usable_cores() // side_by_side)))
     return config
 
 

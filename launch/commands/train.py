@@ -70,7 +70,7 @@ def train_line(arguments: Sequence[str]) -> int:
         return _train(parsed, resolved, folder)
     seeds = resolved.several.seeds if resolved.several is not None else parse_seeds(parsed.seeds or "")
     return train_seeds(
-        resolved, seeds, folder,
+        resolved, seeds, folder, changes=request.changed,
         side_by_side=parsed.side_by_side, trust_imports=parsed.trust_imports, json=parsed.json,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from shared.config import SupervisionConfig
 from shared.errors import ConfigurationError
 from shared.types import AggregatedReport, EvaluationPolicy, EvaluationResult, GradientReport
 
-Event = Outcome | EvaluationResult | Change
+Event = Outcome | EvaluationResult | Heartbeat | Change
 
 
 class Coordinator:
@@ -115,8 +115,8 @@ class Coordinator:
                     yield from self._pool.remove_if_drained(completion.actor_id)
                 case Heartbeat():
                     self._pool.on_heartbeat(completion)
+                    yield completion
                     yield from self._pool.remove_if_drained(completion.actor_id)
-                    yield None
                 case EvaluationResult():
                     self.evaluations_under_way = max(0, self.evaluations_under_way - 1)
                     yield completion

@@ -217,7 +217,7 @@ class ReplayExecutor(InlineExecutor):
             return Failed(event.actor_id, _LOST, node_lost=event.kind == "lost-with-node")
         if call is not None and event.kind == "lost-evaluator":
             return Failed(None, _LOST)
-        if call is not None and event.kind in ("report", "evaluation"):
+        if call is not None and event.kind in ("report", "played", "played-ahead", "evaluation"):
             self._calls.remove(call)
             return self._run(call)
         raise self._misfit(line, event)
@@ -242,8 +242,8 @@ class ReplayExecutor(InlineExecutor):
         return self._trace.free_slots
 
     def draining(self) -> Sequence[int]:
-        # A drained actor gets no further dispatch: all its remaining reports are in flight then.
-        left = self._trace.reports_before_drained
+        # A drained actor gets no further dispatch: all its remaining calls are in flight then.
+        left = self._trace.calls_before_drained
         return [actor_id for actor_id in left if left[actor_id] == self.rollouts_under_way(actor_id) > 0]
 
     def replace_evaluator(self) -> None:

@@ -1,9 +1,11 @@
 """The event trace of an asynchronous run: a text file from which the run can be replayed step by step.
 
-The first line is `version 2`, the second has the ids of the first actors, `actors 0 1 2`. Each further line is an event
+The first line is `version 3`, the second has the ids of the first actors, `actors 0 1 2`. Each further line is an event
 from outside of the learner, in the order in which the run took them in:
 
 - `report 0`: an actor's call ended in a report.
+- `played 0`: it ended without one, after a rollout that its next calls differentiate.
+- `played-ahead 0`: the same, after a rollout that is in no gradient.
 - `lost 0`, `lost-with-node 0`: an actor failed, or was lost with its node.
 - `replacement 3`, `joined 3`: an actor was started in place of a failed one, or in a free slot.
 - `released 0`: an actor on a draining node made its last report and was ended.
@@ -13,15 +15,29 @@ from outside of the learner, in the order in which the run took them in:
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast, get_args
 
 from shared.errors import setting_error
 
 # Text, so that a trace can be read and shortened by hand when a fault is looked for.
-_VERSION = "version 2"
+_VERSION = "version 3"
 # Number of the line with the first event.
 _FIRST_LINE = 3
-_Kind = Literal["report", "lost", "lost-with-node", "replacement", "joined", "released", "evaluation", "lost-evaluator"]
+_Kind = Literal[
+    "report",
+    "played",
+    "played-ahead",
+    "lost",
+    "lost-with-node",
+    "replacement",
+    "joined",
+    "released",
+    "evaluation",
+    "lost-evaluator",
+]
+_OF_EVALUATOR = ("evaluation", "lost-evaluator")
+# After these a draining actor gets no further dispatch.
+_ENDING = ("report", "played-ahead")
 
 
 class TraceEvent(NamedTuple):
@@ -80,18 +96,18 @@ class TraceReader:
     """A position in a trace, and what the events up to it imply for the actors.
 
     Attributes:
-        reports_before_drained: reports that each actor which will be drained has yet to make, by its id.
+        calls_before_drained: calls that each actor which will be drained has yet to end, by its id.
     """
 
     def __init__(self, file: str) -> None:
         self._events = read_trace(file).events
         self._position = 0
         self._replacements_missing = 0
-        # The trace has no line for the moment at which a node began to drain. It follows from the number of reports
-        # that are left, since a draining actor gets no further dispatch.
-        reports = Counter(event.actor_id for event in self._events if event.kind == "report")
+        # The trace has no line for the moment at which a node began to drain. It follows from the number of calls
+        # that are left: a draining actor gets no further dispatch, except after `played`.
+        calls = Counter(event.actor_id for event in self._events if event.kind in _ENDING)
         drained = [event.actor_id for event in self._events if event.kind == "released"]
-        self.reports_before_drained = {actor_id: reports[actor_id] for actor_id in drained if actor_id is not None}
+        self.calls_before_drained = {actor_id: calls[actor_id] for actor_id in drained if actor_id is not None}
 
     @property
     def line(self) -> int:
@@ -112,10 +128,10 @@ class TraceReader:
 
     def advance(self) -> None:
         match self.next:
-            case TraceEvent("report", int(actor_id)) if actor_id in self.reports_before_drained:
-                self.reports_before_drained[actor_id] -= 1
+            case TraceEvent("report" | "played-ahead", int(actor_id)) if actor_id in self.calls_before_drained:
+                self.calls_before_drained[actor_id] -= 1
             case TraceEvent("released", int(actor_id)):
-                del self.reports_before_drained[actor_id]
+                del self.calls_before_drained[actor_id]
             case TraceEvent("lost"):
                 self._replacements_missing += 1
             case TraceEvent("replacement"):
@@ -124,11 +140,7 @@ class TraceReader:
 
 
 def _parse(file: str, number: int, line: str) -> TraceEvent:
-    match line.split():
-        case ["evaluation" | "lost-evaluator" as kind]:
-            return TraceEvent(kind)
-        case ["report" | "lost" | "lost-with-node" | "replacement" | "joined" | "released" as kind, actor_id] if (
-            actor_id.isdecimal()
-        ):
-            return TraceEvent(kind, int(actor_id))
+    kind, *ids = line.split() or [""]
+    if kind in get_args(_Kind) and len(ids) == (kind not in _OF_EVALUATOR) and all(i.isdecimal() for i in ids):
+        return TraceEvent(cast(_Kind, kind), *map(int, ids))
     raise setting_error("replay_arrivals", file, f"line {number} is {line!r}: not an event of a trace")

@@ -8,6 +8,7 @@ from shared.config import (
     EnvironmentConfig,
     EvaluationConfig,
     ExplorationConfig,
+    LearnerConfig,
     MethodConfig,
     NetworkConfig,
     OptimizerConfig,
@@ -32,7 +33,8 @@ _ATARI = RunConfig(
     # steps; with 0.03 to the end, Breakout scores half of what its greedy policy does (docs/tuning.md).
     method=MethodConfig(return_lambda=0.95, standardise_advantages=True, entropy_cost=0.03, final_entropy_cost=0.0),
     optimizer=OptimizerConfig(learning_rate=1e-3, epsilon=1e-7, bias_correction=True, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=32, unroll_length=32, epochs=2, minibatches=4, steps_in_flight=2_048),
+    actor=ActorConfig(total_environments=64, unroll_length=32, epochs=2, fresh_gradients=True),
+    learner=LearnerConfig(agent_steps_per_update=256),
 )
 
 _PONG = replace(
@@ -89,7 +91,8 @@ _CARTPOLE = RunConfig(
     network=NetworkConfig(name="mlp", hidden_sizes=(64, 64)),
     method=MethodConfig(return_lambda=0.95, entropy_cost=0.001),
     optimizer=OptimizerConfig(learning_rate=2e-3, epsilon=1e-5, bias_correction=True, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=8, unroll_length=32, steps_in_flight=1_024),
+    actor=ActorConfig(total_environments=32, unroll_length=32, fresh_gradients=True),
+    learner=LearnerConfig(agent_steps_per_update=256),
     evaluation=EvaluationConfig(every_frames=50_000, episodes=100, environments=100, policy="greedy"),
 )
 
@@ -152,7 +155,8 @@ _VECTORS = RunConfig(
     method=MethodConfig(return_lambda=0.95, entropy_cost=0.001, standardise_advantages=True),
     exploration=ExplorationConfig(initial_log_std=-0.5),
     optimizer=OptimizerConfig(name="adam", learning_rate=5e-4, epsilon=1e-5, max_gradient_norm=0.5),
-    actor=ActorConfig(environments=16, unroll_length=128, epochs=8, minibatches=8, steps_in_flight=8_192),
+    actor=ActorConfig(total_environments=64, unroll_length=64, epochs=8, fresh_gradients=True),
+    learner=LearnerConfig(agent_steps_per_update=256),
     evaluation=EvaluationConfig(every_frames=200_000, episodes=20, environments=20, policy="greedy"),
 )
 
@@ -183,7 +187,7 @@ _ACROBOT = replace(
     stop_at_return=-100.0,
     environment=replace(_VECTORS.environment, id="Acrobot-v1"),
     method=replace(_VECTORS.method, entropy_cost=0.005),
-    actor=replace(_VECTORS.actor, unroll_length=64, epochs=4),
+    actor=replace(_VECTORS.actor, unroll_length=32, epochs=4),
     evaluation=replace(_LUNARLANDER.evaluation, every_frames=50_000),
 )
 
@@ -195,7 +199,7 @@ _MINIGRID = replace(
         id="MiniGrid-Empty-8x8-v0", imports=("minigrid",), frame_skip=1, clip_rewards=False, normalise_rewards=True
     ),
     method=replace(_VECTORS.method, entropy_cost=0.01),
-    actor=replace(_VECTORS.actor, unroll_length=64, epochs=4),
+    actor=replace(_VECTORS.actor, unroll_length=32, epochs=4),
     evaluation=replace(_LUNARLANDER.evaluation, every_frames=50_000),
 )
 
@@ -221,7 +225,8 @@ _CAR_RACING = replace(
         options={"continuous": False},
         wrappers=("actors.environments.car_racing:LastDrawn,times=4",),
     ),
-    actor=ActorConfig(environments=8, unroll_length=64, epochs=4, minibatches=4),
+    actor=ActorConfig(total_environments=16, unroll_length=64, epochs=4, fresh_gradients=True),
+    learner=LearnerConfig(agent_steps_per_update=128),
     evaluation=replace(_IMAGES.evaluation, episodes=30),
 )
 

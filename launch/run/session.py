@@ -24,7 +24,7 @@ import numpy as np
 from actors.environments import EnvironmentSpec
 from actors.policy import Policy
 from launch.loop.coordinator import Coordinator, Event
-from launch.loop.executor import Drained, Executor, Failed, Joined, Replaced
+from launch.loop.executor import Drained, Executor, Failed, Heartbeat, Joined, Replaced
 from launch.loop.trace import TraceEvent, TraceWriter
 from launch.loop.worker_pool import TrainingStoppedError
 from launch.output import write_json
@@ -46,6 +46,8 @@ def trace_event(event: Event | None) -> TraceEvent | None:
     match event:
         case Outcome():
             return TraceEvent("report", event.report.actor_id)
+        case Heartbeat():
+            return TraceEvent("played" if event.expects_report else "played-ahead", event.actor_id)
         case EvaluationResult():
             return TraceEvent("evaluation")
         case Failed():

@@ -189,11 +189,6 @@ def _combinations(config: RunConfig) -> Iterator[tuple[str, object, bool, str]]:
         "aggregation", "node", sums and (inline or config.lockstep or trace is not None),
         "is for --executor ray, without --lockstep and --record-arrivals",
     )  # fmt: skip
-    for setting, value in (("record_arrivals", trace), ("replay_arrivals", replayed)):
-        yield (
-            setting, value, actor.fresh_gradients and value is not None,
-            "does not know the order of rollouts and gradients; add --actor.no-fresh-gradients",
-        )  # fmt: skip
     yield "learner.device", "gpu", inline and learner.device == "gpu", "the inline executor runs on the CPU"
     yield (
         "evaluation.video", True, inline and config.evaluation.video,

@@ -123,6 +123,9 @@ class LearnerConfig:
     """Sum or mean of the K gradients. Each has the same weight, however many agent steps it has."""
     max_policy_lag: Annotated[int | None, Range(0)] = None
     """Drop gradients of weights that are older than this number of updates. None disables the limit."""
+    agent_steps_per_update: Annotated[int | None, Range(1)] = None
+    """Agent steps of an update, from which the minibatches of an actor and K follow for any number of actors. None, or
+    an explicit --actor.minibatches, --learner.gradients-per-update or --learner.accumulation: as these say."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device of updates. auto: a GPU if the cluster has one."""
 
@@ -139,9 +142,14 @@ class ActorConfig:
     """One actor: a process that steps its environments and computes gradients."""
 
     environments: Annotated[int, Range(1)] = 32
-    """Number of environments that one actor steps as a batch."""
+    """Number of environments that one actor steps as a batch. Follows from --actor.total-environments if that is
+    set."""
     unroll_length: Annotated[int, Range(1)] = 20
     """Steps of each environment between two gradients; t_max in the paper, where it is 5."""
+    total_environments: Annotated[int | None, Range(1)] = None
+    """Number of environments of all actors together. Each actor gets the same share: the largest divisor of this number
+    with which all actors have no more than that, and at least 1. None, or an explicit --actor.environments: every actor
+    has --actor.environments."""
     epochs: Annotated[int, Range(1)] = 1
     """E: number of passes over each rollout. Gradients after the first use the newest weights and a clipped ratio; see
     --method.clip-ratio."""
@@ -151,12 +159,7 @@ class ActorConfig:
     fresh_gradients: bool = False
     """An actor takes the newest weights between its rollout and the first gradient, whose clipped ratio corrects for
     the updates in between; with M = 1 returns are computed anew at the weights of each gradient. Before its first
-    rollout it plays a random number of agent steps, at most 1,024, which are not counted. For many actors."""
-    steps_in_flight: Annotated[int | None, Range(1)] = None
-    """Agent steps of the rollouts of all actors together at which learning is known to work. More actors than fit share
-    them: smaller rollouts, as many agent steps an update as before, and fresh gradients. None, or an explicit
-    --actor.environments, unroll-length, minibatches, calls-in-flight, no-fresh-gradients,
-    --learner.gradients-per-update or accumulation: no such change."""
+    rollout it plays a random number of agent steps, at most 1,024, which are not counted."""
     calls_in_flight: Annotated[int, Range(1, 2)] = 1
     """Number of gradient calls that are under way at one actor. 2 hides the learner's latency, and adds one version of
     policy lag."""
@@ -189,13 +192,13 @@ class ActorConfig:
         return _MOST_STEPS_AHEAD // (self.environments * self.unroll_length) if self.fresh_gradients else 0
 
     def crowding(self, actors: int) -> str:
-        """A warning if the rollouts of this number of actors are more than `steps_in_flight`; else empty."""
-        known, in_flight = self.steps_in_flight, actors * self.agent_steps_in_flight
-        if known is None or in_flight <= known:
+        """A warning if this number of actors has more environments than the actors share; else empty."""
+        total = self.total_environments
+        if total is None or actors * self.environments <= total:
             return ""
         return (
-            f"warning: {actors:,} actors have {in_flight:,} agent steps in flight; above {known:,} learning may take "
-            "more agent steps"
+            f"warning: {actors:,} actors have {actors * self.environments:,} environments in place of {total:,}, and "
+            f"{actors * self.agent_steps_in_flight:,} agent steps in flight: learning may take more agent steps"
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Settings that are refused before a worker starts; rollouts that many actors share; the name of a run."""
+"""Settings that are refused before a worker starts; the name of a run."""
 
 import json
 import re
@@ -16,11 +16,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from actors.environments import EnvironmentSpec
 from launch.checks import check_checkpoint, check_effects, check_network, check_schedules, check_video
 from launch.commands.settings import as_toml, settings
-from launch.on_ray.placement import aggregation_of
 from launch.presets import PRESETS
 from launch.presets.settings_files import KINDS, with_settings
 from launch.python.run import resolved_run
-from launch.request import ResolvedRun, TrainRequest, complete, shared_by
+from launch.request import ResolvedRun, TrainRequest, complete
 from launch.run.folder import RunFolder
 from shared.config import EnvironmentConfig, EvaluationConfig, NetworkConfig, RunConfig
 from shared.config.checks import For, declared
@@ -237,76 +236,6 @@ def test_a_run_with_a_target_network_does_not_go_on_without_it(tmp_path: Path) -
         check_checkpoint(with_settings(config, {"method.target_network": False}), IMAGES, folder)
 
 
-@pytest.mark.parametrize("preset", [name for name, preset in PRESETS.items() if preset.config.actor.steps_in_flight])
-def test_many_actors_share_the_steps_in_flight_and_an_update_keeps_its_agent_steps(preset: str) -> None:
-    config = PRESETS[preset].config
-    actor = config.actor
-    update = actor.environments * actor.unroll_length // actor.minibatches
-    for actors in range(1, 257):
-        shared = shared_by(config, actors)
-        rollout = shared.actor.environments * shared.actor.unroll_length
-        assert rollout * shared.learner.gradients_per_update == update * shared.actor.minibatches
-        least = min(max(4, 2 * actor.epochs), actor.environments)
-        assert shared == config or shared.actor.environments * shared.learner.gradients_per_update >= least
-        assert actors * rollout <= actor.steps_in_flight or rollout == 16
-        if shared != config:
-            assert (shared.actor.fresh_gradients, shared.learner.accumulation) == (True, "mean")
-        assert shared.actor.epochs == actor.epochs
-        assert shared_by(shared, actors) == shared, "nothing is left to share on a resume"
-
-
-@pytest.mark.parametrize("preset", ["lunarlander", "acrobot", "pong"])
-@pytest.mark.parametrize("changed", [{"network.recurrent": "lstm"}, {"actor.epochs": 3}, {"actor.epochs": 5}])
-def test_with_a_memory_or_other_epochs_an_update_keeps_its_agent_steps_too(preset: str, changed: dict) -> None:
-    config = with_settings(PRESETS[preset].config, changed)
-    actor = config.actor
-    update = actor.environments * actor.unroll_length // actor.minibatches
-    for actors in (3, 8, 12, 16, 32, 64, 128, 256, 1024):
-        shared = shared_by(config, actors)
-        rollout = shared.actor.environments * shared.actor.unroll_length
-        assert rollout * shared.learner.gradients_per_update == update * shared.actor.minibatches
-        together = shared.actor.environments * shared.learner.gradients_per_update
-        assert config.network.recurrent == "lstm" or together >= min(max(4, 2 * actor.epochs), actor.environments)
-
-
-def test_summed_losses_stay_sums_and_runs_with_an_event_trace_stay_as_set() -> None:
-    config = PRESETS["pong"].config
-    summed = with_settings(config, {"method.reduction": "sum"})
-    assert shared_by(summed, 64).learner.accumulation == "sum"
-    inline = replace(config, executor="inline")
-    for changes in ({"record_arrivals": "trace"}, {"replay_arrivals": "trace"}):
-        repeated = with_settings(inline, changes)
-        assert shared_by(repeated, 64) == repeated
-        assert repeated.actor.crowding(64).startswith(
-            "warning: 64 actors have 65,536 agent steps in flight; above 2,048"
-        )
-
-
-def test_sums_on_nodes_can_be_asked_for_where_sharing_decides_on_k() -> None:
-    config = replace(PRESETS["pong"].config, aggregation="node")
-    assert aggregation_of(shared_by(config, 64), [64], one_machine=True).level == "node"
-    for few in (2, 4):
-        assert aggregation_of(shared_by(config, few), [few], one_machine=True).level == "none"
-
-
-def test_environments_are_shared_out_before_rollouts_are_shortened() -> None:
-    expected = {
-        ("pong", 4): (8, 64, 2, 1),
-        ("pong", 16): (2, 64, 1, 2),
-        ("pong", 63): (1, 32, 1, 8),
-        ("pong", 256): (1, 16, 1, 16),
-        ("cartpole", 8): (2, 64, 1, 2),
-        ("lunarlander", 32): (2, 128, 8, 8),
-        ("lunarlander", 64): (1, 128, 8, 16),
-    }
-    found = {(preset, actors): shared_by(PRESETS[preset].config, actors) for preset, actors in expected}
-    shares = {
-        key: (*attrgetter("environments", "unroll_length", "minibatches")(c.actor), c.learner.gradients_per_update)
-        for key, c in found.items()
-    }
-    assert shares == expected
-
-
 @pytest.mark.parametrize(
     ("preset", "environment_id", "name", "expected"),
     [
@@ -335,37 +264,3 @@ def test_the_name_of_a_run(preset: str, environment_id: str, name: str | None, e
 def test_what_is_no_name_is_one_line(more: dict, line: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{re.escape(line)}"):
         complete(TrainRequest(**more))
-
-
-def test_a_rollout_has_the_steps_of_a_return() -> None:
-    config = PRESETS["cartpole"].config
-    assert shared_by(config, 64).actor.unroll_length == 16
-    config = replace(config, method=replace(config.method, n_step=20, return_lambda=None))
-    assert shared_by(config, 256).actor.unroll_length == 32
-    assert shared_by(config, 2) == config, "few actors keep the rollouts of the preset"
-
-
-def test_rollouts_that_are_chosen_by_hand_are_left_alone(tmp_path: Path) -> None:
-    chosen = complete(TrainRequest("pong", {"actor.unroll_length": 16})).config
-    assert shared_by(chosen, 64) == chosen
-    # As in the preset: a choice all the same.
-    as_it_is = complete(TrainRequest("pong", {"actor.environments": 32})).config
-    assert shared_by(as_it_is, 64) == as_it_is
-    for changes in (
-        {"actor.fresh_gradients": False},
-        {"learner.accumulation": "sum"},
-        {"actor.calls_in_flight": 2},
-        {"learner.gradients_per_update": 4},
-        {"actor.minibatches": 2},
-    ):
-        assert shared_by(asked := complete(TrainRequest("pong", changes)).config, 64) == asked
-    assert shared_by(complete(TrainRequest("pong", {"actor.fresh_gradients": True})).config, 64) != as_it_is
-    both = TrainRequest("pong", {"actor.environments": 32, "actor.steps_in_flight": 512})
-    with pytest.raises(ConfigurationError, match=r"--actor\.steps-in-flight 512: chooses --actor\.environments by the"):
-        complete(both)
-    file = tmp_path / "mine.toml"
-    file.write_text('preset = "pong"\n[actor]\nsteps_in_flight = 512\n')
-    assert complete(TrainRequest(config=file)).config.actor.steps_in_flight == 512
-    typed = complete(TrainRequest(config=file, settings={"actor.environments": 16})).config.actor
-    assert (typed.environments, typed.steps_in_flight) == (16, None)
-    assert complete(TrainRequest("pong")).config.actor.steps_in_flight == 2_048

@@ -21,6 +21,7 @@ from launch.interrupts import Interrupts, StoppedBeforeTrainingError, StopReques
 from launch.on_ray import cluster, learner_process
 from launch.on_ray.placement import Node
 from launch.presets.settings_files import with_settings
+from launch.request import resolved
 from launch.run.events import (
     Episodes,
     Event,
@@ -125,7 +126,7 @@ def test_a_closed_terminal_between_two_learners_stops_the_run(tmp_path: Path, mo
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_actors_of_a_cluster_share_the_steps_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actors_of_a_cluster_share_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Node("a", "10.0.0.1", 64, 2**38, head=True), Node("b", "10.0.0.2", 2, 2**38)]
     trained: list[RunConfig] = []
 
@@ -142,23 +143,20 @@ def test_actors_of_a_cluster_share_the_steps_in_flight(tmp_path: Path, monkeypat
     train(on_nodes, tmp_path / "run", events.append)
     kept = RunFolder(tmp_path / "run").read_settings()
     for config in (trained[0], kept):
-        assert (config.actor.environments, config.actor.unroll_length) == (1, 16)
-        assert config.learner.gradients_per_update == 16
-    line = "rollouts:     65 actors share 1,040 agent steps in flight: each 1 x 16, an update the mean of 16 gradients"
+        assert (config.actor.environments, config.learner.gradients_per_update) == (1, 8)
     messages = [event.text for event in events if isinstance(event, Message)]
-    (found,) = (index for index, text in enumerate(messages) if text.startswith(line))
-    warning = "warning: 65 actors have 1,040 agent steps in flight; above 1,024 learning may take more agent steps"
-    assert messages[found + 1] == warning
+    (found,) = (index for index, text in enumerate(messages) if text.startswith("rollouts:     65 x 1 x 32:"))
+    assert messages[found + 1].startswith("warning: 65 actors have 65 environments in place of 32")
     earlier = tmp_path / "earlier"
     train(quick(total_frames=300), earlier, lambda _: None)
     train(on_nodes, earlier, lambda _: None, resume=True)
     assert trained[1].actor == on_nodes.actor
     # Those that may join are counted from the start.
-    for actors, rollout in (("2:64", (1, 16)), ("1:8", (2, 64))):
+    for actors, environments in (("2:32", 1), ("1:8", 4)):
         nodes[:] = [Node("a", "10.0.0.1", 2, 2**38, head=True)]
         growing = quick(executor="ray", address="10.0.0.1:6379", actors=actors)
         train(growing, tmp_path / actors, lambda _: None)
-        assert (trained[-1].actor.environments, trained[-1].actor.unroll_length) == rollout
+        assert trained[-1].actor.environments == environments
 
 
 def test_an_interrupt_while_actors_start_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +200,7 @@ def test_a_run_sends_its_events_and_its_weights_and_leaves_its_numbers(tmp_path:
         "importing TensorFlow",
         "building networks and environments",
     ]
-    assert events[started] == Started(str(run), quick(), 1)
+    assert events[started] == Started(str(run), resolved(quick(), 1), 1)
     assert kinds.count(Stopped) == 1
     assert events[-1] == Stopped(str(run), result.summary)
     assert result.status == "interrupted"

@@ -276,7 +276,7 @@ def test_an_aggregator_with_heartbeats_does_not_hang_and_one_without_does(cartpo
     for _ in range(3):
         executor.clock.now += 4.0
         executor.completions.append(Heartbeat(0, expects_report=False))
-        assert next(events) is None
+        assert isinstance(next(events), Heartbeat)
         assert executor.tape[-1] == "dispatch 0"
     # No heartbeat for six seconds.
     executor.clock.now += 6.0
@@ -301,14 +301,15 @@ def test_an_end_waits_for_a_sum_that_actors_are_working_on(cartpole: RunConfig, 
     executor.tape.clear()
     for _ in range(2):
         executor.completions.append(Heartbeat(0, expects_report=True))
-        assert next(events) is None
+        assert next(events) == Heartbeat(0, expects_report=True)
     assert executor.tape == ["dispatch 0", "dispatch 0"]
-    executor.completions.append(Heartbeat(0, expects_report=False))
+    last = Heartbeat(0, expects_report=False)
+    executor.completions.append(last)
     if draining:
-        assert next(events) == Drained(0)
+        assert [next(events), next(events)] == [last, Drained(0)]
         assert executor.tape[2:] == ["remove 0"]
     else:
-        assert list(events) == [None]
+        assert list(events) == [last]
         assert executor.tape[2:] == []
 
 

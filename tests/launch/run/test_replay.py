@@ -32,10 +32,13 @@ def test_a_full_disk_is_one_warning(cartpole: RunConfig, tmp_path: Path, monkeyp
         f"warning: {file} could not be written: No space left on device; the order is kept up to here, and training "
         f"goes on"
     ]
-    assert file.read_text() == "version 2\nactors 0 1\n"
+    assert file.read_text() == "version 3\nactors 0 1\n"
 
 
-SMALL = "train cartpole --executor inline --actors 2 --actor.environments 4 --actor.unroll-length 5"
+SMALL = (
+    "train cartpole --executor inline --actors 2 --actor.environments 4 --actor.unroll-length 5 "
+    "--actor.no-fresh-gradients --learner.gradients-per-update 1"
+)
 
 
 def repeat(order: Path, run: Path, more: str = "") -> dict:
@@ -70,14 +73,14 @@ def repeat(order: Path, run: Path, more: str = "") -> dict:
 )
 def test_a_trace_is_repeated_without_the_clock(trace: str, settings: str, expected: dict, tmp_path: Path) -> None:
     order = tmp_path / "order.txt"
-    order.write_text(f"version 2, actors 0 1, {trace}\n".replace(", ", "\n"))
+    order.write_text(f"version 3, actors 0 1, {trace}\n".replace(", ", "\n"))
     assert repeat(order, tmp_path / "run", settings).items() >= expected.items()
 
 
 def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConfig, tmp_path: Path) -> None:
     order = tmp_path / "order.txt"
     # It is not asked again, so that the next line fits nothing.
-    order.write_text("version 2\nactors 0 1\n" + "report 1\n" * 9)
+    order.write_text("version 3\nactors 0 1\n" + "report 1\n" * 9)
     config = replace(cartpole, executor="inline", replay_arrivals=str(order))
 
     class Interrupted(ReplayExecutor):
@@ -97,7 +100,7 @@ def test_a_repetition_that_is_interrupted_is_saved_where_it_is(cartpole: RunConf
 )
 def test_what_does_not_fit_is_named_and_the_run_saved(line: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     order, run, result = tmp_path / "order.txt", tmp_path / "run", tmp_path / "result.json"
-    order.write_text(f"version 2\nactors 0 1\nreport 0\n{line}\njoined 3\nreport 0\n")
+    order.write_text(f"version 3\nactors 0 1\nreport 0\n{line}\njoined 3\nreport 0\n")
     assert main(f"{SMALL} --replay-arrivals {order} --run-dir {run} --json {result}".split()) == 1
     mistake = f"line 4 is '{line}', which nothing under way fits"
     output = capsys.readouterr().out
@@ -170,7 +173,12 @@ class TroubledExecutor(InlineExecutor):
         return self._random.random() < self._odds.get(what, 0.0)
 
 
-def test_a_repetition_has_equal_weights(cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "actor", [{"calls_in_flight": 2}, {"fresh_gradients": True, "epochs": 2}], ids=["calls", "fresh"]
+)
+def test_a_repetition_has_equal_weights(
+    actor: dict[str, Any], cartpole: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Otherwise free slots are looked for once a second.
     monkeypatch.setattr("launch.loop.worker_pool._CHECK_SECONDS", 0.0)
     monkeypatch.setattr("launch.loop.worker_pool._FIRST_BACKOFF_SECONDS", 0.05)
@@ -180,7 +188,7 @@ def test_a_repetition_has_equal_weights(cartpole: RunConfig, tmp_path: Path, mon
         executor="inline",
         seed=2,
         total_frames=1000,
-        actor=ActorConfig(environments=2, unroll_length=5, calls_in_flight=2),
+        actor=ActorConfig(environments=2, unroll_length=5, **actor),
         evaluation=EvaluationConfig(episodes=2, environments=2, every_frames=50),
         supervision=SupervisionConfig(max_restarts=100),
         # Crossed early: when, and with how many actors, follows from who plays.
@@ -205,13 +213,13 @@ def test_a_repetition_has_equal_weights(cartpole: RunConfig, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "does not begin with 'version 2' and its actors"),
-        (b"version 2\n", "does not begin with"),
+        (b"", "does not begin with 'version 3' and its actors"),
+        (b"version 3\n", "does not begin with"),
         (b"actors 0\nreport 0\n", "does not begin with"),
-        (b"version 2\nactors one\n", "does not begin with"),
-        (b"version 2\nactors 0\nreport\n", "line 3 is 'report'"),
-        (b"version 2\nactors 0\nreport 0\nreport x\n", "line 4 is 'report x'"),
-        (b"version 2\nactors 0\njoined\n", "line 3 is 'joined'"),
+        (b"version 3\nactors one\n", "does not begin with"),
+        (b"version 3\nactors 0\nreport\n", "line 3 is 'report'"),
+        (b"version 3\nactors 0\nreport 0\nreport x\n", "line 4 is 'report x'"),
+        (b"version 3\nactors 0\njoined\n", "line 3 is 'joined'"),
         (b"\xff\xfe", "cannot be read"),
     ],
 )

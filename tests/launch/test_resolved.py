@@ -1,0 +1,124 @@
+"""The settings of a run for its number of actors: a preset is a set of hyperparameters, and actors only divide it."""
+
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from launch.on_ray.placement import aggregation_of
+from launch.presets import PRESETS
+from launch.presets.settings_files import with_settings
+from launch.request import TrainRequest, complete, resolved, rollouts_line
+from shared.config import RunConfig
+from shared.errors import ConfigurationError
+
+DIVIDED = [name for name, preset in PRESETS.items() if preset.config.actor.total_environments]
+# What `resolved` may change.
+DERIVED = ("actor.environments", "actor.minibatches", "learner.gradients_per_update", "learner.accumulation")
+
+
+def update_of(config: RunConfig) -> float:
+    """Agent steps of an update."""
+    actor, count = config.actor, config.learner.gradients_per_update
+    return actor.environments * actor.unroll_length * count / actor.minibatches
+
+
+@pytest.mark.parametrize("preset", DIVIDED)
+def test_the_number_of_actors_changes_neither_the_steps_in_flight_nor_an_update(preset: str) -> None:
+    config = PRESETS[preset].config
+    total = config.actor.total_environments
+    for actors in range(1, 65):
+        run = resolved(config, actors)
+        of_all = actors * run.actor.environments
+        if actors & (actors - 1) == 0:
+            assert of_all == max(total, actors)
+        assert total / 2 < of_all <= max(total, actors)
+        assert update_of(run) == config.learner.agent_steps_per_update
+        together = run.actor.environments * run.learner.gradients_per_update
+        assert together >= min(max(4, 2 * run.actor.epochs), total)
+        unchanged = {name: attrgetter(name)(config) for name in DERIVED}
+        assert with_settings(run, unchanged) == config
+        assert resolved(run, actors) == run
+        assert resolved(run, 1) == resolved(config, 1), "settings of another run can be divided anew"
+
+
+def test_cores_minus_one_use_nearly_all_environments() -> None:
+    shares = {n: resolved(PRESETS["pong"].config, n).actor.environments * n for n in (3, 7, 15, 31, 63)}
+    total = PRESETS["pong"].config.actor.total_environments
+    assert shares[3] == 3 * total // 4
+    assert min(shares[n] / total for n in (7, 15, 31)) >= 0.87
+
+
+@pytest.mark.parametrize("preset", ["lunarlander", "acrobot", "pong"])
+@pytest.mark.parametrize("changed", [{"network.recurrent": "lstm"}, {"actor.epochs": 3}, {"actor.unroll_length": 20}])
+def test_with_a_memory_other_epochs_or_unroll_lengths_an_update_keeps_its_agent_steps(
+    preset: str, changed: dict[str, object]
+) -> None:
+    config = with_settings(PRESETS[preset].config, changed)
+    for actors in (1, 2, 3, 8, 12, 16, 32, 64):
+        run = resolved(config, actors)
+        wanted = config.learner.agent_steps_per_update
+        assert wanted is not None
+        assert abs(update_of(run) - wanted) <= wanted / 8, (actors, run.actor)
+        if config.network.recurrent == "lstm":
+            assert run.actor.environments % run.actor.minibatches == 0
+
+
+def test_more_actors_than_environments_warn() -> None:
+    config = resolved(PRESETS["pong"].config, 200)
+    assert config.actor.environments == 1
+    assert config.actor.crowding(200).startswith("warning: 200 actors have 200 environments in place of ")
+    assert not resolved(PRESETS["pong"].config, 32).actor.crowding(32)
+
+
+def test_summed_losses_stay_sums() -> None:
+    config = PRESETS["pong"].config
+    assert resolved(config, 64).learner.accumulation == "mean"
+    summed = with_settings(config, {"method.reduction": "sum"})
+    assert resolved(summed, 64).learner.accumulation == "sum"
+
+
+def test_settings_that_derive_nothing_stay_as_they_are() -> None:
+    config = PRESETS["impala-shallow"].config
+    assert all(resolved(config, actors) == config for actors in (1, 2, 64))
+
+
+def test_sums_on_nodes_are_for_updates_of_several_gradients() -> None:
+    config = replace(PRESETS["pong"].config, aggregation="node")
+    assert aggregation_of(resolved(config, 64), [64], one_machine=True).level == "node"
+    assert aggregation_of(resolved(config, 2), [2], one_machine=True).level == "none"
+
+
+def test_a_choice_by_hand_is_kept_for_every_number_of_actors() -> None:
+    for name, value in (("actor.environments", 3), ("actor.minibatches", 2), ("learner.gradients_per_update", 5)):
+        chosen = complete(TrainRequest("pong", {name: value})).config
+        assert all(attrgetter(name)(resolved(chosen, actors)) == value for actors in (1, 4, 64))
+    # As in the default: a choice all the same.
+    default = RunConfig().actor.environments
+    chosen = complete(TrainRequest("pong", {"actor.environments": default})).config
+    assert resolved(chosen, 64).actor.environments == default
+    assert update_of(resolved(chosen, 64)) == chosen.learner.agent_steps_per_update
+    line = r"^--actor\.total-environments 16: decides on --actor-environments; leave one out"
+    with pytest.raises(ConfigurationError, match=line.replace("actor-env", "actor.env")):
+        complete(TrainRequest("pong", {"actor.environments": 3, "actor.total_environments": 16}))
+
+
+def test_a_choice_in_a_file_is_kept_unless_another_one_is_typed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('preset = "pong"\n[actor]\nenvironments = 5\n')
+    from_file = complete(TrainRequest(config=file)).config
+    assert resolved(from_file, 4).actor.environments == 5
+    typed = complete(TrainRequest(config=file, settings={"actor.total_environments": 16})).config
+    assert resolved(typed, 4).actor.environments == 4
+    file.write_text('preset = "pong"\n[actor]\nenvironments = 5\ntotal_environments = 10\n')
+    with pytest.raises(ConfigurationError, match=f"^{file}: --actor.total-environments 10: decides on"):
+        complete(TrainRequest(config=file))
+
+
+def test_the_line_at_the_start_names_rollouts_and_updates() -> None:
+    config = resolved(with_settings(PRESETS["atari"].config, {"actor.total_environments": 64}), 64)
+    assert rollouts_line(config, 64) == (
+        "rollouts:     64 x 1 x 32: 2,048 agent steps in flight; an update has 256, the mean of 8 gradients, each step "
+        "in 2"
+    )
