@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 from launch.driver import train_in_process
 from launch.interrupts import StopRequest
 from launch.machine import worker_path
-from launch.presets.settings_files import named, set_of_one_run, with_settings
+from launch.presets.settings_files import named, set_of_one_run
+from launch.request import changed_by_hand, resolved
 from launch.results.curves import EVALUATION_RETURN, TRAINING_RETURN
 from launch.run.events import Event, Row
 from launch.run.folder import RunFolder, holder_of, last_row
@@ -60,7 +61,7 @@ class RunTrainable(tune.Trainable):
     def default_resource_request(cls, config: dict[str, Any]) -> Any:
         """The cores of a run's actors."""
         try:
-            wanted = with_settings(cls.base, config)
+            wanted = changed_by_hand(cls.base, config)
         except ConfigurationError:
             # The trial itself raises it.
             wanted = cls.base
@@ -76,7 +77,10 @@ class RunTrainable(tune.Trainable):
         self._log = self.folder.path.with_name(f"{self.folder.path.name}.log")
         self._thread: threading.Thread | None = None
         self._loaded = False
-        self._wanted = with_settings(self.base, config)
+        wanted = changed_by_hand(self.base, config)
+        assert isinstance(wanted.actors, int)
+        # As the run's folder will have them.
+        self._wanted = resolved(wanted, wanted.actors)
 
     def step(self) -> dict[str, Any]:
         """The next row; the last one has `done`.

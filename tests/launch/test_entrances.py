@@ -1,0 +1,115 @@
+"""The settings of the actors are those of the run's config.json, by every entrance and for every number of actors."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tributary_rl as tributary
+from actors.actor import Actor
+from launch import train as library
+from launch.cli import main
+from launch.interrupts import StopRequest
+from launch.loop import inline
+from launch.run.folder import RunFolder
+from shared.config import RunConfig
+
+# A preset with environments of all actors, and an update that is a minibatch, one gradient, or the mean of several.
+PRESET = "cartpole"
+NEW = "--executor inline --total-frames 1000 --evaluation.every-frames 0 --stop-at-return None"
+FURTHER = "--total-frames 9000"
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch, none_ahead: None) -> list[RunConfig]:  # noqa: ARG001
+    """The settings of each actor that was made. Runs in processes of their own are trained in this one."""
+    seen: list[RunConfig] = []
+
+    class Seen(Actor):
+        def __init__(self, config: RunConfig, *arguments: Any, **named: Any) -> None:
+            seen.append(config)
+            super().__init__(config, *arguments, **named)
+
+    def in_this_process(*arguments: Any, **named: Any) -> Any:
+        for of_process in ("output", "command"):
+            named.pop(of_process, None)
+        # Signals are of the main thread, and seeds have threads.
+        named["stop"] = StopRequest()
+        return library.train(*arguments, **named)
+
+    monkeypatch.setattr(inline, "Actor", Seen)
+    monkeypatch.setattr("launch.commands.seeds.train_in_process", in_this_process)
+    monkeypatch.setattr("launch.python.run.train_in_process", in_this_process)
+    return seen
+
+
+def run_line(line: str) -> None:
+    assert main(line.split()) == 0, line
+
+
+def train_line(folder: Path, actors: int) -> Iterator[Path]:
+    run_line(f"train {PRESET} {NEW} --actors {actors} --run-dir {folder}")
+    yield folder
+    run_line(f"train --resume {folder} {FURTHER}")
+    yield folder
+
+
+def python(folder: Path, actors: int) -> Iterator[Path]:
+    settings = {"executor": "inline", "actors": actors, "evaluation.every_frames": 0, "stop_at_return": None}
+    yield tributary.train(PRESET, settings=settings, total_frames=1000, run_dir=folder).path
+    yield tributary.train(resume=folder, total_frames=9000).path
+
+
+def seeds(folder: Path, actors: int) -> Iterator[Path]:
+    run_line(f"train {PRESET} {NEW} --actors {actors} --seeds 3 --run-dir {folder}")
+    yield folder / "seed-3"
+    run_line(f"train --resume {folder} {FURTHER}")
+    yield folder / "seed-3"
+
+
+def start_from(folder: Path, actors: int) -> Iterator[Path]:
+    run_line(f"train {PRESET} {NEW} --actors 2 --run-dir {folder / 'first'}")
+    run_line(f"train --start-from {folder / 'first'} {NEW} --actors {actors} --run-dir {folder / 'second'}")
+    yield folder / "second"
+    run_line(f"train --resume {folder / 'second'} {FURTHER}")
+    yield folder / "second"
+
+
+def config_file(folder: Path, actors: int) -> Iterator[Path]:
+    folder.mkdir()
+    file = folder / "mine.toml"
+    file.write_text(f'preset = "{PRESET}"\n[actor]\ntotal_environments = 16\n')
+    run_line(f"train --config {file} {NEW} --actors {actors} --run-dir {folder / 'first'}")
+    run_line(f"train --config {folder / 'first' / 'config.json'} {NEW} --actors 4 --run-dir {folder / 'second'}")
+    yield folder / "second"
+    run_line(f"train --resume {folder / 'second'} {FURTHER}")
+    yield folder / "second"
+
+
+@pytest.mark.parametrize("actors", [1, 4, 64])
+@pytest.mark.parametrize("entrance", [train_line, python, seeds, start_from, config_file])
+def test_actors_receive_the_settings_of_the_folder(
+    entrance: Callable[[Path, int], Iterator[Path]], actors: int, received: list[RunConfig], tmp_path: Path
+) -> None:
+    runs = entrance(tmp_path / "runs", actors)
+    of_new = RunFolder(next(runs)).read_settings()
+    assert received[-1] == of_new
+    made = len(received)
+    of_resumed = RunFolder(next(runs)).read_settings()
+    assert len(received) > made
+    assert received[-1] == of_resumed
+    assert (of_resumed.actor, of_resumed.learner) == (of_new.actor, of_new.learner)
+    in_flight = {config.actor.environments * config.actors for config in (of_new, of_resumed)}
+    assert in_flight == {max(of_new.actor.total_environments, of_new.actors)}
+
+
+@pytest.mark.parametrize("actors", [1, 4])
+def test_a_choice_by_hand_reaches_the_actors(actors: int, received: list[RunConfig], tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    run_line(f"train {PRESET} {NEW} --actors {actors} --actor.environments 3 --seeds 1 --run-dir {folder}")
+    assert {config.actor.environments for config in received} == {3}
+    run_line(f"train --resume {folder} {FURTHER} --lr 1e-3")
+    assert {config.actor.environments for config in received} == {3}
+    assert received[-1].optimizer.learning_rate == 1e-3
+    assert received[-1] == RunFolder(folder / "seed-1").read_settings()
