@@ -205,7 +205,7 @@ def _prepare(
     here = config.executor == "inline" or config.address == "local"
     budget = thread_budget(config) if here else None
     if budget is not None and not resume:
-        config = _resolved(config, budget.actors, listener)
+        config = resolved(config, budget.actors)
     check_arrivals(config, budget)
     first: FirstWeights | None = None
     if resume:
@@ -239,15 +239,6 @@ def _spec_of(run: _Run) -> "EnvironmentSpec":
 
     mean = measure_observation_mean(run.config.environment, run.config.seed)
     return replace(run.spec, observation_mean=mean)
-
-
-def _resolved(config: RunConfig, actors: int, listener: _Listener) -> RunConfig:
-    """The settings of a new run for its number of actors."""
-    config = resolved(config, actors)
-    for line in (rollouts_line(config, actors), config.actor.crowding(actors)):
-        if line:
-            listener.message(line)
-    return config
 
 
 def _train_inline(run: _Run) -> dict[str, Any]:
@@ -340,7 +331,7 @@ def _train_on_ray(run: _Run) -> dict[str, Any]:
             if not run.resume:
                 # Actors that join later get the same share: what learns must not change with the nodes.
                 most = config.actor_range[1] or 0
-                config = _resolved(config, max(most, placement.total_actors), listener)
+                config = resolved(config, max(most, placement.total_actors))
                 run = run._replace(config=config)
             budget = ThreadBudget(int(sum(node.cores for node in nodes)), placement.total_actors)
         else:
@@ -442,10 +433,11 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
             write_weights(folder.first_weights, first.snapshot, first.layout, first.source)
         listener.message(f"run folder:   {folder.path}")
         listener.message(f"threads:      {threads}")
+        listener.message(rollouts_line(config, budget.actors))
         if first is not None:
             listener.message(f"starts from:  {first.run}: {first.source}, of {first.agent_steps:,} agent steps")
         crowded = budget.warning() if config.executor == "ray" else None
-        for warning in (crowded, annealing_warning(config)):
+        for warning in (crowded, config.actor.crowding(budget.actors), annealing_warning(config)):
             if warning is not None:
                 listener.message(f"warning: {warning}")
         try:

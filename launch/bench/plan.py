@@ -75,7 +75,8 @@ def plan_line(arguments: Sequence[str]) -> int:
     config = resolved(typed.config, sharing)
     spec = environment_spec(config.environment)
     check_network(config, spec)
-    for line in (rollouts_line(config, sharing), config.actor.crowding(sharing)):
+    crowding = config.actor.crowding(sharing)
+    for line in (rollouts_line(config, sharing), crowding and f"warning: {crowding}"):
         if line:
             print_line(console, line)
     costs = measure_costs(config, spec, console)

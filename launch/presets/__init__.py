@@ -91,7 +91,7 @@ _CARTPOLE = RunConfig(
     network=NetworkConfig(name="mlp", hidden_sizes=(64, 64)),
     method=MethodConfig(return_lambda=0.95, entropy_cost=0.001),
     optimizer=OptimizerConfig(learning_rate=2e-3, epsilon=1e-5, bias_correction=True, max_gradient_norm=0.5),
-    actor=ActorConfig(total_environments=32, unroll_length=32, fresh_gradients=True),
+    actor=ActorConfig(total_environments=32, unroll_length=16, fresh_gradients=True),
     learner=LearnerConfig(agent_steps_per_update=256),
     evaluation=EvaluationConfig(every_frames=50_000, episodes=100, environments=100, policy="greedy"),
 )
@@ -103,7 +103,8 @@ _CARTPOLE_Q = replace(
     method=MethodConfig(name="q_learning", return_lambda=0.9, target_interval_agent_steps=1_000),
     exploration=ExplorationConfig(annealing_frames=50_000),
     optimizer=replace(_CARTPOLE.optimizer, max_gradient_norm=10.0),
-    actor=ActorConfig(environments=16, unroll_length=8),
+    actor=ActorConfig(total_environments=32, unroll_length=8),
+    learner=LearnerConfig(agent_steps_per_update=128),
 )
 
 _SCALED_BY_BOUNDS = replace(_CARTPOLE.network, observation_scaling="bounds")
@@ -116,7 +117,7 @@ _PENDULUM = replace(
     method=MethodConfig(discount=0.9, return_lambda=0.9, entropy_cost=0.0, standardise_advantages=True),
     exploration=ExplorationConfig(noise="state_dependent", initial_log_std=-1.0),
     optimizer=replace(_CARTPOLE.optimizer, learning_rate=3e-3),
-    actor=ActorConfig(environments=16, unroll_length=16),
+    actor=ActorConfig(total_environments=32, unroll_length=16),
     evaluation=replace(_CARTPOLE.evaluation, every_frames=100_000),
 )
 
@@ -128,6 +129,7 @@ _MOUNTAINCAR_CONTINUOUS = replace(
     method=MethodConfig(discount=0.999, return_lambda=0.95, entropy_cost=0.0),
     exploration=ExplorationConfig(noise="state_dependent", noise_persistence_agent_steps=32, initial_log_std=-1.0),
     optimizer=replace(_CARTPOLE.optimizer, learning_rate=7e-4),
+    actor=ActorConfig(total_environments=16, unroll_length=32),
 )
 
 _CARTPOLE_TUTORIAL = replace(
@@ -142,6 +144,7 @@ _CARTPOLE_TUTORIAL = replace(
     # Keras' RMSprop with its defaults.
     optimizer=OptimizerConfig(learning_rate=7e-4, schedule="constant", decay=0.9, epsilon=1e-7, max_gradient_norm=None),
     actor=ActorConfig(environments=1, unroll_length=32),
+    learner=LearnerConfig(),
     evaluation=replace(_CARTPOLE.evaluation, every_frames=8_000),
 )
 

@@ -275,7 +275,7 @@ class TrainingSession:
                 crowding = self._config.actor.crowding(self._executor.actors)
                 if isinstance(event, Joined) and crowding and not self._crowding_logged:
                     self._crowding_logged = True
-                    self.log(crowding)
+                    self.log(f"warning: {crowding}")
                 if isinstance(event, Replaced) and event.replacement_id is None:
                     self._evaluations.evaluator_died(self.learner.account.episodes)
 

@@ -191,13 +191,13 @@ class ActorConfig:
         """
         return _MOST_STEPS_AHEAD // (self.environments * self.unroll_length) if self.fresh_gradients else 0
 
-    def crowding(self, actors: int) -> str:
-        """A warning if this number of actors has more environments than the actors share; else empty."""
+    def crowding(self, actors: int) -> str | None:
+        """A warning if this number of actors has more environments than the actors share."""
         total = self.total_environments
         if total is None or actors * self.environments <= total:
-            return ""
+            return None
         return (
-            f"warning: {actors:,} actors have {actors * self.environments:,} environments in place of {total:,}, and "
+            f"{actors:,} actors have {actors * self.environments:,} environments in place of {total:,}, and "
             f"{actors * self.agent_steps_in_flight:,} agent steps in flight: learning may take more agent steps"
         )
 

@@ -68,7 +68,7 @@ def test_with_a_memory_other_epochs_or_unroll_lengths_an_update_keeps_its_agent_
 def test_more_actors_than_environments_warn() -> None:
     config = resolved(PRESETS["pong"].config, 200)
     assert config.actor.environments == 1
-    assert config.actor.crowding(200).startswith("warning: 200 actors have 200 environments in place of ")
+    assert config.actor.crowding(200).startswith("200 actors have 200 environments in place of ")
     assert not resolved(PRESETS["pong"].config, 32).actor.crowding(32)
 
 
