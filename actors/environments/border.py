@@ -6,6 +6,8 @@ fail in the middle of it. Values are converted where nothing is lost, and refuse
 
 import inspect
 import logging
+import multiprocessing
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import nan
@@ -127,42 +129,8 @@ class Border(gymnasium.Wrapper):
         return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}, in {method})"
 
 
-class VectorBorder(gymnasium.vector.VectorWrapper):
-    """The same check for the vector form that an environment has registered. Its info is passed on unchanged."""
-
-    def __init__(self, env: gymnasium.vector.VectorEnv, name: str) -> None:
-        super().__init__(env)
-        self._name = name
-        self._checked = observation_check(env.observation_space, "the batch of observations")
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        result = self.env.reset(seed=seed, options=options)
-        try:
-            if not (isinstance(result, tuple) and len(result) == 2):
-                raise ValueError(f"returned {described(result)}, where (observations, info) is expected")
-            return self._checked(result[0]), result[1] or {}
-        except ValueError as error:
-            raise EnvironmentFailedError(f"{self._name}: reset(): {error}") from None
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result, shape = self.env.step(actions), (self.num_envs,)
-        try:
-            if not (isinstance(result, tuple) and len(result) == 5):
-                raise ValueError(f"returned {described(result)}, where {_STEP_RESULT} is expected")
-            observations, rewards, terminated, truncated, info = result
-            return (
-                self._checked(observations),
-                as_array("the rewards", rewards, np.dtype(np.float64), shape, f"{self.num_envs} numbers"),
-                as_array("terminated", terminated, np.dtype(np.bool_), shape, f"{self.num_envs} truth values"),
-                as_array("truncated", truncated, np.dtype(np.bool_), shape, f"{self.num_envs} truth values"),
-                info or {},
-            )
-        except ValueError as error:
-            raise EnvironmentFailedError(f"{self._name}: step(): {error}") from None
-
-
-class FaultsInInfo(gymnasium.Wrapper):
-    """Passes on an error of a copy in its info, for copies in processes of their own.
+class CopyInProcess(gymnasium.Wrapper):
+    """A copy in a process of its own, which passes on its error in its info, and ends in silence after its parent.
 
     Gymnasium's process would end, print the traceback, and make a new exception of the old one's text.
     """
@@ -178,6 +146,13 @@ class FaultsInInfo(gymnasium.Wrapper):
             return self.env.step(action)
         except EnvironmentFailedError as error:
             return self.observation_space.sample(), 0.0, False, False, {FAULT: str(error)}
+
+    def close(self) -> None:
+        self.env.close()
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            # Gymnasium's loop, which closes its copy last, would raise the error of its broken pipe.
+            os._exit(1)
 
 
 def observation_check(space: gymnasium.Space, part: str = "the observation") -> _Check:

@@ -20,16 +20,15 @@ import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import _async_worker
 
 from actors.environments.adapter import Adapter, EnvironmentSpec
-from actors.environments.border import Border, FaultsInInfo, VectorBorder
+from actors.environments.border import Border, CopyInProcess
 from actors.environments.masks import ActionMasks, split_masks
 from actors.environments.pictures import Frames, Pictures, channels_together, has_pictures, is_stack, shape_together
 from actors.environments.spaces import Actions, PackedObservations, Vectors, reading_notes
 from shared.config import EnvironmentConfig, OptionValue
 from shared.config.task import STICKY, option_of_type, read_wrapper
-from shared.errors import ConfigurationError, place, setting_error, typed_line
+from shared.errors import place, setting_error, typed_line
 from shared.registry import import_modules
 from shared.types import Float32Array
 
@@ -58,9 +57,6 @@ class GymnasiumAdapter(Adapter):
         if config.sticky_action_probability:
             name = "environment.sticky_action_probability"
             raise STICKY.refused(name, config.sticky_action_probability, config.id)
-        if config.action_mask is not None and config.vectorization == "gymnasium":
-            problem = "--environment.vectorization gymnasium has no masks; set it to sync or async"
-            raise setting_error("environment.action_mask", config.action_mask, problem)
         if config.action_mask is not None and config.frame_skip > 1:
             problem = f"--environment.frame-skip {config.frame_skip} would repeat actions that are not allowed any more"
             raise setting_error("environment.action_mask", config.action_mask, f"{problem}; set it to 1")
@@ -115,10 +111,8 @@ class GymnasiumAdapter(Adapter):
         )
 
     def seeds(self, seed: int | npt.NDArray[np.int64]) -> Any:
-        if isinstance(seed, int):
-            return seed
-        # A registered vector form has a single random stream. Others accept Python integers only.
-        return int(seed[0]) if self._config.vectorization == "gymnasium" else seed.tolist()
+        # Environments accept Python integers only.
+        return seed if isinstance(seed, int) else seed.tolist()
 
     def actions(self, actions: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         return self._actions.of_space(actions)
@@ -179,66 +173,23 @@ class GymnasiumAdapter(Adapter):
 
 
 def vectorize(config: EnvironmentConfig, count: int, render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
-    """`count` copies of an environment, stepped in turn, in processes, or by the vector form that it has registered."""
+    """`count` copies of an environment, stepped in turn or in processes."""
     copies = [partial(make_env, config, render_mode)] * count
-    match config.vectorization:
-        case "gymnasium":
-            return _vector_form(config, count, render_mode)
-        case "async":
-            # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end
-            # with this process.
-            start = partial(
-                AsyncVectorEnv,
-                copies,
-                context="forkserver",
-                autoreset_mode=AutoresetMode.NEXT_STEP,
-                copy=False,
-                worker=_step_until_parent_ends,
-            )
-            with _clean_children():
-                try:
-                    return start()
-                except (TypeError, ValueError) as error:
-                    # Custom spaces cannot be put into shared memory, nor those of dynamic shape, by a TypeError.
-                    if isinstance(error, ValueError) and not isinstance(
-                        error.__cause__, gymnasium.error.CustomSpaceError
-                    ):
-                        raise
-                    return start(shared_memory=False)
-        case _:
-            # The adapter copies observations.
-            return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP, copy=False)
-
-
-def _step_until_parent_ends(index: int, make: Callable[[], gymnasium.Env], *arguments: Any) -> None:
-    """Gymnasium's loop of a copy in its process, which prints no traceback when its parent's process was killed."""
-    # Its constructor may raise a ConnectionError of its own.
-    environment = make()
-    with suppress(ConnectionError):
-        _async_worker(index, lambda: environment, *arguments)
-
-
-def _vector_form(config: EnvironmentConfig, count: int, render_mode: str | None) -> gymnasium.vector.VectorEnv:
-    def refused(why: str) -> ConfigurationError:
-        return setting_error("environment.vectorization", "gymnasium", f"{why}; use sync or async")
-
-    import_modules(config.modules)
-    spec = gymnasium.spec(config.registered_id)
-    if spec.vector_entry_point is None:
-        raise refused(f"{config.id} has registered no vector form")
-    if config.wrappers or config.frame_skip > 1:
-        setting = "wrappers are" if config.wrappers else "--environment.frame-skip is"
-        raise refused(f"{setting} for single environments")
-    options = _typed(config.options, gymnasium.make_vec, _creator(spec.vector_entry_point))
-    if render_mode is not None:
-        options["render_mode"] = render_mode
-    vector = gymnasium.make_vec(spec, count, vectorization_mode="vector_entry_point", **options)
-    mode = vector.metadata.get("autoreset_mode")
-    if mode != AutoresetMode.NEXT_STEP or has_pictures(vector.single_observation_space):
-        vector.close()
-        rule = getattr(mode, "value", "a rule that it does not name")
-        raise refused(f"the vector form of {config.id} resets by {rule}, and not by NextStep, or gives images")
-    return VectorBorder(vector, config.id)
+    # The adapter copies observations.
+    if config.vectorization == "sync":
+        return SyncVectorEnv(copies, autoreset_mode=AutoresetMode.NEXT_STEP, copy=False)
+    # A fork server: its processes have no copy of TensorFlow's threads nor of other processes' pipes, and end with this
+    # process.
+    mode = AutoresetMode.NEXT_STEP
+    start = partial(AsyncVectorEnv, copies, context="forkserver", autoreset_mode=mode, copy=False)
+    with _clean_children():
+        try:
+            return start()
+        except (TypeError, ValueError) as error:
+            # Custom spaces cannot be put into shared memory, nor those of dynamic shape, by a TypeError.
+            if isinstance(error, ValueError) and not isinstance(error.__cause__, gymnasium.error.CustomSpaceError):
+                raise
+            return start(shared_memory=False)
 
 
 @contextmanager
@@ -294,7 +245,7 @@ def make_env(config: EnvironmentConfig, render_mode: str | None = None, *, with_
         )
     if masked:
         environment = ActionMasks(environment, border, config)
-    return FaultsInInfo(environment) if in_child else environment
+    return CopyInProcess(environment) if in_child else environment
 
 
 def _creator(entry_point: Any) -> Any:

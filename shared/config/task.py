@@ -123,10 +123,9 @@ class EnvironmentConfig:
     """Other environments: key of a Dict observation, which is then no part of the network's input, or else of info. Its
     value has for each action whether it is allowed, for several choices one after the other. Other actions are never
     chosen."""
-    vectorization: Literal["sync", "async", "gymnasium"] = "sync"
+    vectorization: Literal["sync", "async"] = "sync"
     """Other environments: how an actor steps its copies. sync: one after another. async: each in a process of its own,
-    for slow environments. gymnasium: by the vector form that the environment has registered, whose autoreset must be
-    NEXT_STEP."""
+    for slow environments."""
 
     def __post_init__(self) -> None:
         check_ranges("environment.", self)

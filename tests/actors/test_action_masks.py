@@ -256,7 +256,6 @@ def test_copies_in_processes_of_their_own_pass_their_masks_on() -> None:
         ({"id": "Pendulum-v1"}, "mask: the actions of Pendulum-v1 are continuous .*; masks are for choices"),
         ({"id": "ALE/Pong-v5"}, "mask: Atari games have no masks"),
         ({"id": "CartPole-v1", "frame_skip": 2}, "mask: --environment.frame-skip 2 would repeat actions"),
-        ({"id": "CartPole-v1", "vectorization": "gymnasium"}, "mask: --environment.vectorization gymnasium"),
         ({"id": "CartPole-v1"}, "mask: the observation has no keys, and info has no keys"),
     ],
 )  # fmt: skip

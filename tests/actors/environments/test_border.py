@@ -151,7 +151,6 @@ def test_a_dictionary_may_be_of_any_class_and_its_text_is_not_looked_at() -> Non
 ENGINE = """
 import gymnasium, numpy
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector.utils import batch_space
 
 class EngineError(Exception):
     def __init__(self, code, text):
@@ -171,23 +170,13 @@ class Engine(gymnasium.Env):
             stall()
         return numpy.zeros(2, numpy.float32), 1.0, False, False, {"path": numpy.zeros(self.left)}
 
-class Engines(gymnasium.vector.VectorEnv):
-    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
-    def __init__(self, num_envs):
-        self.num_envs, self.single_observation_space, self.single_action_space = num_envs, Box(-1, 1, (2,)), Discrete(2)
-        self.observation_space, self.action_space = batch_space(Box(-1, 1, (2,)), 2), batch_space(Discrete(2), 2)
-    def reset(self, seed=None, options=None):
-        return numpy.zeros((2, 2), numpy.float32), {}
-    def step(self, actions):
-        stall()
-
-gymnasium.register("Engine-v0", Engine, vector_entry_point=Engines)
+gymnasium.register("Engine-v0", Engine)
 """
 
 
 # Gymnasium warns with a traceback where the process of a copy ends.
 @pytest.mark.filterwarnings("error::UserWarning")
-@pytest.mark.parametrize("vectorization", ["sync", "async", "gymnasium"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_an_error_of_one_copy_is_one_line_with_its_place(
     vectorization: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,8 +71,6 @@ def test_wrappers_are_put_around_with_their_arguments_and_are_told() -> None:
         ({"wrappers": ("gymnasium.wrappers:NoSuch",)}, "gymnasium.wrappers has no NoSuch"),
         ({"wrappers": ("gymnasium.wrappers:TimeLimit",)}, "cannot be made: TypeError"),
         ({"wrappers": ("builtins:type",)}, "gives type, and no environment"),
-        ({"vectorization": "gymnasium", "frame_skip": 2}, "--environment.frame-skip is for single environments"),
-        ({"vectorization": "gymnasium", "id": "Acrobot-v1"}, "Acrobot-v1 has registered no vector form; use sync or"),
         ({"id": "ALE/Pong-v5", "vectorization": "async"}, "ale-py plays Atari"),
         ({"id": "ALE/Pong-v5", "wrappers": ("gymnasium.wrappers:TimeLimit",)}, "ale-py plays Atari"),
         ({"id": "ALE/Pong-v5", "greyscale": False}, "--environment.greyscale False: Atari is seen in grey"),
@@ -161,11 +159,8 @@ def test_spaces_that_are_not_gymnasiums_come_from_processes_of_their_own_too(
         environment_spec(replace(config, id="missions:Longer-v0"))
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "gymnasium"])
-def test_cartpole_resets_in_the_step_after_the_end(vectorization: str) -> None:
-    """Also in the vector form that an environment registers, which takes seeds as an evaluation gives them too."""
-    environment = VectorEnvironment(EnvironmentConfig(**CARTPOLE, vectorization=vectorization), 3)
-    assert (type(environment.unwrapped).__name__ == "CartPoleVectorEnv") is (vectorization == "gymnasium")
+def test_cartpole_resets_in_the_step_after_the_end() -> None:
+    environment = VectorEnvironment(EnvironmentConfig(**CARTPOLE), 3)
     environment.reset(np.array([0, 7, 9]))
     while not (result := environment.step(np.zeros(3, np.int32))).terminated.any():
         pass
