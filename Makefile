@@ -96,7 +96,7 @@ tracker-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m trackers tests/trackers $(ARGS)
 
 parity: $(INSTALLED)
-	$(BIN)/python -m pytest -s -m parity tests/parity $(ARGS)
+	$(BIN)/python docs/studies/parity.py $(ARGS)
 
 soak: $(INSTALLED)
 	$(BIN)/python tests/chaos/soak.py 30 20 soak.json

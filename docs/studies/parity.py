@@ -1,0 +1,606 @@
+"""Experiments about TensorFlow's numbers: eager execution and graphs, gradient and update in one graph, RMSProps.
+
+    python docs/studies/parity.py                    all of them, in ten minutes on one core
+    python docs/studies/parity.py optimizer_slots    one of them
+
+Each prints a table with figures of this machine. The exit code is 1 if a required row does not hold.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from actors.actor import Actor
+from actors.environments import environment_spec
+from actors.policy import Policy
+from launch.loop.coordinator import Coordinator
+from launch.loop.inline import InlineExecutor
+from launch.presets import PRESETS
+from learner.learner import Learner
+from learner.update import GradientAccumulator
+from shared.config import EvaluationConfig, LearnerConfig, OptimizerConfig, RunConfig
+from shared.layout import ParameterLayout
+from shared.types import Float32Array, WeightSnapshot
+
+Slots = list[Float32Array]
+Predict = Callable[[Float32Array], Float32Array]
+Step = Callable[[tf.Tensor, tf.Tensor], None]
+
+_SEEDS = 5
+
+
+class Row(NamedTuple):
+    """One figure. `holds` is None where nothing is required of it."""
+
+    claim: str
+    measured: str
+    required: str = ""
+    holds: bool | None = None
+
+
+def show(question: str, rows: Sequence[Row]) -> None:
+    table = Table(title=question, title_justify="left", title_style="bold", pad_edge=False, box=None)
+    for header, ratio in ("", 5), ("measured", 5), ("required", 3), ("", 1):
+        table.add_column(header, ratio=ratio)
+    for row in rows:
+        verdict = {None: "", True: "holds", False: "FAILS"}[row.holds]
+        table.add_row(row.claim, row.measured, row.required, verdict)
+    console = Console(width=150)
+    console.print()
+    console.print(table, highlight=False)
+
+
+def timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of wall time and of this process's CPU time."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+# ---- Eager execution and graphs
+
+_DISCOUNT = 0.99
+_LENGTHS = (1, 2, 10, 100, 1000)
+_MOST_ULP = 4.0
+_SAMPLES, _STEPS, _RATE = 100, 5, 5e-4
+_TOLERANCES = ((1e-5, 1e-8), (1e-4, 0.0))
+# float32 rounds to 6e-8; sums over 100 samples in three layers and five steps may lose three digits of that.
+_LARGEST_RELATIVE = 1e-4
+
+
+def discounted_returns() -> tuple[str, list[Row]]:
+    """R ← r + γR is one multiplication and one addition per step, in a fixed order: equal to the bit in a graph.
+
+    A mean and a standard deviation are sums of many terms, which a graph may add in another order. The difference is
+    counted in units in the last place (ULP) of the largest entry: an entry near 0 is the difference of larger numbers.
+    """
+    rewards: list[Float32Array] = [np.ones(length, np.float32) for length in _LENGTHS]
+    for seed in range(_SEEDS):
+        random = np.random.default_rng(seed)
+        rewards += [random.normal(size=length).astype(np.float32) for length in _LENGTHS]
+    plain, scaled = _both_modes(_returns), _both_modes(lambda x: _standardised(_returns(x)))
+    equal = sum(eager.tobytes() == graph.tobytes() for eager, graph in map(plain, rewards))
+    worst = max(_ulp_at_scale(*scaled(sequence)) for sequence in rewards)
+    constant = [_both_modes(_standardised)(np.full(length, 3.7, np.float32)) for length in _LENGTHS]
+    finite = all(np.isfinite(values).all() for pair in constant for values in pair)
+    return (
+        "Are discounted returns the same eagerly and in a graph?",
+        [
+            Row("plain: sequences equal to the bit", str(equal), str(len(rewards)), equal == len(rewards)),
+            Row("standardised: largest difference", f"{worst:.2f} ULP", f"at most {_MOST_ULP:g}", worst <= _MOST_ULP),
+            Row("standardised constant returns are finite", str(finite), "True", finite),
+        ],
+    )
+
+
+def optimizer_slots(seeds: int = _SEEDS) -> tuple[str, list[Row]]:
+    """Train 8 → 64 → 64 → 1 with ReLU by five steps of Adam, eagerly and in a graph.
+
+    TensorFlow's remapper fuses a layer's product, bias and ReLU into one operation, whose sums run in another order.
+    Without it both modes agree to the bit. With it, entries that are small beside their tensor's largest differ:
+    np.allclose compares every entry relative to itself, and its tolerance is relative to the second argument only.
+    Standardised returns that differ by one ULP have the same effect.
+    """
+    names = ("eager and graph", "the graph's returns", "returns one ULP off", "without the remapper")
+    pairs: dict[str, list[_Disagreement]] = {name: [] for name in names}
+    moved = []
+    for seed in range(seeds):
+        batch = _batch(seed)
+        returns = _standardised(_returns(batch.rewards))
+        graphs_returns = tf.function(lambda x: _standardised(_returns(x)), autograph=False)(batch.rewards)
+        nudged = tf.constant(np.nextafter(returns.numpy(), np.float32(np.inf)))
+        eager = _train(seed, batch, returns)
+        graph = _train(seed, batch, graphs_returns, in_graph=True)
+        with _without_remapper():
+            unfused = _train(seed, batch, graphs_returns, in_graph=True)
+        others = graph, _train(seed, batch, graphs_returns), _train(seed, batch, nudged), unfused
+        for name, other in zip(names, others, strict=True):
+            pairs[name].append(_compare(eager.slots, other.slots))
+        moved.append(float(np.abs(eager.parameters - graph.parameters).max()) / _RATE)
+    slots = len(eager.slots) * seeds
+    worst = {name: max(pair.largest_relative for pair in found) for name, found in pairs.items()}
+    found = pairs[names[0]]
+    unequal = {label: sum(pair.unequal[label] for pair in found) for label in found[0].unequal}
+    exact = sum(pair.largest_relative == 0.0 for pair in pairs[names[3]])
+    return (
+        "Why do an optimizer's slots differ between eager and graph?",
+        [
+            Row(
+                "eager and graph: largest difference, relative to the slot's largest entry",
+                f"{worst[names[0]]:.1e}",
+                f"at most {_LARGEST_RELATIVE:g}",
+                worst[names[0]] <= _LARGEST_RELATIVE,
+            ),
+            Row("the same without the remapper: seeds equal to the bit", str(exact), str(seeds), exact == seeds),
+            *(Row(f"np.allclose rejects, {label}", f"{count} of {slots} slots") for label, count in unequal.items()),
+            Row(
+                "largest entry that differs, relative to its slot's largest",
+                f"{max(pair.entry_share for pair in found):.1e}",
+            ),
+            Row("parameters: largest difference, in learning rates", f"{max(moved):.1e}"),
+            *(Row(f"two eager runs, {name}", f"{worst[name]:.1e} of the largest entry") for name in names[1:3]),
+        ],
+    )
+
+
+def cost_of_a_call() -> tuple[str, list[Row]]:
+    """The outputs are the same; the overhead of a call differs. An actor calls once per step, with few observations."""
+    observations, batch_sizes, repeats = 100_000, (32, 100_000), 3
+    data = np.random.default_rng(0).normal(size=(observations, 4)).astype(np.float32)
+    ways = _ways_to_predict()
+    outputs = [predict(data) for predict in ways.values()]
+    worst = max(float(np.abs(output - outputs[0]).max() / np.abs(outputs[0]).max()) for output in outputs)
+    rows = [Row("outputs, relative to the largest", f"{worst:.1e}", "at most 1e-5", worst <= 1e-5)]
+    for size in batch_sizes:
+        batches = [data[i : i + size] for i in range(0, observations - observations % size, size)]
+        for name, predict in ways.items():
+            # The first call builds the graph.
+            predict(batches[0])
+            times = [timed(lambda p=predict, b=batches: [p(batch) for batch in b]) for _ in range(repeats)]
+            wall, cpu = np.median(times, axis=0)
+            measured = f"{wall:.3f} s wall, {cpu:.3f} s CPU; {1e6 * wall / len(batches):,.0f} µs a call"
+            rows.append(Row(f"{name}: {len(batches) * size:,} observations in batches of {size:,}", measured))
+    return "What does one evaluation of the network cost?", rows
+
+
+def _returns(rewards: tf.Tensor) -> tf.Tensor:
+    """R_t = r_t + γR_{t+1} for float32 [T], backwards from 0 after the last reward."""
+    result = tf.zeros(())
+    reversed_returns = []
+    for reward in reversed(tf.unstack(rewards)):
+        result = reward + _DISCOUNT * result
+        reversed_returns.append(result)
+    return tf.stack(reversed_returns[::-1])
+
+
+def _standardised(returns: tf.Tensor) -> tf.Tensor:
+    centred = returns - tf.reduce_mean(returns)
+    return centred / (tf.math.reduce_std(returns) + 1e-8)
+
+
+def _both_modes(
+    function: Callable[[tf.Tensor], tf.Tensor],
+) -> Callable[[Float32Array], tuple[Float32Array, Float32Array]]:
+    graph = tf.function(function, autograph=False)
+    return lambda x: (function(tf.constant(x)).numpy(), graph(tf.constant(x)).numpy())
+
+
+def _ulp_at_scale(a: Float32Array, b: Float32Array) -> float:
+    scale = np.maximum(np.abs(a).max(), np.abs(b).max()).astype(np.float32)
+    return float(np.abs(a.astype(np.float64) - b).max() / np.spacing(scale)) if scale > 0 else 0.0
+
+
+class _Disagreement(NamedTuple):
+    """`unequal` counts slots that np.allclose rejects, by tolerance and direction. `entry_share` is the largest entry
+    that differs, relative to its slot's largest.
+    """
+
+    unequal: dict[str, int]
+    largest_relative: float
+    entry_share: float
+
+
+def _compare(first: Slots, second: Slots) -> _Disagreement:
+    unequal, share, relative = {}, 0.0, 0.0
+    for rtol, atol in _TOLERANCES:
+        for direction, (left, right) in {"forth": (first, second), "back": (second, first)}.items():
+            masks = [~np.isclose(a, b, rtol=rtol, atol=atol) for a, b in zip(left, right, strict=True)]
+            unequal[f"rtol {rtol:g}, atol {atol:g}, {direction}"] = sum(bool(mask.any()) for mask in masks)
+            for a, mask in zip(left, masks, strict=True):
+                share = max(share, float(np.abs(a[mask]).max(initial=0.0) / np.abs(a).max()))
+    for a, b in zip(first, second, strict=True):
+        largest = max(float(np.abs(a).max()), float(np.abs(b).max()), 1e-30)
+        relative = max(relative, float(np.abs(a - b).max()) / largest)
+    return _Disagreement(unequal, relative, share)
+
+
+@contextmanager
+def _without_remapper() -> Iterator[None]:
+    before = tf.config.optimizer.get_experimental_options().get("remapping", True)
+    tf.config.optimizer.set_experimental_options({"remapping": False})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"remapping": before})
+
+
+class _Batch(NamedTuple):
+    observations: tf.Tensor
+    actions: tf.Tensor
+    rewards: tf.Tensor
+
+
+def _batch(seed: int) -> _Batch:
+    random = np.random.default_rng(seed)
+    return _Batch(
+        tf.constant(random.normal(size=(_SAMPLES, 8)), tf.float32),
+        tf.constant(random.integers(0, 2, (_SAMPLES, 1)), tf.float32),
+        tf.ones(_SAMPLES),
+    )
+
+
+class _Trained(NamedTuple):
+    slots: Slots
+    parameters: Float32Array
+
+
+def _train(seed: int, batch: _Batch, weights: tf.Tensor, *, in_graph: bool = False) -> _Trained:
+    """Five steps of Adam on the REINFORCE loss, with gradient and update as separate calls."""
+    model = _network(8, [(64, "relu"), (64, "relu"), (1, "sigmoid")], seed)
+    trained = model.trainable_variables
+    optimizer = keras.optimizers.Adam(_RATE)
+    optimizer.build(trained)
+
+    def gradients(weights: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            probability = model(batch.observations)
+            log_prob = tf.math.log(batch.actions * probability + (1.0 - batch.actions) * (1.0 - probability))
+            loss = -tf.reduce_mean(log_prob[:, 0] * weights)
+        return tape.gradient(loss, trained)
+
+    step = tf.function(gradients, autograph=False) if in_graph else gradients
+    for _ in range(_STEPS):
+        optimizer.apply(step(weights), trained)
+    # The iteration and the learning rate come first.
+    slots = [variable.numpy() for variable in optimizer.variables[2:]]
+    return _Trained(slots, np.concatenate([np.ravel(variable) for variable in trained]))
+
+
+def _network(inputs: int, layers: list[tuple[int, str | None]], seed: int) -> keras.Model:
+    x = first = keras.Input((inputs,))
+    for i, (units, activation) in enumerate(layers):
+        start = keras.initializers.GlorotUniform(seed + i)
+        x = keras.layers.Dense(units, activation, kernel_initializer=start, name=f"dense{i}")(x)
+    return keras.Model(first, x)
+
+
+def _ways_to_predict() -> dict[str, Predict]:
+    model = _network(4, [(64, "relu"), (64, "relu"), (2, None)], 0)
+    graph = tf.function(lambda x: model(x), input_signature=[tf.TensorSpec((None, 4), tf.float32)], autograph=False)
+    return {
+        "eager": lambda batch: model(batch).numpy(),
+        "graph": lambda batch: graph(batch).numpy(),
+        "predict_on_batch": model.predict_on_batch,
+    }
+
+
+# ---- Gradient and update
+
+_UPDATES, _BATCH, _ETA, _DECAY, _EPSILON = 3, 16, 0.01, 0.9, 1e-7
+
+
+def gradient_and_update_in_one_graph(traces: int = 200) -> tuple[str, list[Row]]:
+    """A trace in which the backward pass reads weights that were already updated is wrong for good.
+
+    TensorFlow orders the reads and writes of a variable, and its graph optimizer may drop an order that seems
+    redundant. Such traces were seen with TensorFlow 2.21 and Keras 3.15; a count of 0 says that this machine, these
+    versions and this network do not show the fault. The two graph calls of this project cannot have it.
+    """
+    problem = _problem()
+    optimizers = {"SGD": keras.optimizers.SGD, "RMSprop": keras.optimizers.RMSprop, "Adam": keras.optimizers.Adam}
+    names = list(optimizers)
+    references = {name: _by_keras(problem, make(_ETA), _eager) for name, make in optimizers.items()}
+    own_reference = _by_numpy(problem)
+    wrong: dict[str, Counter[str]] = {"fused": Counter(), "controlled": Counter(), "ours": Counter()}
+    for i in range(traces):
+        name = names[i % len(names)]
+        for kind, step in (("fused", _fused), ("controlled", _controlled)):
+            reached = _by_keras(problem, optimizers[name](_ETA), step)
+            wrong[kind][name] += _is_wrong(reached, references[name], problem.weights)
+        wrong["ours"]["RMSProp"] += _is_wrong(_by_ours(problem), own_reference, problem.weights)
+    counts = {
+        kind: f"{count.total()} of {traces} wrong ({', '.join(f'{name} {number}' for name, number in count.items())})"
+        for kind, count in wrong.items()
+    }
+    return (
+        "May gradient and update share one tf.function?",
+        [
+            Row("gradient and Keras' apply in one tf.function", counts["fused"]),
+            Row("the same, with control dependencies on the gradients", counts["controlled"]),
+            Row("ours: two graph calls", counts["ours"], "0 wrong", wrong["ours"].total() == 0),
+        ],
+    )
+
+
+class _Problem(NamedTuple):
+    x: tf.Tensor
+    y: tf.Tensor
+    weights: list[Float32Array]
+
+
+def _problem() -> _Problem:
+    random = np.random.default_rng(0)
+    return _Problem(
+        tf.constant(random.normal(size=(_BATCH, 4)), tf.float32),
+        tf.constant(random.normal(size=(_BATCH, 2)), tf.float32),
+        [random.normal(0.0, 0.3, weights.shape).astype(np.float32) for weights in _perceptron().get_weights()],
+    )
+
+
+def _perceptron() -> keras.Model:
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(64, "relu")(inputs)
+    x = keras.layers.Dense(64, "relu")(x)
+    return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+def _is_wrong(reached: Sequence[Float32Array], expected: Sequence[Float32Array], start: Sequence[Float32Array]) -> bool:
+    """Whether weights are off by over a thousandth of their change: rounding is far below, the fault far above."""
+    return any(
+        np.abs(r - e).max() > 1e-3 * np.abs(e - s).max() for r, e, s in zip(reached, expected, start, strict=True)
+    )
+
+
+def _gradients(model: keras.Model, x: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - y))
+    return tape.gradient(loss, model.trainable_variables)
+
+
+def _eager(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Step:
+    return lambda x, y: optimizer.apply(_gradients(model, x, y), model.trainable_variables)
+
+
+def _fused(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Step:
+    return tf.function(_eager(model, optimizer), autograph=False)
+
+
+def _controlled(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Step:
+    def step(x: tf.Tensor, y: tf.Tensor) -> None:
+        gradients = _gradients(model, x, y)
+        with tf.control_dependencies(gradients):
+            optimizer.apply([tf.identity(g) for g in gradients], model.trainable_variables)
+
+    return tf.function(step, autograph=False)
+
+
+def _by_keras(
+    problem: _Problem,
+    optimizer: keras.optimizers.Optimizer,
+    make_step: Callable[[keras.Model, keras.optimizers.Optimizer], Step],
+) -> list[Float32Array]:
+    model = _perceptron()
+    model.set_weights(problem.weights)
+    optimizer.build(model.trainable_variables)
+    step = make_step(model, optimizer)
+    for _ in range(_UPDATES):
+        step(problem.x, problem.y)
+    return model.get_weights()
+
+
+def _by_ours(problem: _Problem) -> list[Float32Array]:
+    model = _perceptron()
+    layout = ParameterLayout.of(model.trainable_variables)
+    settings = OptimizerConfig(decay=_DECAY, epsilon=_EPSILON, max_gradient_norm=None)
+    accumulator = GradientAccumulator(layout.flatten(problem.weights), LearnerConfig(), settings)
+    gradient = tf.function(lambda x, y: _gradients(model, x, y), autograph=False)
+    for _ in range(_UPDATES):
+        model.set_weights(layout.split(accumulator.parameters.numpy()))
+        accumulator.push(layout.flatten([g.numpy() for g in gradient(problem.x, problem.y)]), _ETA)
+    return layout.split(accumulator.parameters.numpy())
+
+
+def _by_numpy(problem: _Problem) -> list[Float32Array]:
+    model = _perceptron()
+    weights = [w.astype(np.float64) for w in problem.weights]
+    squares = [np.zeros_like(w) for w in weights]
+    for _ in range(_UPDATES):
+        model.set_weights(weights)
+        gradients = [np.asarray(g, np.float64) for g in _gradients(model, problem.x, problem.y)]
+        squares = [_DECAY * s + (1 - _DECAY) * g**2 for s, g in zip(squares, gradients, strict=True)]
+        weights = [w - _ETA * g / np.sqrt(s + _EPSILON) for w, g, s in zip(weights, gradients, squares, strict=True)]
+    return [w.astype(np.float32) for w in weights]
+
+
+# ---- CartPole
+
+_THRESHOLD = 150.0
+_MOST_AGENT_STEPS = 400_000
+_ROLLOUTS = 40
+_ONE_GRADIENT = 2.0
+
+_PLAIN = OptimizerConfig(schedule="constant", max_gradient_norm=None)
+# Each library's defaults. PyTorch's ε stands outside the root: 1e-8 there is about 1e-16 inside it.
+_FORMS = {
+    "TensorFlow 1": replace(_PLAIN, decay=0.9, epsilon=1e-10),
+    "Keras": replace(_PLAIN, decay=0.9, epsilon=1e-7),
+    "PyTorch": replace(_PLAIN, decay=0.99, epsilon=1e-16),
+    "A3C paper": replace(_PLAIN, decay=0.99, epsilon=0.1),
+    "with bias correction": replace(_PLAIN, decay=0.99, epsilon=1e-5, bias_correction=True),
+}
+# RMSProp's g before the first update, where it is not 0.
+_START = {"TensorFlow 1": 1.0}
+
+
+def iterations_of_eager_and_graph() -> tuple[str, list[Row]]:
+    """Both modes draw the same random numbers, and their first updates agree to rounding.
+
+    They play the same games until rounding changes a sampled action; from there on they differ as two seeds do.
+    """
+    config = _cartpole()
+    rollout = {mode: _rollout_seconds(config, mode) for mode in ("eager", "graph")}
+    trained: dict[str, list[_Training]] = {"eager": [], "graph": []}
+    for seed in range(1, _SEEDS + 1):
+        for mode, runs in trained.items():
+            with _mode(mode):
+                runs.append(_trained_on_cartpole(replace(config, seed=seed)))
+    first = max(
+        float(np.abs(e.first_update - g.first_update).max() / np.abs(e.first_update).max())
+        for e, g in zip(trained["eager"], trained["graph"], strict=True)
+    )
+    claim = "parameters after the first update, relative to the largest"
+    rows = [Row(claim, f"{first:.1e}", "at most 1e-5", first <= 1e-5)]
+    for mode, runs in trained.items():
+        wall, cpu = rollout[mode]
+        rows.append(Row(f"{mode}: a rollout and its gradient", f"{1e3 * wall:.1f} ms wall, {1e3 * cpu:.1f} ms CPU"))
+        steps = [run.agent_steps for run in runs]
+        seconds = np.median([run.seconds for run in runs])
+        measured = f"median {np.median(steps):,.0f}, {min(steps):,} to {max(steps):,}; median {seconds:.1f} s"
+        rows.append(Row(f"{mode}: agent steps to a mean return of {_THRESHOLD:g}", measured))
+    fewer = sum(g.agent_steps < e.agent_steps for e, g in zip(trained["eager"], trained["graph"], strict=True))
+    rows.append(Row("seeds for which the graph needed fewer agent steps", f"{fewer} of {_SEEDS}"))
+    return "Does a graph need more iterations than eager execution?", rows
+
+
+def forms_of_rmsprop() -> tuple[str, list[Row]]:
+    """All divide by the root of a running mean g of squared gradients; start of g and place of ε differ."""
+    steps = {name: _first_step(form, _START.get(name, 0.0)) for name, form in _FORMS.items()}
+    rows = []
+    for name, theirs in {"TensorFlow 1": _tensorflow_1_step(), "Keras": _keras_step()}.items():
+        holds = abs(steps[name] - theirs) / theirs <= 1e-5
+        measured = f"{steps[name]:.4f} and {theirs:.4f}"
+        rows.append(Row(f"{name}: first step, ours and the library's own", measured, "within 1e-5", holds))
+    # Gradient 2 and rate 1: 2/√(0.9 + 0.4), 2/√0.4, 2/√0.04, 2/√(0.04 + 0.1), and 1 with bias correction.
+    for name, expected in zip(_FORMS, (1.7541, 3.1623, 10.0, 5.3452, 1.0), strict=True):
+        holds = abs(steps[name] - expected) <= 1e-4 * expected
+        rows.append(Row(f"{name}: first step, gradient 2, rate 1", f"{steps[name]:.4f}", f"{expected}", holds))
+    config = _cartpole()
+    for name, form in _FORMS.items():
+        optimizer = replace(form, learning_rate=config.optimizer.learning_rate)
+        start = _START.get(name, 0.0)
+        trained = [
+            _trained_on_cartpole(replace(config, seed=seed, optimizer=optimizer), start)
+            for seed in range(1, _SEEDS + 1)
+        ]
+        median = np.median([training.agent_steps for training in trained])
+        measured = f"median {median:,.0f}; {sum(training.reached for training in trained)} of {_SEEDS} seeds reached it"
+        rows.append(Row(f"{name}: agent steps to a mean return of {_THRESHOLD:g}, same rate", measured))
+    return "How do the RMSProps of TensorFlow 1, Keras and PyTorch differ?", rows
+
+
+def _cartpole() -> RunConfig:
+    return replace(PRESETS["cartpole"].config, actors=1, stop_at_return=None, evaluation=EvaluationConfig())
+
+
+class _Training(NamedTuple):
+    """`reached` is False where the training was given up after 400,000 agent steps."""
+
+    reached: bool
+    agent_steps: int
+    seconds: float
+    first_update: Float32Array
+
+
+def _trained_on_cartpole(config: RunConfig, mean_square: float = 0.0) -> _Training:
+    """Train inline with one actor until the last 100 episodes have a mean return of `_THRESHOLD`.
+
+    `mean_square`: RMSProp's g before the first update.
+    """
+    spec = environment_spec(config.environment)
+    policy = Policy(config, spec)
+    learner = Learner(config, policy.layout, policy.initial_parameters())
+    _start_from(learner.variables(), mean_square)
+    executor = InlineExecutor(config, spec, actors=1)
+    started = time.perf_counter()
+    first_update: Float32Array | None = None
+    reached = False
+    for _ in Coordinator(learner, executor, calls_per_actor=1, supervision=config.supervision).run():
+        if first_update is None:
+            first_update = learner.snapshot().parameters
+        reached = len(learner.account.recent_returns) == 100 and (learner.account.mean_return or 0.0) >= _THRESHOLD
+        if reached or learner.account.ledger.sampled >= _MOST_AGENT_STEPS:
+            break
+    executor.close()
+    assert first_update is not None, "every rollout is an update"
+    return _Training(reached, learner.account.ledger.sampled, time.perf_counter() - started, first_update)
+
+
+@contextmanager
+def _mode(mode: str) -> Iterator[None]:
+    tf.config.run_functions_eagerly(mode == "eager")
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def _rollout_seconds(config: RunConfig, mode: str) -> tuple[float, float]:
+    with _mode(mode):
+        spec = environment_spec(config.environment)
+        actor, weights = Actor(config, spec, 0), WeightSnapshot(0, Policy(config, spec).initial_parameters())
+        for _ in range(3):
+            actor.run(weights)
+        times = [timed(lambda: actor.run(weights)) for _ in range(_ROLLOUTS)]
+        actor.close()
+    wall, cpu = np.median(times, axis=0)
+    return float(wall), float(cpu)
+
+
+def _start_from(variables: dict[str, tf.Variable], mean_square: float) -> None:
+    variables["mean_square"].assign(tf.fill(variables["mean_square"].shape, mean_square))
+
+
+def _first_step(form: OptimizerConfig, mean_square: float) -> float:
+    accumulator = GradientAccumulator(np.zeros(1, np.float32), LearnerConfig(), form)
+    _start_from(accumulator.variables, mean_square)
+    accumulator.push(np.array([_ONE_GRADIENT], np.float32), 1.0)
+    return -float(accumulator.parameters.numpy()[0])
+
+
+def _tensorflow_1_step() -> float:
+    variable = tf.Variable(0.0)
+    optimizer = tf.compat.v1.train.RMSPropOptimizer(1.0)
+    optimizer.apply_gradients([(tf.constant(_ONE_GRADIENT), variable)])
+    return -float(variable.numpy())
+
+
+def _keras_step() -> float:
+    variable = keras.Variable(0.0)
+    keras.optimizers.RMSprop(1.0).apply([tf.constant(_ONE_GRADIENT)], [variable])
+    return -float(variable.numpy())
+
+
+EXPERIMENTS = (
+    discounted_returns,
+    optimizer_slots,
+    cost_of_a_call,
+    gradient_and_update_in_one_graph,
+    iterations_of_eager_and_graph,
+    forms_of_rmsprop,
+)
+
+
+def main() -> int:
+    # Fresh traces are what many of the experiments measure; TensorFlow would warn of each.
+    tf.get_logger().setLevel("ERROR")
+    chosen = [experiment for experiment in EXPERIMENTS if experiment.__name__ in sys.argv[1:] or len(sys.argv) == 1]
+    failed = False
+    for experiment in chosen:
+        question, rows = experiment()
+        show(question, rows)
+        failed = failed or any(row.holds is False for row in rows)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
