@@ -210,7 +210,7 @@ def check_checkpoint(config: RunConfig, spec: "EnvironmentSpec", folder: RunFold
     )
     check_unchanged(_OF_TASK, "the run has", f"{depend} from its weights: --start-from {quoted(folder.path)}")
     check_unchanged(FIXED_SETTINGS, f"the checkpoint in {folder.path} was made with", "; start a new run")
-    prepare_tensorflow(gpu=False)
+    prepare_tensorflow(gpu=False, network=config.network)
     from actors.policy import Policy
     from learner.checkpoint import read_checkpoint
 

@@ -249,7 +249,7 @@ def _train_inline(run: _Run) -> dict[str, Any]:
     assert budget is not None
     with _opened_folder(run, budget):
         run.listener.prepare("importing TensorFlow")
-        prepare_tensorflow(gpu=False)
+        prepare_tensorflow(gpu=False, network=config.network)
         from launch.loop.inline import InlineExecutor, ReplayExecutor
         from launch.loop.worker_pool import TrainingStoppedError
         from launch.run.session import TrainingSession
@@ -419,7 +419,8 @@ def _opened_folder(run: _Run, budget: ThreadBudget) -> Iterator[None]:
     new one that cannot start leaves no folder.
     """
     folder, config, first, listener = run.folder, run.config, run.first, run.listener
-    threads = f"{budget.describe(config.executor)}; kernels: {kernels(in_this_process=config.executor == 'inline')}"
+    used = kernels(config.network, in_this_process=config.executor == "inline")
+    threads = f"{budget.describe(config.executor)}; kernels: {used}"
     if not run.resume:
         made = manifest(config, run.spec, run.preset, threads)
         if first is not None:

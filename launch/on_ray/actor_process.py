@@ -90,7 +90,7 @@ class ActorProcess(WorkerProcess):
 
     def make_runner(self, config: RunConfig, spec: EnvironmentSpec, actor_id: int) -> Runner:
         """Construct the actor, after TensorFlow's threads and device are set. Benchmarks override it."""
-        prepare_tensorflow(gpu=False)
+        prepare_tensorflow(gpu=False, network=config.network)
         from actors.actor import Actor
 
         return Actor(config, spec, actor_id)
@@ -133,7 +133,7 @@ class EvaluatorProcess:
     """An `Evaluator` in a process of its own."""
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec) -> None:
-        prepare_tensorflow(gpu=False)
+        prepare_tensorflow(gpu=False, network=config.network)
         from actors.evaluator import Evaluator
 
         self._config, self._spec = config, spec

@@ -127,7 +127,7 @@ class LearnerProcess:
         # The actors import TensorFlow beside this process. A checkpoint to resume from has their first id.
         early = None if start.resume else executor_from(0)
         try:
-            prepare_tensorflow(gpu=start.gpu)
+            prepare_tensorflow(gpu=start.gpu, network=config.network)
             from launch.run.session import TrainingSession
 
             return TrainingSession(

@@ -118,7 +118,7 @@ def score(arguments: EvaluateArguments, console: Console) -> dict[str, Any] | No
         raise setting_error("episodes", arguments.episodes, "must be at least 1")
     folder = RunFolder(arguments.run)
     config, spec = arguments.settings(folder)
-    prepare_tensorflow(gpu=False)
+    prepare_tensorflow(gpu=False, network=config.network)
     from actors.evaluator import Evaluator
 
     evaluation = replace(config.evaluation, episodes=arguments.episodes)
@@ -156,7 +156,7 @@ def load_policy(
     folder: RunFolder, config: RunConfig, spec: "EnvironmentSpec", weights: WeightsName, seed: int = 0
 ) -> tuple["Policy", WeightSnapshot, str]:
     """A policy with weights of a run, these weights, and a description of their source. Imports TensorFlow."""
-    prepare_tensorflow(gpu=False)
+    prepare_tensorflow(gpu=False, network=config.network)
     from actors.policy import Policy
 
     policy = Policy(config, spec, seed=seed, training=False)

@@ -276,7 +276,7 @@ def weights_to_start_from(
             f"has {_in_and_out(spec)}, and {other.name} was trained with {trained}; start from another run",
         )
     spec = other.with_observation_mean(config, spec)
-    prepare_tensorflow(gpu=False)
+    prepare_tensorflow(gpu=False, network=config.network)
     from actors.policy import Policy
 
     layout = Policy(config, spec).layout

@@ -17,6 +17,7 @@ from launch.doctor import check_reports, find, quick_probe, reference
 from launch.machine import machine_id
 from launch.on_ray import transport
 from launch.on_ray.transport import ChannelAddress, LocalTransport, VectorAddress, attach, open_channel
+from shared.config import NetworkConfig
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[2]
@@ -206,17 +207,17 @@ def test_tensorflow_prints_no_notices(fakes: dict[str, str], tmp_path: Path, cap
 
 # Each kind of process that computes, up to its import of TensorFlow.
 _COMPUTES = {
-    "actor": "from launch.on_ray.actor_process import ActorProcess; ActorProcess(None, None, 0)",
-    "evaluator": "from launch.on_ray.actor_process import EvaluatorProcess; EvaluatorProcess(None, None)",
+    "actor": "from launch.on_ray.actor_process import ActorProcess; ActorProcess(CONFIG, None, 0)",
+    "evaluator": "from launch.on_ray.actor_process import EvaluatorProcess; EvaluatorProcess(CONFIG, None)",
     "learner": """
 from types import SimpleNamespace
 from launch.on_ray.learner_process import LearnerProcess
-LearnerProcess(SimpleNamespace(folder=None, sent=None, config=None, spec=None, resume=True, gpu=False))
+LearnerProcess(SimpleNamespace(folder=None, sent=None, config=CONFIG, spec=None, resume=True, gpu=False))
 """,
-    "inline": "from launch.cli import main; main('train cartpole --executor inline'.split())",
-    "export": "from launch.cli import main; main(['export', 'zoo:cartpole'])",
-    "evaluate": "from launch.cli import main; main(['evaluate', 'zoo:cartpole'])",
-    "load": "from tributary_rl import load; load('zoo:cartpole')",
+    "inline": "from launch.cli import main; main(['train', PRESET, '--executor', 'inline'])",
+    "export": "from launch.cli import main; main(['export', f'zoo:{PRESET}'])",
+    "evaluate": "from launch.cli import main; main(['evaluate', f'zoo:{PRESET}'])",
+    "load": "from tributary_rl import load; load(f'zoo:{PRESET}')",
     "bound": """
 from contextlib import suppress
 from launch.bench.bound import measuring_processes
@@ -230,16 +231,22 @@ exit_code(lambda: __import__("tensorflow"))
 }
 
 
+# They do not know the network, or leave it to others which one it is.
+_FOR_ANY_NETWORK = ("load", "bound", "a command whose module of the user imports TensorFlow")
+
+
 @pytest.mark.parametrize("kind", _COMPUTES)
-def test_a_process_that_computes_enables_onednn_and_keeps_what_the_user_set(
+def test_a_process_that_computes_chooses_its_kernels_and_keeps_what_the_user_set(
     kind: str, fakes: dict[str, str], working_folder: Path
 ) -> None:
     seen = working_folder / "seen"
     ends = f"import os\nopen({str(seen)!r}, 'w').write(os.environ['TF_ENABLE_ONEDNN_OPTS'])\nos._exit(0)\n"
     (working_folder / "tensorflow.py").write_text(ends)
-    for value, expected in ((None, "1"), ("0", "0")):
+    for_a_vector = "1" if kind in _FOR_ANY_NETWORK else "0"
+    for preset, value, expected in (("pong", None, "1"), ("pong", "0", "0"), ("cartpole", None, for_a_vector)):
         chosen = {} if value is None else {"TF_ENABLE_ONEDNN_OPTS": value}
-        run_python(_COMPUTES[kind], environment=fakes | {"HOME": str(working_folder)} | chosen)
+        start = f"from launch.presets import PRESETS; PRESET = {preset!r}; CONFIG = PRESETS[PRESET].config\n"
+        run_python(start + _COMPUTES[kind], environment=fakes | {"HOME": str(working_folder)} | chosen)
         assert seen.read_text() == expected
         seen.unlink()
 
@@ -276,6 +283,7 @@ def test_a_program_that_imported_tensorflow_has_its_default_kernels(
     (tmp_path / "cpuinfo").write_text("flags : avx2\n")
     assert tensorflow_setup.kernels() == "Eigen"
     assert tensorflow_setup.kernels(in_this_process=False) == "oneDNN (AVX2)"
+    assert tensorflow_setup.kernels(NetworkConfig(name="mlp"), in_this_process=False) == "Eigen"
 
 
 @pytest.mark.parametrize("home", ["/no/such/folder", "~"])
