@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,11 +17,12 @@ from actors.environments import environment_spec
 from actors.policy import Policy
 from launch import zoo
 from launch.cli import main
-from launch.presets import PRESETS
+from launch.presets.settings_files import named, read_config_file
+from launch.python.run import resolved_run
 from launch.results.curves import read_rows
 from launch.run.folder import RunFolder, load_weights
 from launch.run.status import run_path
-from shared.config import flat_settings
+from shared.config import RunConfig, flat_settings
 from shared.errors import ConfigurationError
 
 ROOT = Path(__file__).parents[3]
@@ -223,6 +225,13 @@ RUNS = sorted((ROOT / "launch" / "results" / "reference_runs").glob("*/config.js
 SCORES = (ROOT / "docs" / "scores.md").read_text()
 
 
+@pytest.mark.parametrize("file", [*RUNS, *sorted(zoo.FOLDER.glob("*/config.json"))], ids=lambda file: file.parent.name)
+def test_what_ships_has_all_settings_of_today_and_no_other(file: Path) -> None:
+    """A setting that is removed or added: write these files anew, with equal behaviour."""
+    read_config_file(file)
+    assert named(json.loads(file.read_text())).keys() == named(msgspec.to_builtins(RunConfig())).keys()
+
+
 @pytest.mark.parametrize("config", RUNS, ids=lambda file: file.parent.name)
 def test_a_reference_run_is_kept_with_how_it_was_made_and_is_in_the_scores(config: Path) -> None:
     folder = RunFolder(config.parent)
@@ -250,13 +259,14 @@ def test_evaluations_that_are_kept_are_as_they_are_told() -> None:
         assert f"{steps:,}" in SCORES or f"{steps / 1e6:.2f} M agent steps" in SCORES
 
 
-def test_the_runs_of_pong_are_of_the_preset_that_they_speak_for() -> None:
-    preset = flat_settings(PRESETS["pong"].config)
+def test_the_runs_of_pong_have_the_settings_of_their_command() -> None:
+    settings = {"actor.environments": 32, "actor.minibatches": 4, "actor.fresh_gradients": False}
+    expected = flat_settings(resolved_run("pong", settings).config)
+    assert "pong --seeds 1-5 --actor.environments 32 --actor.minibatches 4 --actor.no-fresh-gradients" in SCORES
     runs = [flat_settings(RunFolder(config.parent).read_config()) for config in RUNS]
     assert len(runs) == 5
     for run in runs:
-        # They had two actors, which share nothing.
-        assert run == preset | {"seed": run["seed"], "actor.steps_in_flight": run["actor.steps_in_flight"]}
+        assert run == expected | {"seed": run["seed"]}
 
 
 _SCORE = re.compile(r"([\d,.]+) ± ([\d,.]+)")
