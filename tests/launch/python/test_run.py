@@ -69,7 +69,7 @@ def test_a_run_is_started_shown_and_stopped(make: Make, tmp_path: Path, capsys: 
     under_way.stop()
     assert under_way.wait(_DEADLINE_SECONDS).path == tmp_path / "run"
     assert not under_way.running
-    assert capsys.readouterr().out == "run folder:   here\nstarting 1 actor…\n"
+    assert capsys.readouterr().out.startswith("run folder:   here\nstarting 1 actor")
 
 
 def test_a_stop_before_training_is_no_interrupt_that_nobody_typed(make: Make) -> None:
