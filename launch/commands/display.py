@@ -15,6 +15,7 @@ from rich.text import Text
 
 from launch.interrupts import blocked
 from launch.output import duration, number, print_line, quoted
+from launch.presets import usual_agent_steps
 from launch.run.events import Event, Message, Preparing, Progress, Progressed, Started, Stopped
 from launch.run.status import trust_option
 from launch.run.stopping import evaluation_line
@@ -45,11 +46,14 @@ class Display:
     Args:
         config: of the run, for the amount of work that is left.
         console: the output.
+        preset: the preset that its settings started from.
     """
 
-    def __init__(self, config: RunConfig, console: Console) -> None:
+    def __init__(self, config: RunConfig, console: Console, preset: str = "") -> None:
         self._config = config
         self._console = console
+        # None once the line about it has been shown.
+        self._usual = usual_agent_steps(preset, config)
         self._live: Live | None = None
         self._waiting = _Waiting("")
         self._last_line = -_PLAIN_LINE_SECONDS
@@ -112,6 +116,12 @@ class Display:
         self._reported = self._reported or progress.agent_steps_per_second > 0
         if self._reported:
             self._show(lambda: self._update(progress))
+        # The first row has the actors' first, slow calls.
+        if self._usual is not None and progress.elapsed_seconds > self._config.log_every_seconds:
+            usual, self._usual = self._usual, None
+            line = expectation_line(usual, progress, self._config)
+            if line is not None:
+                self.message(line)
 
     def _update(self, progress: Progress) -> None:
         if self._live is not None:
@@ -148,6 +158,17 @@ def _time_left(progress: Progress, config: RunConfig) -> tuple[str, str]:
     """A label and the time left, which is an upper bound for a run that ends at a return."""
     left = seconds_left(progress, config)
     return "left at most" if left is not None and config.stop_at_return is not None else "left", duration(left)
+
+
+def expectation_line(usual: int, progress: Progress, config: RunConfig) -> str | None:
+    """When the target will be reached, if the run takes the usual agent steps and keeps its present speed."""
+    left, rate = usual - progress.agent_steps, progress.agent_steps_per_second
+    if left <= 0 or not rate:
+        return None
+    return (
+        f"a return of {config.stop_at_return:g} usually takes {usual:,} agent steps: at {rate:,.0f} a second it is "
+        f"reached in about {duration(left / rate)}; seeds differ by a factor of two"
+    )
 
 
 def progress_line(progress: Progress, config: RunConfig) -> str:

@@ -133,7 +133,7 @@ def _train(run: PlannedRun, log: Path | None, console: Console, interrupts: Inte
             log.parent.mkdir(parents=True, exist_ok=True)
             output = stack.enter_context(log.open("a" if run.resume else "w", encoding="utf-8"))
             console = Console(file=output, width=_LOG_COLUMNS)
-        display = stack.enter_context(Display(run.config, console))
+        display = stack.enter_context(Display(run.config, console, run.preset))
         try:
             result = train_in_process(
                 run.config,

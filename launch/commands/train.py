@@ -80,7 +80,7 @@ def _train(arguments: TrainArguments, resolved: ResolvedRun, folder: Path) -> in
     console = Console()
     with Interrupts() as interrupts:
         try:
-            with Display(resolved.config, console) as display:
+            with Display(resolved.config, console, resolved.preset) as display:
                 result = train(
                     resolved.config,
                     folder,

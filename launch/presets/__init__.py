@@ -19,10 +19,14 @@ from shared.registry import import_modules
 
 
 class Preset(NamedTuple):
-    """A named starting point. `description` is one line."""
+    """A named starting point. `description` is one line.
+
+    `usual_agent_steps`: after which a run usually reaches the preset's return; None where that is not known.
+    """
 
     description: str
     config: RunConfig
+    usual_agent_steps: int | None = None
 
 
 _ATARI = RunConfig(
@@ -260,6 +264,15 @@ PRESETS: dict[str, Preset] = {
     "vectors": Preset("any environment that shows no images: --environment.id …", _VECTORS),
     "images": Preset("any environment that shows images, but for Atari: --environment.id …", _IMAGES),
 }
+
+
+def usual_agent_steps(preset: str, config: RunConfig) -> int | None:
+    """The agent steps after which a run of a preset usually reaches its return; None if `config` has another task."""
+    if preset not in PRESETS:
+        return None
+    known = PRESETS[preset].config
+    same = config.stop_at_return == known.stop_at_return and config.environment == known.environment
+    return PRESETS[preset].usual_agent_steps if same else None
 
 
 def preset_for(environment_id: str) -> str | None:

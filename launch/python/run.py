@@ -269,7 +269,7 @@ class Training:
         """Train until the run has ended. `wait` raises its errors."""
         console = Console(force_terminal=False, force_jupyter=False, quiet=not self._progress)
         try:
-            with Display(self._run.config, console) as display:
+            with Display(self._run.config, console, self._run.preset) as display:
                 self._train(display)
         except BaseException as error:
             self._error = error

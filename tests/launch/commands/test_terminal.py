@@ -257,6 +257,24 @@ def test_a_pipe_gets_a_line_every_ten_seconds(cartpole: RunConfig) -> None:
     assert [line.partition(" | ")[0] for line in lines[1:]] == ["0:00:04", "0:00:19"]
 
 
+def test_the_second_row_says_when_the_target_is_usually_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "pong", PRESETS["pong"]._replace(usual_agent_steps=400_000))
+    config, console = PRESETS["pong"].config, Console(file=io.StringIO(), width=200)
+    of_other_target = replace(config, stop_at_return=10.0)
+    for shown in (config, of_other_target):
+        with Display(shown, console, "pong") as display:
+            for seconds, agent_steps in ((5.0, 5_000), (10.5, 100_000), (20.0, 110_000)):
+                progress = replace(
+                    LARGE, agent_steps=agent_steps, agent_steps_per_second=1000.0, elapsed_seconds=seconds
+                )
+                display.update(progress)
+    lines = [line for line in shown_by(console).splitlines() if "usually" in line]
+    assert lines == [
+        "a return of 18 usually takes 400,000 agent steps: at 1,000 a second it is reached in about 0:05:00; seeds "
+        "differ by a factor of two"
+    ]
+
+
 @pytest.mark.parametrize(
     ("status", "more"),
     [("frames_reached", " --total-frames N"), ("return_reached", " --stop-at-return N"), ("failed", "")],
