@@ -320,7 +320,7 @@ def _game(environment_id: str) -> str | None:
     from actors.environments import atari_game
 
     # Environments of presets with `imports` may not be registered yet.
-    own = (config.environment for _, config in PRESETS.values() if config.environment.id == environment_id)
+    own = (config.environment for _, config, _ in PRESETS.values() if config.environment.id == environment_id)
     if any(environment.imports for environment in own):
         return None
     try:
